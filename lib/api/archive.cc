@@ -113,7 +113,7 @@ namespace kv::api {
 namespace {
 
 // Returns the cache that the parts form, with layers in order.
-Snapshot CacheOf(const Elements<const kvt_part>& parts) {
+Snapshot MakeCache(const Elements<const kvt_part>& parts) {
   std::map<uint32_t, std::array<std::optional<KvTensor>, 2>> layers;
   for (size_t i = 0; i < parts.size(); ++i) {
     const kvt_part part = parts[i];
@@ -137,7 +137,7 @@ Snapshot CacheOf(const Elements<const kvt_part>& parts) {
 
 // Lays out the safetensors file of the parts and begins its archive.
 void Start(kvt_writer& writer, const Elements<const kvt_part>& parts) {
-  const Snapshot cache = CacheOf(parts);
+  const Snapshot cache = MakeCache(parts);
   const TensorExport content = ExportOf(cache);
   std::vector<const TensorToWrite*> order;
   for (size_t i = 0; i < parts.size(); ++i) {

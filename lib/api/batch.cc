@@ -56,7 +56,7 @@ void RefuseOverlaps(std::vector<kvt_ctx::BatchRange>& ranges, const Elements<kvt
 }
 
 // Returns the raw object of an item: its only piece, or `memory`, resized to hold all pieces.
-std::span<std::byte> RawOf(const kvt_item& item, Bytes& memory) {
+std::span<std::byte> GetRaw(const kvt_item& item, Bytes& memory) {
   const auto pieces = GivenElements(item.pieces, item.piece_count, "item->pieces");
   if (pieces.size() == 1) return Span(pieces[0].data, pieces[0].bytes);
   size_t bytes = 0;
@@ -96,7 +96,7 @@ void RequireDistinct(const kvt_table& table, std::vector<kvt_ctx::BatchRange>& r
   Require(same == ranges.end(), "table->index names a page twice");
 }
 
-ByteSpan AllOf(const void* begin, size_t count, size_t step, std::string_view what) {
+ByteSpan CoverElements(const void* begin, size_t count, size_t step, std::string_view what) {
   return Span(begin, CheckedProduct(count, step, what));
 }
 
@@ -144,11 +144,12 @@ void Batch::CheckTable(const kvt_ctx* ctx, std::vector<kvt_ctx::BatchRange>& ran
   Require(table_.reserved == 0, "table->reserved");
   Require(table_.count == 0 || table_.desc != nullptr, "table->desc");
   Require(table_.stride >= table_.page_bytes, "table->stride");
-  const ByteSpan pages = AllOf(table_.pages, table_.page_count, table_.stride, "table->pages");
-  const ByteSpan data = AllOf(table_.data, table_.count, table_.room, "table->data");
+  const ByteSpan pages =
+      CoverElements(table_.pages, table_.page_count, table_.stride, "table->pages");
+  const ByteSpan data = CoverElements(table_.data, table_.count, table_.room, "table->data");
   const ByteSpan entries = Span(static_cast<const void*>(table_.entries), entries_.bytes());
-  const ByteSpan index = AllOf(table_.index, table_.index == nullptr ? 0 : table_.count,
-                               sizeof *table_.index, "table->index");
+  const ByteSpan index = CoverElements(table_.index, table_.index == nullptr ? 0 : table_.count,
+                                       sizeof *table_.index, "table->index");
   RequireApart(pages, data, "the pages and the data overlap");
   RequireApart(entries, data, "the entries and the data overlap");
   RequireApart(entries, pages, "the entries and the pages overlap");
@@ -163,7 +164,7 @@ void Batch::CheckTable(const kvt_ctx* ctx, std::vector<kvt_ctx::BatchRange>& ran
 
 void Batch::CodeItem(kvt_ctx* ctx, kvt_item& item, FrameCoder& coder, Bytes& memory) const {
   Require(item.status == 0, "a buffer of the item overlaps one that the batch writes");
-  const std::span<std::byte> raw = RawOf(item, memory);
+  const std::span<std::byte> raw = GetRaw(item, memory);
   const std::span<std::byte> frame = Span(item.frame, item.frame_bytes);
   if (encodes_) {
     Gather(item, raw);

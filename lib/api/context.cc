@@ -45,7 +45,7 @@ kvt_status kvt_pool_create(uint32_t threads, kvt_pool** out) {
 void kvt_pool_free(kvt_pool* pool) { delete pool; }
 
 // Returns the parameters to use. Throws kBadArgument for invalid ones.
-static kvt_params Chosen(const kvt_params* params) {
+static kvt_params ChooseParams(const kvt_params* params) {
   kvt_params chosen = {sizeof chosen, 0, 0, nullptr};
   if (params != nullptr) chosen = kv::api::Whole(params, "params->struct_size");
   if (chosen.level == 0) chosen.level = KVT_DEFAULT;
@@ -58,7 +58,7 @@ static kvt_params Chosen(const kvt_params* params) {
 kvt_status kvt_ctx_create(const kvt_params* params, kvt_ctx** out) {
   return Caught(nullptr, [&] {
     Require(out != nullptr, "out");
-    const kvt_params chosen = Chosen(params);
+    const kvt_params chosen = ChooseParams(params);
     *out = new kvt_ctx(static_cast<kv::Effort>(chosen.level), chosen.max_raw_bytes, chosen.pool);
   });
 }
@@ -68,7 +68,7 @@ void kvt_ctx_free(kvt_ctx* ctx) { delete ctx; }
 uint64_t kvt_ctx_bytes(const kvt_params* params) {
   uint64_t bytes = 0;
   const kvt_status status = Caught(nullptr, [&] {
-    const kvt_params chosen = Chosen(params);
+    const kvt_params chosen = ChooseParams(params);
     const uint64_t raw = chosen.max_raw_bytes;
     if (raw == 0) return;
     const auto threads =

@@ -10,9 +10,9 @@ namespace kv::api {
 namespace {
 
 // The context that the caller expects of a frame; get() is nullptr if it gave none.
-class ContextOf {
+class GivenContext {
  public:
-  explicit ContextOf(const uint8_t* context) : is_given_(context != nullptr) {
+  explicit GivenContext(const uint8_t* context) : is_given_(context != nullptr) {
     if (is_given_) std::memcpy(wanted_.data(), context, wanted_.size());
   }
   const Hash128Bytes* get() const { return is_given_ ? &wanted_ : nullptr; }
@@ -33,7 +33,7 @@ kvt_status DecodePart(kvt_ctx* ctx, const void* src, size_t n, const uint8_t con
     RequireApart(frame, raw, "src and dst overlap");
     ctx->coder.UsePool(PoolOf(ctx));
     uint64_t size = 0;
-    Counted(ctx, [&] { size = decode(frame, ContextOf(context).get(), raw); });
+    Counted(ctx, [&] { size = decode(frame, GivenContext(context).get(), raw); });
     if (written != nullptr) *written = static_cast<size_t>(size);
   });
 }
@@ -124,7 +124,7 @@ kvt_status kvt_decode(kvt_ctx* ctx, const void* src, size_t n, const uint8_t con
     const std::span<std::byte> raw = Span(dst, raw_bytes);
     RequireApart(frame, raw, "src and dst overlap");
     ctx->coder.UsePool(PoolOf(ctx));
-    DecodeFrame(ctx, ctx->coder, frame, ContextOf(context).get(), raw);
+    DecodeFrame(ctx, ctx->coder, frame, GivenContext(context).get(), raw);
   });
 }
 
@@ -149,7 +149,7 @@ kvt_status kvt_decode_heads(kvt_ctx* ctx, const void* src, size_t n, const uint8
 kvt_status kvt_verify(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16]) {
   return Call(ctx, [&] {
     ctx->coder.UsePool(PoolOf(ctx));
-    Counted(ctx, [&] { ctx->coder.Verify(Span(src, n), ContextOf(context).get()); });
+    Counted(ctx, [&] { ctx->coder.Verify(Span(src, n), GivenContext(context).get()); });
   });
 }
 

@@ -41,7 +41,7 @@ const FindingInfo* Find(kvt_status status) {
   return nullptr;
 }
 
-int FaultOf(const FindingInfo& info) {
+int FindFault(const FindingInfo& info) {
   if (info.finding == Finding::kCancelled) return KVT_FAULT_STOPPED;
   // The program searches for these files itself; a caller of the library has to pass them, and a
   // retry does not help.
@@ -87,7 +87,7 @@ const char* kvt_explain(kvt_status status, int part) {
 
 int kvt_fault(kvt_status status) {
   if (status == 0) return KVT_FAULT_NONE;
-  if (const FindingInfo* info = Find(status)) return FaultOf(*info);
+  if (const FindingInfo* info = Find(status)) return FindFault(*info);
   const int group = -status / 100;  // the numbering of findings
   if (status > 0 || group >= 100) return KVT_FAULT_IO;
   if (group == 0) return KVT_FAULT_CALLER;

@@ -52,7 +52,7 @@ Source SourceOf(const kvt_ctx& ctx, const Elements<const kvt_file>& files) {
 }
 
 // Reads the files as `kvtool compress` does; files that no reader understands are archived anyway.
-std::optional<Snapshot> Understood(const kvt_ctx& ctx, const Source& source) {
+std::optional<Snapshot> TryRead(const kvt_ctx& ctx, const Source& source) {
   OpenOptions options = WithReferences(ctx, {});
   options.metadata_only = options.any_batch = options.may_guess_axes = true;
   try {
@@ -136,7 +136,7 @@ kvt_status kvt_pack_beside(kvt_ctx* ctx, const kvt_file* files, size_t count,
       options.references.push_back(given->reference);
     }
     const Source source = SourceOf(*ctx, packed);
-    const std::optional<Snapshot> snapshot = Understood(*ctx, source);
+    const std::optional<Snapshot> snapshot = TryRead(*ctx, source);
     const Threads threads(ctx);
     WriteArchive(source, snapshot ? &*snapshot : nullptr, options, *threads, out);
   });

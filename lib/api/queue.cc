@@ -50,8 +50,8 @@ enum Phase : uint64_t { kFree, kOwned, kRunning, kDone };  // kOwned: one thread
 // Phase and generation of a slot form one number, so that a ticket of an earlier batch in the same
 // slot has no effect.
 constexpr uint64_t MakeWord(uint64_t generation, Phase phase) { return generation << 2 | phase; }
-constexpr Phase PhaseOf(uint64_t word) { return static_cast<Phase>(word & 3); }
-constexpr uint64_t GenerationOf(uint64_t word) { return word >> 2; }
+constexpr Phase GetPhase(uint64_t word) { return static_cast<Phase>(word & 3); }
+constexpr uint64_t GetGeneration(uint64_t word) { return word >> 2; }
 
 // One outstanding ticket.
 //
@@ -135,7 +135,7 @@ void Finish(kvt_queue& queue, Slot& slot) {
   Copy(error.message, completion.message, sizeof completion.message);
   // In this order, sequentially consistent: a thread that begins to wait either sees the word or is
   // seen here.
-  slot.word = MakeWord(GenerationOf(slot.word), kDone);
+  slot.word = MakeWord(GetGeneration(slot.word), kDone);
   queue.signal.Raise();
   if (slot.waiters == 0) return;
   const std::lock_guard lock(slot.mutex);
@@ -209,8 +209,8 @@ kvt_status Submit(kvt_queue& queue, const kvt_batch& batch, uint64_t* ticket) {
     const uint32_t index = (first + i) % queue.depth;
     Slot& slot = queue.slots[index];
     uint64_t word = slot.word.load(std::memory_order_relaxed);
-    const uint64_t generation = GenerationOf(word) + 1;
-    if (PhaseOf(word) != kFree ||
+    const uint64_t generation = GetGeneration(word) + 1;
+    if (GetPhase(word) != kFree ||
         !slot.word.compare_exchange_strong(word, MakeWord(generation, kOwned)))
       continue;
     *ticket = generation * queue.depth + index;
@@ -243,13 +243,13 @@ size_t Poll(kvt_queue& queue, const Elements<kvt_completion>& room) {
   size_t count = 0;
   for (uint32_t i = 0; i < queue.depth; ++i) {
     const uint64_t word = queue.slots[i].word;
-    if (PhaseOf(word) != kDone) continue;
+    if (GetPhase(word) != kDone) continue;
     if (count == room.size()) {  // more completions than room
       queue.signal.Raise();
       break;
     }
     kvt_completion completion;
-    if (Take(queue.slots[i], GenerationOf(word), completion)) room.Put(count++, completion);
+    if (Take(queue.slots[i], GetGeneration(word), completion)) room.Put(count++, completion);
   }
   return count;
 }
@@ -363,7 +363,7 @@ int kvt_queue_fd(kvt_queue* queue) {
   if (queue == nullptr) return -1;
   const int descriptor = queue->signal.Open();
   for (uint32_t i = 0; i < queue->depth; ++i)  // completions from before
-    if (PhaseOf(queue->slots[i].word) == kDone) queue->signal.Raise();
+    if (GetPhase(queue->slots[i].word) == kDone) queue->signal.Raise();
   return descriptor;
 }
 

@@ -154,7 +154,7 @@ void AddGate(const MergeJson& result, Figures& figures) {
 
 // Returns the figures of one result line. If a document violates its schema, exceptions of the JSON
 // library report it.
-Figures FiguresOf(const std::string& command, const MergeJson& result) {
+Figures ReadFigures(const std::string& command, const MergeJson& result) {
   Figures figures;
   if (!result.is_object()) return figures;
   if (command == "compress") AddCompression(result, figures);
@@ -166,7 +166,7 @@ Figures FiguresOf(const std::string& command, const MergeJson& result) {
   return figures;
 }
 
-std::vector<CaseVerdict> CasesOf(const MergeJson& result) {
+std::vector<CaseVerdict> ReadCases(const MergeJson& result) {
   std::vector<CaseVerdict> cases;
   if (!result.is_object() || !result.contains("cases")) return cases;
   for (const MergeJson& item : result["cases"]) {
@@ -317,7 +317,7 @@ double Merged::ValueAt(const FigureExtent& figure, uint64_t place) const {
   return ReadValue({bytes.data(), bytes.size()}).value;
 }
 
-uint32_t Merger::IdOf(const FigureKey& key) {
+uint32_t Merger::AssignId(const FigureKey& key) {
   return ids_.emplace(key, static_cast<uint32_t>(ids_.size())).first->second;
 }
 
@@ -352,10 +352,10 @@ void Merger::AddLine(const ResultsHead& head, uint32_t file, const MergeJson& li
       input.finding = errors.at(0).at("finding");
       input.text = errors.at(0).at("message");
     }
-    if (head.command == "gate") input.cases = CasesOf(result);
+    if (head.command == "gate") input.cases = ReadCases(result);
     MergeJson figures = MergeJson::array();
-    for (const auto& [key, value] : FiguresOf(head.command, result)) {
-      figures.push_back({IdOf(key), value.value, value.original, value.left});
+    for (const auto& [key, value] : ReadFigures(head.command, result)) {
+      figures.push_back({AssignId(key), value.value, value.original, value.left});
     }
     // Sorts lines of the same input by age: a later line is from a later attempt.
     std::string record = name + '\0';

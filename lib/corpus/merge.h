@@ -114,7 +114,7 @@ class Merger {
 
   void AddLine(const ResultsHead& head, uint32_t file, const nlohmann::ordered_json& line,
                size_t number);
-  uint32_t IdOf(const FigureKey& key);
+  uint32_t AssignId(const FigureKey& key);
   void TakeInputs(Merged& merged, ExternalSorter& values);
   void RequireAll(const Merged& merged) const;
 

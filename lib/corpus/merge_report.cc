@@ -157,7 +157,7 @@ std::string FailureText(const MergedInput& input) {
 }
 
 // Returns "pass", "fail" or "inconclusive" over all verdicts; nullopt if there are none.
-std::optional<std::string> VerdictOf(const Merged& merged) {
+std::optional<std::string> CombineVerdicts(const Merged& merged) {
   if (merged.verdicts.empty()) return std::nullopt;
   if (merged.done != merged.entries) return "fail";
   return merged.verdicts.count("inconclusive") != 0 ? "inconclusive" : "pass";
@@ -173,7 +173,7 @@ Fields<Count> CountFields(std::string_view name, std::string_view text) {
   return {{name, text, &Count::first}, {"entries", "Number of inputs", &Count::second}};
 }
 
-std::vector<Count> CountsOf(const std::map<std::string, uint64_t>& counts) {
+std::vector<Count> ListCounts(const std::map<std::string, uint64_t>& counts) {
   return {counts.begin(), counts.end()};
 }
 
@@ -203,7 +203,7 @@ const Fields<MergedCase>& CaseFields() {
       {"inconclusive", "Number of inputs within the noise", count("inconclusive"),
        Heading("inconclusive")},
       {"failing", "Rules that failed, and how often",
-       [](const MergedCase& of) { return CountsOf(of.failing); }, rules,
+       [](const MergedCase& of) { return ListCounts(of.failing); }, rules,
        Heading("failing rules", FailingText)}};
   return fields;
 }
@@ -330,7 +330,7 @@ JunitTest CaseTest(const CaseVerdict& one, const std::string& command) {
   return test;
 }
 
-JunitSuite SuiteOf(const Merged& merged, const MergedInput& input) {
+JunitSuite MakeSuite(const Merged& merged, const MergedInput& input) {
   JunitSuite suite{input.name};
   const std::string command = CommandFor(merged, input.name);
   for (const CaseVerdict& one : input.cases) suite.tests.push_back(CaseTest(one, command));
@@ -381,7 +381,7 @@ const Fields<Spread>& SpreadFields() {
 MergeReport ReportOf(const Merged& merged) {
   MergeReport report;
   report.merged = &merged;
-  report.verdict = VerdictOf(merged);
+  report.verdict = CombineVerdicts(merged);
   merged.ForEachInput([&](const MergedInput& input) {
     if (input.exit_code == 0) return;
     report.failures.push_back({input.name, input.exit_code, input.finding, FailureText(input),
@@ -416,7 +416,7 @@ const Fields<MergeReport>& MergeReportFields() {
       {"verdict", "Over all inputs: fail where one is not done; null: the command gives none",
        &Report::verdict, OneOf("pass", "fail", "inconclusive")},
       {"verdicts", "How often each verdict came",
-       [](const Report& of) { return CountsOf(of.merged->verdicts); }, verdicts},
+       [](const Report& of) { return ListCounts(of.merged->verdicts); }, verdicts},
       {"cases", "Of a gate its cases; of other commands nothing", of(&Merged::cases), CaseFields()},
       {"figures", "How each figure is spread over the inputs", &Report::figures, SpreadFields(),
        CsvRows()},
@@ -492,10 +492,10 @@ report::Page MergedPage(const MergeReport& report) {
 
 void WriteMergedJunit(const Merged& merged, const std::function<void(std::string_view)>& write) {
   report::JunitCounts counts;
-  merged.ForEachInput([&](const MergedInput& input) { counts.Add(SuiteOf(merged, input)); });
+  merged.ForEachInput([&](const MergedInput& input) { counts.Add(MakeSuite(merged, input)); });
   write(report::JunitBegin("kvtool merge", counts));
   merged.ForEachInput(
-      [&](const MergedInput& input) { write(report::JunitSuiteText(SuiteOf(merged, input))); });
+      [&](const MergedInput& input) { write(report::JunitSuiteText(MakeSuite(merged, input))); });
   write(report::JunitEnd());
 }
 

@@ -115,7 +115,7 @@ Error Refused(int status) {
 }
 
 // Returns the error after the last attempt.
-Error GaveUp(Finding finding, int tries, int status, const char* connection) {
+Error MakeGiveUpError(Finding finding, int tries, int status, const char* connection) {
   return Error(finding, fmt::format("after {} tries: {}", tries,
                                     status >= 400 ? fmt::format("the server answers {}", status)
                                                   : connection));
@@ -134,7 +134,7 @@ class HttpReader : public RangeReader {
   // index. `url` may be secret and occurs in no message.
   HttpReader(std::string url, Patience patience)
       : url_(std::move(url)), patience_(patience), curl_(LoadCurl()) {
-    MeetObject();
+    RequestTail();
   }
   ~HttpReader() override {
     for (CURL* handle : idle_) curl_.easy_cleanup(handle);
@@ -170,25 +170,25 @@ class HttpReader : public RangeReader {
     std::optional<Error> failure = std::nullopt;  // a failure that a retry cannot help
   };
 
-  void MeetObject() {
+  void RequestTail() {
     tail_.resize(kTailBytes);
     for (int failures = 0;;) {
       Transfer transfer{*this, 0, tail_, true};
       const bool complete = Perform(transfer);
       if (complete || (transfer.accepted && transfer.answer.range)) {
-        Meet(transfer.answer, transfer.got);
+        RecordVersion(transfer.answer, transfer.got);
         return;
       }
       if (++failures == patience_.tries) {
-        throw GaveUp(Finding::kOpenFailed, failures, transfer.answer.status,
-                     curl_.easy_strerror(transfer.code));
+        throw MakeGiveUpError(Finding::kOpenFailed, failures, transfer.answer.status,
+                              curl_.easy_strerror(transfer.code));
       }
       Wait(failures, transfer.answer.retry_after_s);
     }
   }
 
   // Records the object's size and version; `got` bytes of the tail were received.
-  void Meet(const Answer& answer, uint64_t got) {
+  void RecordVersion(const Answer& answer, uint64_t got) {
     version_ = {answer.range ? answer.range->total : got, answer.etag, answer.last_modified};
     met_ = version_;
     tail_.resize(answer.range ? answer.range->bytes : got);
@@ -207,8 +207,8 @@ class HttpReader : public RangeReader {
         continue;
       }
       if (++failures == patience_.tries) {
-        throw GaveUp(Finding::kReadFailed, failures, transfer.answer.status,
-                     curl_.easy_strerror(transfer.code));
+        throw MakeGiveUpError(Finding::kReadFailed, failures, transfer.answer.status,
+                              curl_.easy_strerror(transfer.code));
       }
       Wait(failures, transfer.answer.retry_after_s);
     }
@@ -309,8 +309,8 @@ class HttpReader : public RangeReader {
     const double by_chance = std::uniform_real_distribution(0.5, 1.5)(random);
     const double seconds = patience_.WaitAfter(failures, by_chance, retry_after_s);
     if (retry_after_s > 0) {
-      SayWait(fmt::format("{}: the server asks to wait {} s; trying again in {:.0f} s",
-                          NameOfUrl(url_), retry_after_s, seconds));
+      NotifyWait(fmt::format("{}: the server asks to wait {} s; trying again in {:.0f} s",
+                             NameOfUrl(url_), retry_after_s, seconds));
     }
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   }

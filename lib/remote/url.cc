@@ -94,7 +94,7 @@ void SetWaitNotice(std::function<void(const std::string& line)> say) {
   WaitNotice().say = std::move(say);
 }
 
-void SayWait(const std::string& line) {
+void NotifyWait(const std::string& line) {
   const std::lock_guard lock(WaitNotice().mutex);
   if (WaitNotice().say) WaitNotice().say(line);
 }

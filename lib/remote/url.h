@@ -46,6 +46,6 @@ Traffic TrafficSoFar();
 std::unique_ptr<RangeReader> OpenHttp(std::string url);
 
 // Passes a line to the function set by SetWaitNotice.
-void SayWait(const std::string& line);
+void NotifyWait(const std::string& line);
 
 }  // namespace kv::remote

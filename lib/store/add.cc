@@ -51,7 +51,7 @@ void CopyOut(const Extent& extent, ByteSpan bytes, uint64_t begin, uint64_t coun
   std::memcpy(raw.data(), bytes.data() + begin, raw.size());
 }
 
-ChunkShape ShapeOf(const Extent& extent, uint64_t count) {
+ChunkShape MakeChunkShape(const Extent& extent, uint64_t count) {
   if (extent.kind == Extent::Kind::kTensor)
     return {extent.dtype, count, extent.heads, extent.units, Order::kTokenHeadDim};
   return {extent.dtype, 0, 0, 0, Order::kStorage};
@@ -60,7 +60,7 @@ ChunkShape ShapeOf(const Extent& extent, uint64_t count) {
 using Part = std::tuple<uint32_t, bool, uint64_t>;
 Part PartOf(const Extent& extent) { return {extent.layer, extent.is_value, extent.token_begin}; }
 
-std::map<Part, const Extent*> PartsOf(const StateRecord& record) {
+std::map<Part, const Extent*> MapParts(const StateRecord& record) {
   std::map<Part, const Extent*> parts;
   for (const StoredFile& file : record.files) {
     for (const Extent& extent : file.extents) {
@@ -70,7 +70,7 @@ std::map<Part, const Extent*> PartsOf(const StateRecord& record) {
   return parts;
 }
 
-uint64_t CountOf(const std::vector<Piece>& pieces) {
+uint64_t SumCounts(const std::vector<Piece>& pieces) {
   uint64_t count = 0;
   for (const Piece& piece : pieces) count += piece.count;
   return count;
@@ -114,8 +114,8 @@ class Store::Adder {
       throw Error(Finding::kBadName, "'{}' cannot be the name of a state", options_.name);
     }
     Describe(snapshot);
-    if (WasThere()) return std::move(report_);
-    const Guide guide = GuideOf(source_, state.files);
+    if (IsStored()) return std::move(report_);
+    const Guide guide = FindGuide(source_, state.files);
     state.guide = guide.id;
     if (guide.extent != nullptr) TakePrefix(guide);
     try {
@@ -144,7 +144,7 @@ class Store::Adder {
       state.tokens = TokensOf(*snapshot);
       state.layers = snapshot->layers.size();
     }
-    state.files = ExtentsOf(source_, snapshot);
+    state.files = CutIntoExtents(source_, snapshot);
     state.source_bytes = source_.total_bytes();
     if (options_.progress != nullptr) options_.progress->Begin(state.source_bytes);
     ByteWriter hashes;
@@ -156,7 +156,7 @@ class Store::Adder {
   }
 
   // Returns true if the newest state of this name is the same and can be restored.
-  bool WasThere() {
+  bool IsStored() {
     std::optional<StateRow> newest;
     for (StateRow& row : store_.States()) {
       if (row.name == options_.name) newest = std::move(row);
@@ -283,10 +283,10 @@ class Store::Adder {
       } catch (const Error&) {
         continue;  // a damaged state is useless here but does no harm
       }
-      const auto parts = PartsOf(*record);
+      const auto parts = MapParts(*record);
       const auto same = parts.find(PartOf(*guide.extent));
       if (same == parts.end()) continue;
-      const uint64_t tokens = CountOf(SharedPieces(*guide.extent, bytes, *same->second));
+      const uint64_t tokens = SumCounts(SharedPieces(*guide.extent, bytes, *same->second));
       if (tokens <= report_.prefix_tokens) continue;
       report_.prefix_tokens = tokens;
       report_.parent = row.id;
@@ -296,7 +296,7 @@ class Store::Adder {
   }
 
   void TakePieces(const StateRecord& parent) {
-    const auto parts = PartsOf(parent);
+    const auto parts = MapParts(parent);
     struct Pair {
       Extent* extent;
       const Extent* part;
@@ -340,7 +340,7 @@ class Store::Adder {
         if (extent.kind != Extent::Kind::kLiteral) {
           const bool is_tensor = extent.kind == Extent::Kind::kTensor;
           const uint64_t end = is_tensor ? extent.tokens : extent.bytes;
-          if (!is_begun_) next_.begin = CountOf(extent.pieces);
+          if (!is_begun_) next_.begin = SumCounts(extent.pieces);
           is_begun_ = true;
           if (next_.begin < end) {
             Cut cut = next_;
@@ -370,7 +370,7 @@ class Store::Adder {
     object.is_known = Has(head.id);
     if (object.is_known) return object;
     head.raw_hash = Hash64(work.raw);
-    head.shape = ShapeOf(extent, cut.count);
+    head.shape = MakeChunkShape(extent, cut.count);
     head.level = options_.effort;
     EncodedChunk chunk = EncodeChunk(head.shape, work.raw, options_.effort, work.codec);
     head.codec = chunk.codec;
@@ -426,7 +426,7 @@ class Store::Adder {
       for (const NewObject& object : objects_) report_.mended_objects += damaged_.count(object.id);
       while (!store_.index_->Add(report_.state, bytes.size(), Hash64(bytes), objects_,
                                  report_.mended_objects > 0, newest_)) {
-        if (WasThere()) return GiveWay();
+        if (IsStored()) return YieldToOtherRun();
       }
     } catch (...) {
       Withdraw();
@@ -435,7 +435,7 @@ class Store::Adder {
   }
 
   // Handles the case that another run has added the same state meanwhile.
-  void GiveWay() {
+  void YieldToOtherRun() {
     AddReport there;
     there.state = std::move(report_.state);
     there.state.own_bytes = 0;
@@ -517,7 +517,7 @@ struct Loaded {
   Bytes raw;
 };
 
-std::vector<Step> StepsOf(const StoredFile& file) {
+std::vector<Step> ListSteps(const StoredFile& file) {
   std::vector<Step> steps;
   for (const Extent& extent : file.extents) {
     if (extent.kind == Extent::Kind::kLiteral) steps.push_back({&extent, nullptr, 0, true});
@@ -578,7 +578,7 @@ void Store::Restore(const StateRecord& record, RestoreTarget& target, ThreadPool
   const auto threads = static_cast<uint64_t>(pool.threads());
   for (size_t i = 0; i < record.files.size(); ++i) {
     const StoredFile& file = record.files[i];
-    const std::vector<Step> steps = StepsOf(file);
+    const std::vector<Step> steps = ListSteps(file);
     size_t next = 0;
     // Objects may have 16 MiB each, and only a few bytes on the disk.
     const uint64_t window =

@@ -18,7 +18,7 @@ namespace {
 // Temporary read errors are rethrown: a repair would discard objects that are called damaged, and a
 // collection would remove them. Objects of a newer codec are not damaged either and rethrown; a
 // newer file version is not exempt, because one flipped bit can produce it.
-Problem ProblemOf(const std::string& where, const Error& error) {
+Problem DescribeProblem(const std::string& where, const Error& error) {
   const bool is_later =
       error.code() == ErrorCode::kUnsupported && error.finding() != Finding::kUnsupportedVersion;
   if (error.code() == ErrorCode::kIo || is_later) {
@@ -71,7 +71,7 @@ void Walk(const std::shared_ptr<const FileSource>& pack, uint64_t number,
       claims.push_back({pack, number, at, head, std::nullopt});
       at += head.stored_bytes();
     } catch (const Error& error) {
-      problems.push_back(ProblemOf(pack->name(), error));
+      problems.push_back(DescribeProblem(pack->name(), error));
       at = FindObject(*pack, at + 1);
     }
   }
@@ -96,7 +96,7 @@ std::optional<Problem> Store::CheckObject(const ObjectId& id, const Place& place
       throw Error(Finding::kContentDiffers, "object {} has other bytes", Hex(id));
     return std::nullopt;
   } catch (const Error& error) {
-    return ProblemOf(where, error);
+    return DescribeProblem(where, error);
   }
 }
 
@@ -149,7 +149,7 @@ CheckReport Store::Check(ThreadPool& pool, Progress* progress, uint64_t most) {
     try {
       if (IsWhole(Load(row), sizes)) continue;
     } catch (const Error& error) {
-      report.problems.push_back(ProblemOf(RecordPath(row.id), error));
+      report.problems.push_back(DescribeProblem(RecordPath(row.id), error));
     }
     report.damaged.push_back(row);
   }
@@ -186,7 +186,7 @@ Leftovers Store::FindLeftovers(bool any_missing) {
                    [&](const Extent&, const Piece& piece) { left.needed.insert(piece.id); });
       left.unlisted.push_back(RowFor(record, bytes));
     } catch (const Error& error) {
-      ProblemOf(RecordPath(number), error);  // rethrows temporary errors
+      DescribeProblem(RecordPath(number), error);  // rethrows temporary errors
       left.records.push_back(number);
       left.bytes += bytes;
     }
@@ -227,7 +227,7 @@ CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
     try {
       Walk(Pack(number), number, claims, report.problems);
     } catch (const Error& error) {
-      report.problems.push_back(ProblemOf(PackPath(number), error));
+      report.problems.push_back(DescribeProblem(PackPath(number), error));
     }
   }
   uint64_t decoded = 0;
@@ -243,7 +243,7 @@ CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
       if (Blake2b256(raw) != claim.head.id)
         throw Error(Finding::kContentDiffers, "an object has other bytes than its name says");
     } catch (const Error& error) {
-      claim.problem = ProblemOf(claim.pack->name(), error);
+      claim.problem = DescribeProblem(claim.pack->name(), error);
     }
   });
   std::map<ObjectId, uint64_t> sizes;
@@ -272,7 +272,7 @@ CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
       if (!IsWhole(listed.record, sizes)) report.damaged.push_back(RowFor(listed.record, bytes));
       contents.states.push_back(std::move(listed));
     } catch (const Error& error) {
-      report.problems.push_back(ProblemOf(RecordPath(number), error));
+      report.problems.push_back(DescribeProblem(RecordPath(number), error));
     }
   }
   for (const StateRow& row : Unlisted(contents)) report.relisted.push_back(row);
@@ -286,7 +286,7 @@ namespace {
 // A pack is rewritten if more than one byte in this many is unused.
 constexpr uint64_t kRewriteOneIn = 4;
 
-uint64_t SumOf(const std::map<uint64_t, uint64_t>& files) {
+uint64_t SumSizes(const std::map<uint64_t, uint64_t>& files) {
   uint64_t sum = 0;
   for (const auto& [number, bytes] : files) sum += bytes;
   return sum;
@@ -340,7 +340,7 @@ bool Store::LiesAt(const ObjectId& id, const Place& place) {
   try {
     return ReadObjectHead(*Pack(place.pack), place.offset).id == id;
   } catch (const Error& error) {
-    ProblemOf(PackPath(place.pack), error);  // rethrows temporary errors
+    DescribeProblem(PackPath(place.pack), error);  // rethrows temporary errors
     return false;
   }
 }
@@ -352,7 +352,7 @@ bool Store::HoldsAny(uint64_t pack, const std::set<ObjectId>& ids) {
   try {
     Walk(Pack(pack), pack, claims, problems);
   } catch (const Error& error) {
-    ProblemOf(PackPath(pack), error);  // rethrows temporary errors
+    DescribeProblem(PackPath(pack), error);  // rethrows temporary errors
   }
   return std::any_of(claims.begin(), claims.end(), [&](const Claim& claim) {
     return ids.contains(claim.head.id) &&
@@ -368,7 +368,7 @@ void Store::Apply(const Index::Change& change) {
 
 CollectReport Store::Collect() {
   CollectReport report;
-  const auto disk = [&] { return SumOf(PackFiles()) + SumOf(RecordFiles()) + IndexBytes(); };
+  const auto disk = [&] { return SumSizes(PackFiles()) + SumSizes(RecordFiles()) + IndexBytes(); };
   report.before_bytes = disk();
   std::set<ObjectId> live = LiveObjects();
   const std::map<ObjectId, Place> objects = index_->Objects();

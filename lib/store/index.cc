@@ -24,14 +24,14 @@ constexpr const char* kColumns =
     "state, name, added, format, model, geometry, tokens, layers, source, hash, own, record, "
     "record_hash, level";
 
-Effort LevelOf(uint64_t number) {
+Effort ReadLevel(uint64_t number) {
   if (number > static_cast<uint64_t>(Effort::kMax)) {
     throw Error(Finding::kInconsistent, "the index names level {}", number);
   }
   return static_cast<Effort>(number);
 }
 
-ObjectId IdOf(const Bytes& blob) {
+ObjectId ReadId(const Bytes& blob) {
   ObjectId id;
   if (blob.size() != id.size()) {
     throw Error(Finding::kInconsistent, "the index names an object that can have no such name");
@@ -163,7 +163,7 @@ StateRow Index::ReadRow(const Statement& row) const {
   state.own_bytes = row.Number(10);
   state.record_bytes = row.Number(11);
   state.record_hash = row.Number(12);
-  state.level = LevelOf(row.Number(13));
+  state.level = ReadLevel(row.Number(13));
   return state;
 }
 
@@ -205,7 +205,8 @@ std::map<ObjectId, Place> Index::Objects() {
   std::map<ObjectId, Place> objects;
   while (rows.Step()) {
     if (!objects
-             .emplace(IdOf(rows.Blob(0)), MakePlace(rows.Signed(1), rows.Number(2), rows.Number(3)))
+             .emplace(ReadId(rows.Blob(0)),
+                      MakePlace(rows.Signed(1), rows.Number(2), rows.Number(3)))
              .second)
       throw Damaged("an object comes twice");
   }
@@ -217,7 +218,7 @@ std::vector<LevelRow> Index::Levels() {
                  "SELECT level, COUNT(*), SUM(raw), SUM(stored) FROM objects GROUP BY level");
   std::vector<LevelRow> levels;
   while (rows.Step()) {
-    levels.push_back({LevelOf(rows.Number(0)), rows.Number(1), rows.Number(2), rows.Number(3)});
+    levels.push_back({ReadLevel(rows.Number(0)), rows.Number(1), rows.Number(2), rows.Number(3)});
   }
   return levels;
 }

@@ -134,14 +134,14 @@ uint64_t FindObject(const FileSource& pack, uint64_t from) {
 
 namespace {
 
-ByteSpan PayloadOf(const FileSource& pack, uint64_t offset, const ObjectHead& head) {
+ByteSpan TakePayload(const FileSource& pack, uint64_t offset, const ObjectHead& head) {
   return pack.bytes().subspan(offset + kObjectHeadBytes, head.payload_bytes);
 }
 
 }  // namespace
 
 void CheckPayload(const FileSource& pack, uint64_t offset, const ObjectHead& head) {
-  if (Hash64(PayloadOf(pack, offset, head)) != head.payload_hash)
+  if (Hash64(TakePayload(pack, offset, head)) != head.payload_hash)
     throw Error(Finding::kChecksum, "the payload of an object does not have its hash").At(offset);
 }
 
@@ -151,7 +151,7 @@ void DecodeObject(const FileSource& pack, uint64_t offset, const ObjectHead& hea
   if (NeedsOthers(head.codec))
     throw Error(Finding::kBadField, "an object needs nothing beside itself").At(offset);
   raw.resize(head.raw_bytes);
-  DecodeChunk(head.codec, head.shape, PayloadOf(pack, offset, head), raw, scratch);
+  DecodeChunk(head.codec, head.shape, TakePayload(pack, offset, head), raw, scratch);
   if (Hash64(raw) != head.raw_hash)
     throw Error(Finding::kChecksum, "an object does not decode to what was added").At(offset);
 }

@@ -334,7 +334,7 @@ uint64_t BlockTokens(const Extent& extent, uint64_t block_tokens) {
 
 }  // namespace
 
-std::vector<StoredFile> ExtentsOf(const Source& source, const Snapshot* snapshot) {
+std::vector<StoredFile> CutIntoExtents(const Source& source, const Snapshot* snapshot) {
   std::vector<Region> regions;
   if (snapshot != nullptr) regions = RegionsOf(*snapshot);
   std::vector<StoredFile> files;
@@ -399,7 +399,7 @@ bool IsWorthKeeping(const Extent& extent, uint64_t begin, uint64_t count, uint64
          end % block == 0;
 }
 
-Guide GuideOf(const Source& source, const std::vector<StoredFile>& files) {
+Guide FindGuide(const Source& source, const std::vector<StoredFile>& files) {
   Guide guide;
   ByteSpan bytes;
   for (size_t i = 0; i < files.size(); ++i) {

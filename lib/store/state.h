@@ -91,7 +91,7 @@ constexpr uint64_t kShortTokens = 64;
 
 // Returns the files of a source as extents without pieces. `snapshot`, if given, is the source as
 // read by a format.
-std::vector<StoredFile> ExtentsOf(const Source& source, const Snapshot* snapshot);
+std::vector<StoredFile> CutIntoExtents(const Source& source, const Snapshot* snapshot);
 
 // Copy rows [begin, begin + count) of a tensor between their places in the file and [token][head]
 // [unit].
@@ -115,6 +115,6 @@ struct Guide {
   uint64_t offset = 0;  // of the extent in its file
   ObjectId id = {};
 };
-Guide GuideOf(const Source& source, const std::vector<StoredFile>& files);
+Guide FindGuide(const Source& source, const std::vector<StoredFile>& files);
 
 }  // namespace kv::store

@@ -28,7 +28,7 @@ namespace {
 using eviction::BlockConfig;
 
 // Makes the plan available to the caller until the next call.
-void Lend(kvt_h2o& h2o, const KeepPlan& plan, kvt_h2o_call& call) {
+void ExposePlan(kvt_h2o& h2o, const KeepPlan& plan, kvt_h2o_call& call) {
   h2o.ranges.clear();
   for (const auto& range : plan)
     h2o.ranges.push_back({sizeof(kvt_range), range.begin, range.count});
@@ -45,7 +45,7 @@ kvt_h2o_call Described(const kvt_h2o& h2o) {
   return call;
 }
 
-BlockConfig ConfigOf(const kvt_h2o_params& params) {
+BlockConfig MakeConfig(const kvt_h2o_params& params) {
   Require(params.reserved == 0, "params->reserved");
   Require(params.target_mode <= KVT_H2O_ADAPTIVE, "params->target_mode");
   BlockConfig config;
@@ -103,7 +103,7 @@ kvt_status kvt_h2o_create(kvt_ctx* ctx, const kvt_h2o_params* params, const kvt_
                                           g.element_bytes};
     const auto revision = given.revision == KVT_H2O_FINAL ? kv::mnn::h2o::MnnRevision::kFinal
                                                           : kv::mnn::h2o::MnnRevision::kR6;
-    return std::make_unique<kvt_h2o>(ctx, ConfigOf(given), sizes, revision, given.prompt_tokens);
+    return std::make_unique<kvt_h2o>(ctx, MakeConfig(given), sizes, revision, given.prompt_tokens);
   });
 }
 
@@ -124,7 +124,7 @@ kvt_status kvt_h2o_begin(kvt_h2o* h2o, uint64_t new_tokens, kvt_h2o_call* call) 
     h2o->in_call = true;
     kvt_h2o_call begun = Described(*h2o);
     begun.apply = h2o->start.plan_applied;
-    Lend(*h2o, h2o->start.applied, begun);
+    ExposePlan(*h2o, h2o->start.applied, begun);
     Fill(call, begun);
   });
 }
@@ -148,7 +148,7 @@ kvt_status kvt_h2o_finish(kvt_h2o* h2o, const float* block_sums, size_t blocks, 
     kvt_h2o_call ended = Described(*h2o);
     ended.triggered = end.triggered;
     ended.final_keep_tokens = end.final_keep_tokens;
-    Lend(*h2o, h2o->engine.pending(h2o->start.layer), ended);
+    ExposePlan(*h2o, h2o->engine.pending(h2o->start.layer), ended);
     Fill(call, ended);
   });
 }

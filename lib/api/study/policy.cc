@@ -70,7 +70,7 @@ std::vector<const PolicyInfo*> Offered() {
   return offered;
 }
 
-uint32_t NeedsOf(const PolicyInfo& policy) {
+uint32_t ListNeeds(const PolicyInfo& policy) {
   if (policy.needs_rows) return KVT_NEEDS_ROWS | KVT_NEEDS_KEYS;
   return policy.needs_keys ? KVT_NEEDS_KEYS : 0;
 }
@@ -87,10 +87,10 @@ void CheckCache(const kvt_policy& policy, const kvt_scores& in, bool with_rows) 
   const uint64_t held = policy.caches ? policy.caches->size() : 0;
   Require(in.tokens >= held && policy.positions + (in.tokens - held) <= kMostTokens,
           "scores->tokens: the cache is not what the last plan left");
-  if (NeedsOf(policy.info) != 0) {
+  if (ListNeeds(policy.info) != 0) {
     Require(in.keys != nullptr, "scores->keys");
     KeyDType(in.key_dtype);
-    KeysOf(in, policy.geometry);
+    SpanKeys(in, policy.geometry);
     if (policy.attention) {
       Require(KeyDType(in.key_dtype) == policy.layer.k.dtype && in.scale == policy.scale,
               "scores->key_dtype, scale: not as in the first call");
@@ -99,7 +99,7 @@ void CheckCache(const kvt_policy& policy, const kvt_scores& in, bool with_rows) 
   if (!with_rows) return;
   Require(in.queries != nullptr && in.rows > 0 && in.rows <= in.tokens - held, "scores->rows");
   Require(in.visible == in.tokens - in.rows + 1, "scores->visible: the rows of the last tokens");
-  QueriesOf(in, policy.geometry);
+  SpanQueries(in, policy.geometry);
 }
 
 // Number of rows that a rule may ask for again.
@@ -139,7 +139,7 @@ void Append(kvt_policy& policy, const kvt_scores& in, bool with_rows) {
   policy.layer.k.pieces = {piece};
   if (with_rows) TakeRows(policy, in);
   if (!policy.caches) {
-    policy.layer.k.dtype = NeedsOf(policy.info) == 0 ? DType::kF16 : KeyDType(in.key_dtype);
+    policy.layer.k.dtype = ListNeeds(policy.info) == 0 ? DType::kF16 : KeyDType(in.key_dtype);
     policy.scale = in.scale;
     policy.trace.scale = static_cast<double>(in.scale);
     policy.attention.emplace(policy.trace, policy.rows, policy.layer);
@@ -178,7 +178,7 @@ uint64_t KeptBy(kvt_policy& policy, uint64_t length, uint64_t keep) {
   return static_cast<uint64_t>(std::clamp<int64_t>(wanted, 1, static_cast<int64_t>(length)));
 }
 
-void Lend(kvt_policy& policy, const std::vector<KeepPlan>& chosen) {
+void ExposePlan(kvt_policy& policy, const std::vector<KeepPlan>& chosen) {
   policy.ranges.assign(chosen.size(), {});
   policy.plans.clear();
   for (size_t unit = 0; unit < chosen.size(); ++unit) {
@@ -202,7 +202,7 @@ kvt_status kvt_policy_at(size_t index, kvt_policy_info* out) {
     const std::vector<const PolicyInfo*> offered = Offered();
     Require(index < offered.size(), "index");
     kvt_policy_info info = {};
-    info.needs = NeedsOf(*offered[index]);
+    info.needs = ListNeeds(*offered[index]);
     // Null-terminated: the texts are literals.
     info.name = offered[index]->name.data();
     info.summary = offered[index]->summary.data();
@@ -277,7 +277,7 @@ kvt_status kvt_policy_choose(kvt_policy* policy, const kvt_scores* cache, uint64
     for (size_t head = 0; head < policy->caches->of_head.size(); ++head) {
       policy->caches->of_head[head].Compact(chosen[chosen.size() == 1 ? 0 : head]);
     }
-    Lend(*policy, chosen);
+    ExposePlan(*policy, chosen);
     policy->ctx->state.Commit();
     *plans = policy->plans.data();
     *count = policy->plans.size();

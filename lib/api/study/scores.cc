@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kTooLarge = "scores: the sizes overflow";
 
-KeyType TypeOf(uint32_t dtype) {
+KeyType FindKeyType(uint32_t dtype) {
   Require(dtype == KVT_F32 || dtype == KVT_F16 || dtype == KVT_BF16, "scores->key_dtype");
   return dtype == KVT_F32 ? KeyType::kF32 : dtype == KVT_F16 ? KeyType::kF16 : KeyType::kBF16;
 }
@@ -31,13 +31,13 @@ void Check(const kvt_scores& in, const kvt_geometry& g, float* sums, size_t bloc
   Require(blocks == CeilDiv(in.tokens, in.block_tokens), "blocks");
   const std::span<std::byte> written =
       Span(static_cast<void*>(sums), CheckedProduct(blocks, sizeof *sums, kTooLarge));
-  RequireApart(QueriesOf(in, g), written, "scores->queries and sums overlap");
-  RequireApart(KeysOf(in, g), written, "scores->keys and sums overlap");
+  RequireApart(SpanQueries(in, g), written, "scores->queries and sums overlap");
+  RequireApart(SpanKeys(in, g), written, "scores->keys and sums overlap");
 }
 
 }  // namespace
 
-ByteSpan KeysOf(const kvt_scores& in, const kvt_geometry& geometry) {
+ByteSpan SpanKeys(const kvt_scores& in, const kvt_geometry& geometry) {
   const uint64_t last_token = CheckedProduct(in.tokens - 1, in.key_token_stride, kTooLarge);
   const uint64_t last_head = CheckedProduct(geometry.kv_heads - 1, in.key_head_stride, kTooLarge);
   uint64_t bytes = uint64_t{geometry.head_dim} * (in.key_dtype == KVT_F32 ? 4 : 2);
@@ -47,7 +47,7 @@ ByteSpan KeysOf(const kvt_scores& in, const kvt_geometry& geometry) {
   return Span(in.keys, bytes);
 }
 
-ByteSpan QueriesOf(const kvt_scores& in, const kvt_geometry& geometry) {
+ByteSpan SpanQueries(const kvt_scores& in, const kvt_geometry& geometry) {
   const uint64_t row_bytes = uint64_t{geometry.query_heads} * geometry.head_dim * sizeof(float);
   return Span(static_cast<const void*>(in.queries), CheckedProduct(in.rows, row_bytes, kTooLarge));
 }
@@ -77,7 +77,7 @@ kvt_status kvt_block_scores(kvt_ctx* ctx, const kvt_scores* in, float* sums, siz
         tile.query_stride = stride;
         tile.rows = std::min<uint64_t>(kTileRows, in->rows - first);
         tile.visible = std::min<uint64_t>(in->visible + first, in->tokens);
-        tile.keys = {keys, api::TypeOf(in->key_dtype), in->key_token_stride, in->tokens,
+        tile.keys = {keys, api::FindKeyType(in->key_dtype), in->key_token_stride, in->tokens,
                      g.head_dim};
         tile.scale = in->scale != 0 ? in->scale : 1 / std::sqrt(static_cast<float>(g.head_dim));
         AddTileBlockSums(tile, in->block_tokens, nullptr, scratch.data(), sums);

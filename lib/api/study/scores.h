@@ -9,7 +9,7 @@ namespace kv::api {
 
 // Return the memory that the keys or the queries of `in` cover. Throw kBadArgument if that exceeds
 // the address space.
-ByteSpan KeysOf(const kvt_scores& in, const kvt_geometry& geometry);
-ByteSpan QueriesOf(const kvt_scores& in, const kvt_geometry& geometry);
+ByteSpan SpanKeys(const kvt_scores& in, const kvt_geometry& geometry);
+ByteSpan SpanQueries(const kvt_scores& in, const kvt_geometry& geometry);
 
 }  // namespace kv::api

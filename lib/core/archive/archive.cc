@@ -227,7 +227,7 @@ namespace {
 bool IsLayered(const ChunkHead& head) { return HasNeighbours(static_cast<CodecId>(head.codec)); }
 uint32_t DepthOf(const ChunkHead& head) { return IsLayered(head) ? head.codec_parameter : 0; }
 
-std::vector<Neighbour> NeighboursOf(const ChunkHead& head, ByteSpan payload) {
+std::vector<Neighbour> ReadNeighbourList(const ChunkHead& head, ByteSpan payload) {
   return head.codec == static_cast<uint8_t>(CodecId::kLayers)
              ? ReadNeighbours(payload)
              : ReadErrorNeighbours(head.shape(), payload);
@@ -247,7 +247,7 @@ class Archive::NeighbourRows : public NeighbourSource {
       : archive_(archive), of_(of), known_(known) {}
 
   NeighbourChunk Read(const Neighbour& neighbour) const override {
-    const std::optional<size_t> place = archive_.NeighbourOf(of_, neighbour);
+    const std::optional<size_t> place = archive_.FindNeighbour(of_, neighbour);
     const auto at = place ? known_.find(*place) : known_.end();
     if (at == known_.end()) throw Error(Finding::kLostChunk, "it needs others of its archive");
     return {archive_.chunks_[*place].head.dtype, at->second};
@@ -267,7 +267,7 @@ std::vector<ReferenceRun> Archive::RunsOf(const ArchivedChunk& chunk) const {
   return ReadReferenceRuns(chunk.head.shape(), payload);
 }
 
-std::vector<ReferenceRun> Archive::UncheckedRunsOf(const ArchivedChunk& chunk) const {
+std::vector<ReferenceRun> Archive::ReadRunsUnchecked(const ArchivedChunk& chunk) const {
   const ByteSpan bytes = data_->bytes();
   if (chunk.payload_offset > bytes.size() ||
       chunk.payload_bytes > bytes.size() - chunk.payload_offset) {
@@ -291,7 +291,7 @@ void Archive::DecodeOwnRows(const ArchivedChunk& chunk, CodecScratch& scratch,
 
 bool Archive::HasNeighbours() const { return neighbours_->any; }
 
-std::shared_ptr<const RowOrder> Archive::OrderOf(const ChunkHead& head) const {
+std::shared_ptr<const RowOrder> Archive::FindOrder(const ChunkHead& head) const {
   if (!head.by_cells) return nullptr;
   std::shared_ptr<const RowOrder> order =
       orders_ == nullptr ? nullptr : orders_->Of(head.layer, head.token_begin, head.tokens);
@@ -302,8 +302,8 @@ std::shared_ptr<const RowOrder> Archive::OrderOf(const ChunkHead& head) const {
 }
 
 // Returns nullopt if no chunk has these tokens. Throws kBadFrame if the chunk must not use it.
-std::optional<size_t> Archive::NeighbourOf(const ChunkHead& head,
-                                           const Neighbour& neighbour) const {
+std::optional<size_t> Archive::FindNeighbour(const ChunkHead& head,
+                                             const Neighbour& neighbour) const {
   const std::optional<size_t> place = neighbours_->index.Find(head, neighbour);
   if (place && DepthOf(chunks_[*place].head) >= DepthOf(head)) {
     throw Error(Finding::kBadFrame, "it is coded by {}, which is no less deep",
@@ -327,14 +327,14 @@ std::vector<size_t> Archive::NeededBy(
     data_->Need(one.payload_offset, one.payload_bytes);
     std::vector<Neighbour> neighbours;
     try {
-      neighbours = NeighboursOf(one.head, Payload(data_->bytes(), one.payload_offset,
-                                                  one.payload_bytes, one.payload_hash));
+      neighbours = ReadNeighbourList(one.head, Payload(data_->bytes(), one.payload_offset,
+                                                       one.payload_bytes, one.payload_hash));
     } catch (const Error& error) {
       if (&one == &chunk) throw;
       throw LostWith(one.head, "is damaged: " + std::string(error.message()));
     }
     for (const Neighbour& neighbour : neighbours) {
-      const std::optional<size_t> place = NeighbourOf(one.head, neighbour);
+      const std::optional<size_t> place = FindNeighbour(one.head, neighbour);
       if (!place) {
         ChunkHead missing = one.head;
         missing.layer = neighbour.layer;
@@ -372,7 +372,7 @@ void Archive::Decode(const ArchivedChunk& chunk, CodecScratch& scratch,
     return;
   }
   try {
-    DecodePayload(chunk, PayloadOf(chunk), nullptr, scratch, raw);
+    DecodePayload(chunk, ReadPayload(chunk), nullptr, scratch, raw);
   } catch (Error& error) {
     throw error.In(Describe(chunk.head));
   }
@@ -421,7 +421,7 @@ std::shared_ptr<const Bytes> Archive::DecodeWithNeighbours(size_t place,
 void Archive::DecodeBy(const ArchivedChunk& chunk, const NeighbourSource* neighbours,
                        CodecScratch& scratch, Bytes& raw) const {
   try {
-    const ByteSpan payload = PayloadOf(chunk);
+    const ByteSpan payload = ReadPayload(chunk);
     raw.resize(chunk.head.raw_bytes);
     DecodePayload(chunk, payload, neighbours, scratch, raw);
   } catch (Error& error) {
@@ -430,7 +430,7 @@ void Archive::DecodeBy(const ArchivedChunk& chunk, const NeighbourSource* neighb
 }
 
 // Returns the payload after checking its hash and that this program knows the codec.
-ByteSpan Archive::PayloadOf(const ArchivedChunk& chunk) const {
+ByteSpan Archive::ReadPayload(const ArchivedChunk& chunk) const {
   data_->Need(chunk.payload_offset, chunk.payload_bytes);
   const ByteSpan payload =
       Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash);
@@ -448,7 +448,7 @@ void Archive::DecodePayload(const ArchivedChunk& chunk, ByteSpan payload,
                             std::span<std::byte> raw) const {
   const ChunkHead& head = chunk.head;
   const auto codec = static_cast<CodecId>(head.codec);
-  const std::shared_ptr<const RowOrder> order = OrderOf(head);
+  const std::shared_ptr<const RowOrder> order = FindOrder(head);
   const RowsOfReferences references(references_);
   std::optional<OrderedNeighbours> ordered_neighbours;
   if (neighbours != nullptr) ordered_neighbours.emplace(*neighbours, order.get());

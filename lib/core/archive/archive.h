@@ -138,7 +138,7 @@ class Archive {
   void Decode(const ArchivedChunk& chunk, CodecScratch& scratch, std::span<std::byte> raw) const;
   // Returns the runs from a payload whose hash is not checked: damage shows when the rows are
   // compared.
-  std::vector<ReferenceRun> UncheckedRunsOf(const ArchivedChunk& chunk) const;
+  std::vector<ReferenceRun> ReadRunsUnchecked(const ArchivedChunk& chunk) const;
   // Decodes only the rows of a chunk that belong to no run, into memory of their size; all of its
   // runs must be equal ones. Checks only the payload's hash.
   void DecodeOwnRows(const ArchivedChunk& chunk, CodecScratch& scratch,
@@ -150,13 +150,13 @@ class Archive {
 
   // Returns the order of a chunk's rows; nullptr if they are as in the source. Throws
   // kInconsistent.
-  std::shared_ptr<const RowOrder> OrderOf(const ChunkHead& head) const;
-  std::optional<size_t> NeighbourOf(const ChunkHead& head, const Neighbour& neighbour) const;
+  std::shared_ptr<const RowOrder> FindOrder(const ChunkHead& head) const;
+  std::optional<size_t> FindNeighbour(const ChunkHead& head, const Neighbour& neighbour) const;
   std::optional<size_t> PlaceAmongNeighbours(const ArchivedChunk& chunk) const;
   std::shared_ptr<const Bytes> DecodeWithNeighbours(size_t place, CodecScratch& scratch) const;
   void DecodeBy(const ArchivedChunk& chunk, const NeighbourSource* neighbours,
                 CodecScratch& scratch, Bytes& raw) const;
-  ByteSpan PayloadOf(const ArchivedChunk& chunk) const;
+  ByteSpan ReadPayload(const ArchivedChunk& chunk) const;
   void DecodePayload(const ArchivedChunk& chunk, ByteSpan payload,
                      const NeighbourSource* neighbours, CodecScratch& scratch,
                      std::span<std::byte> raw) const;

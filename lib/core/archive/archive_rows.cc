@@ -12,11 +12,11 @@
 namespace kv {
 namespace {
 
-const LayerKv& LayerOf(const Archive& archive, const ArchivePart& part) {
+const LayerKv& GetLayer(const Archive& archive, const ArchivePart& part) {
   return archive.description()->layers.at(part.layer);
 }
 
-bool IsOf(const ChunkHead& head, uint32_t layer, bool is_value) {
+bool BelongsTo(const ChunkHead& head, uint32_t layer, bool is_value) {
   return head.layer == layer && head.kind == (is_value ? ChunkKind::kValue : ChunkKind::kKey);
 }
 
@@ -45,7 +45,7 @@ std::vector<ArchivePart> PartsOf(const Archive& archive) {
 }
 
 const KvTensor& TensorOf(const Archive& archive, const ArchivePart& part) {
-  const LayerKv& layer = LayerOf(archive, part);
+  const LayerKv& layer = GetLayer(archive, part);
   return part.is_value ? *layer.v : layer.k;
 }
 
@@ -58,7 +58,7 @@ std::vector<uint64_t> StoredBytes(const Archive& archive, std::span<const Archiv
   }
   std::vector<uint64_t> bytes;
   for (const ArchivePart& part : parts) {
-    bytes.push_back(of_tensor[{LayerOf(archive, part).index, part.is_value}]);
+    bytes.push_back(of_tensor[{GetLayer(archive, part).index, part.is_value}]);
   }
   return bytes;
 }
@@ -66,12 +66,12 @@ std::vector<uint64_t> StoredBytes(const Archive& archive, std::span<const Archiv
 std::vector<const ArchivedChunk*> ChunksOf(const Archive& archive, const ArchivePart& part,
                                            uint64_t begin, uint64_t count) {
   const KvTensor& tensor = TensorOf(archive, part);
-  const LayerKv& layer = LayerOf(archive, part);
+  const LayerKv& layer = GetLayer(archive, part);
   std::vector<const ArchivedChunk*> chunks;
   uint64_t covered = 0;
   for (const ArchivedChunk& chunk : archive.chunks()) {
     const ChunkHead& head = chunk.head;
-    if (!IsOf(head, layer.index, part.is_value)) continue;
+    if (!BelongsTo(head, layer.index, part.is_value)) continue;
     if (!FitsTensor(head, tensor)) {
       throw Error(Finding::kInconsistent, "the chunk does not fit the layer as described")
           .In(Describe(head));
@@ -123,9 +123,9 @@ bool HasWholeRows(const ChunkHead& head, const KvTensor& tensor) {
 }  // namespace
 
 ArchiveRows::ArchiveRows(Archive archive)
-    : archive_(std::move(archive)), scratches_(ScratchesOf(archive_.references())) {}
+    : archive_(std::move(archive)), scratches_(ShareScratches(archive_.references())) {}
 
-std::shared_ptr<Reuse<CodecScratch>> ArchiveRows::ScratchesOf(const References& references) {
+std::shared_ptr<Reuse<CodecScratch>> ArchiveRows::ShareScratches(const References& references) {
   for (const auto& reference : references) {
     if (reference == nullptr) continue;
     if (const auto* rows = dynamic_cast<const ArchiveRows*>(reference->rows.get()))
@@ -201,7 +201,7 @@ bool ArchiveRows::ReadByRuns(Chunk& chunk, uint64_t begin, uint64_t count,
                              std::span<std::byte> rows) const {
   const ChunkHead& head = chunk.chunk->head;
   if (!HasReferences(static_cast<CodecId>(head.codec))) return false;
-  if (!chunk.runs) chunk.runs = archive_.UncheckedRunsOf(*chunk.chunk);
+  if (!chunk.runs) chunk.runs = archive_.ReadRunsUnchecked(*chunk.chunk);
   const std::vector<ReferenceRun>& runs = *chunk.runs;
   const bool all_equal =
       std::all_of(runs.begin(), runs.end(), [](const ReferenceRun& run) { return run.equal; });

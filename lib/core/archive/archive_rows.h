@@ -55,7 +55,7 @@ class ArchiveRows : public RowSource {
   };
   using Chunks = std::vector<std::shared_ptr<Chunk>>;
 
-  static std::shared_ptr<Reuse<CodecScratch>> ScratchesOf(const References& references);
+  static std::shared_ptr<Reuse<CodecScratch>> ShareScratches(const References& references);
   const Chunks& ChunksOfPart(const ArchivePart& part) const;
   // Reads the rows [begin, begin + count) of the chunk. Keeps the decoded chunk for the next reader
   // unless this one has read all of it.

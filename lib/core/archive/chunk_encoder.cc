@@ -17,7 +17,7 @@ constexpr uint64_t kLeastGainByLayers = 200;
 
 // Guesses the element type of a small file that no reader knows: floats, if a sample compresses
 // better as such.
-DType GuessedType(ByteSpan raw, Effort effort, CodecScratch& scratch) {
+DType GuessType(ByteSpan raw, Effort effort, CodecScratch& scratch) {
   constexpr size_t kSample = 32 << 10;
   constexpr uint64_t kGainOneIn = 32;
   const ByteSpan sample = raw.first(std::min(raw.size(), kSample) / 4 * 4);
@@ -303,7 +303,7 @@ ChunkRecord ChunkEncoder::Encode(const ChunkHead& planned, ByteSpan source, bool
   }
   head.raw_hash = Hash64(raw);
   if (is_joined && head.kind == ChunkKind::kOpaque && head.dtype == DType::kU8)
-    head.dtype = GuessedType(raw, effort_, scratch.codec);
+    head.dtype = GuessType(raw, effort_, scratch.codec);
   const std::shared_ptr<const RowOrder> order = OrderFor(head, orders_, bases_, effort_);
   head.by_cells = order != nullptr;
   std::span<std::byte> coded = raw;

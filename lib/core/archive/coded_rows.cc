@@ -20,7 +20,7 @@ constexpr uint64_t kMostMadeRows = 1 << 20;
 // Sorts before every sequence.
 constexpr int64_t kNoSequence = INT64_MIN;
 
-int64_t SmallestOf(const SequenceIds& sequences) {
+int64_t FindSmallest(const SequenceIds& sequences) {
   return sequences.empty() ? kNoSequence : *std::min_element(sequences.begin(), sequences.end());
 }
 
@@ -51,7 +51,7 @@ RowOrders::RowOrders(const Snapshot& snapshot) {
     std::vector<Place>& places = groups_.emplace_back();
     places.reserve(group.cells.size());
     for (const Cell& cell : group.cells)
-      places.push_back({cell.stream, SmallestOf(cell.sequences), cell.position});
+      places.push_back({cell.stream, FindSmallest(cell.sequences), cell.position});
     for (size_t i = 1; i < places.size(); ++i) {
       const Place &before = places[i - 1], &here = places[i];
       all_in_order_ &=

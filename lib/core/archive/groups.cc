@@ -98,7 +98,7 @@ bool IsRowsAlone(RegionsOfFile regions, uint64_t size) {
          regions[0].offset == 0 && regions[0].size == size;
 }
 
-LikenessKey KeyOf(RegionsOfFile regions, uint64_t size) {
+LikenessKey MakeKey(RegionsOfFile regions, uint64_t size) {
   LikenessKey key;
   if (regions.empty()) return key;
   const bool rows_alone = IsRowsAlone(regions, size);
@@ -120,7 +120,7 @@ LikenessKey KeyOf(RegionsOfFile regions, uint64_t size) {
 
 // Returns the offsets at which a file is cut, so that corresponding parts of all files lie
 // together.
-std::vector<uint64_t> CutsOf(RegionsOfFile regions, uint64_t size) {
+std::vector<uint64_t> FindCuts(RegionsOfFile regions, uint64_t size) {
   std::vector<uint64_t> cuts;
   if (regions.empty() || IsRowsAlone(regions, size)) return cuts;
   for (const Region& region : regions) {
@@ -159,7 +159,7 @@ class Grouper {
   Grouping Run() {
     std::map<LikenessKey, std::vector<uint32_t>> alike;
     for (uint32_t file = 0; file < source_.files.size(); ++file) {
-      if (IsSmall(file)) alike[KeyOf(Of(file), SizeOf(file))].push_back(file);
+      if (IsSmall(file)) alike[MakeKey(Of(file), SizeOf(file))].push_back(file);
     }
     for (auto& [key, files] : alike) {
       std::ranges::stable_sort(files, {}, [&](uint32_t file) { return FirstToken(file); });
@@ -184,7 +184,7 @@ class Grouper {
   bool IsSmall(uint32_t file) const {
     const uint64_t size = SizeOf(file), pieces = std::max<uint64_t>(1, Of(file).size());
     return size > 0 && size <= kGroupTarget / 2 && size / pieces < chunk_bytes_ / kSmallOneIn &&
-           CutsOf(Of(file), size).size() <= kMostCuts;
+           FindCuts(Of(file), size).size() <= kMostCuts;
   }
 
   // Cuts the files into runs whose tokens follow each other, none of them too long.
@@ -192,7 +192,7 @@ class Grouper {
     std::vector<uint32_t> run;
     uint64_t bytes = 0;
     const auto finish = [&] {
-      if (run.size() > 1) result_.groups.push_back({run, CutsOf(Of(run[0]), SizeOf(run[0]))});
+      if (run.size() > 1) result_.groups.push_back({run, FindCuts(Of(run[0]), SizeOf(run[0]))});
       run.clear();
       bytes = 0;
     };

@@ -39,7 +39,7 @@ std::optional<size_t> NeighbourIndex::Find(const ChunkHead& of, const Neighbour&
   return at->second;
 }
 
-std::shared_ptr<NeighbourCache::Entry> NeighbourCache::EntryOf(size_t place) {
+std::shared_ptr<NeighbourCache::Entry> NeighbourCache::FindEntry(size_t place) {
   const std::lock_guard lock(mutex_);
   std::shared_ptr<Entry>& entry = entries_[place];
   if (entry == nullptr) entry = std::make_shared<Entry>();
@@ -61,7 +61,7 @@ std::shared_ptr<const Bytes> NeighbourCache::Find(size_t place) {
 // A caller that decodes a chunk already has the chunks that it needs, so no two callers can wait
 // for each other.
 std::shared_ptr<const Bytes> NeighbourCache::Get(size_t place, const Decoder& decode) {
-  const std::shared_ptr<Entry> entry = EntryOf(place);
+  const std::shared_ptr<Entry> entry = FindEntry(place);
   std::shared_ptr<const Bytes> raw;
   {
     const std::lock_guard lock(entry->mutex);

@@ -59,7 +59,7 @@ class NeighbourCache {
     std::shared_ptr<const Bytes> raw;
     std::optional<Error> failure;
   };
-  std::shared_ptr<Entry> EntryOf(size_t place);
+  std::shared_ptr<Entry> FindEntry(size_t place);
   void Keep(size_t place, const std::shared_ptr<const Bytes>& raw);
 
   std::mutex mutex_;  // guards everything below

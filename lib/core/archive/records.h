@@ -165,8 +165,8 @@ struct SourceTable {
 Bytes EncodeTable(const SourceTable& table);
 // Throws kTruncated, kTrailingBytes, kBadField, kUnsafeName, kDuplicateName, kLimit.
 SourceTable DecodeTable(ByteSpan bytes);
-SourceTable TableOf(const Source& source, const Snapshot* snapshot,
-                    const std::vector<Region>& regions);
+SourceTable DescribeSource(const Source& source, const Snapshot* snapshot,
+                           const std::vector<Region>& regions);
 
 }  // namespace kvz
 }  // namespace kv

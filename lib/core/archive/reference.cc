@@ -164,7 +164,7 @@ struct Labels {
   std::vector<int64_t> positions;
 };
 
-const CellGroup* CellsOf(const Snapshot& snapshot, const LayerKv& layer) {
+const CellGroup* FindCells(const Snapshot& snapshot, const LayerKv& layer) {
   for (const CellGroup& group : snapshot.cell_groups) {
     if (group.group == layer.group || snapshot.cell_groups.size() == 1) {
       return group.cells.size() == layer.k.tokens() ? &group : nullptr;
@@ -173,17 +173,17 @@ const CellGroup* CellsOf(const Snapshot& snapshot, const LayerKv& layer) {
   return nullptr;
 }
 
-std::vector<int64_t> PositionsOf(const Snapshot& snapshot, const LayerKv& layer) {
+std::vector<int64_t> ListPositions(const Snapshot& snapshot, const LayerKv& layer) {
   std::vector<int64_t> positions(layer.k.tokens());
-  const CellGroup* cells = CellsOf(snapshot, layer);
+  const CellGroup* cells = FindCells(snapshot, layer);
   for (size_t i = 0; i < positions.size(); ++i)
     positions[i] = cells == nullptr ? static_cast<int64_t>(i) : cells->cells[i].position;
   return positions;
 }
 
 // Returns the token ids in the order of the cache, if every position occurs exactly once.
-std::optional<std::vector<uint64_t>> IdsOf(const Snapshot& snapshot,
-                                           const std::vector<int64_t>& positions) {
+std::optional<std::vector<uint64_t>> SortTokenIds(const Snapshot& snapshot,
+                                                  const std::vector<int64_t>& positions) {
   if (snapshot.tokens.empty() || positions.empty()) return std::nullopt;
   const int64_t first = snapshot.tokens.size() == positions.size() ? positions[0] : 0;
   std::vector<uint64_t> ids;
@@ -211,7 +211,7 @@ bool AreComparable(const std::optional<KvTensor>& a, const std::optional<KvTenso
 }
 
 // Returns hashes of the first layer's V, whose values depend on the token alone.
-std::optional<std::vector<uint64_t>> ContentOf(const LayerKv& layer) {
+std::optional<std::vector<uint64_t>> HashContent(const LayerKv& layer) {
   if (!layer.v || !HasBytes(*layer.v)) return std::nullopt;
   constexpr uint64_t kPiece = 1024;
   std::vector<uint64_t> hashes;
@@ -250,7 +250,7 @@ struct Pair {
                  *v_there = nullptr;  // of a middle layer, if both have it
 
   // Returns the distance of a run's values from the reference's, relative to their size.
-  float DistanceOf(const TokenRun& run) const {
+  float MeasureDistance(const TokenRun& run) const {
     if (v_here == nullptr || run.tokens == 0) return 1;
     float apart = 0, size = 1e-30f;
     for (uint64_t i = 0; i < kSampledTokens; ++i) {
@@ -293,8 +293,8 @@ struct Pair {
 std::optional<Pair> Compare(const Snapshot& snapshot, const LayerKv& layer,
                             const Reference& reference, const LayerKv& there) {
   Pair pair;
-  pair.here.positions = PositionsOf(snapshot, layer);
-  pair.there.positions = PositionsOf(reference.snapshot, there);
+  pair.here.positions = ListPositions(snapshot, layer);
+  pair.there.positions = ListPositions(reference.snapshot, there);
   const auto take = [&](std::optional<std::vector<uint64_t>> a,
                         std::optional<std::vector<uint64_t>> b) {
     if (!a || !b || !OftenMeet(*a, *b)) return false;
@@ -305,11 +305,11 @@ std::optional<Pair> Compare(const Snapshot& snapshot, const LayerKv& layer,
   const auto as_labels = [](const std::vector<int64_t>& positions) {
     return std::vector<uint64_t>(positions.begin(), positions.end());
   };
-  const auto ids = IdsOf(snapshot, pair.here.positions);
-  const auto their_ids = IdsOf(reference.snapshot, pair.there.positions);
+  const auto ids = SortTokenIds(snapshot, pair.here.positions);
+  const auto their_ids = SortTokenIds(reference.snapshot, pair.there.positions);
   const bool found =
       ids && their_ids ? take(ids, their_ids)
-                       : take(ContentOf(layer), ContentOf(there)) ||
+                       : take(HashContent(layer), HashContent(there)) ||
                              take(as_labels(pair.here.positions), as_labels(pair.there.positions));
   if (!found) return std::nullopt;
   pair.FindSeeds();
@@ -334,7 +334,7 @@ std::vector<TokenRun> Cover(const std::vector<Pair>& pairs, uint64_t tokens) {
           if (of_pair.tokens > best.tokens && best.tokens < kLeastTokens) best = of_pair;
           return;
         }
-        const float distance = pair.DistanceOf(of_pair);
+        const float distance = pair.MeasureDistance(of_pair);
         const bool none = best.tokens < kLeastTokens;
         const bool nearer = distance * kClearlyNearer < best_distance;
         const bool farther = best_distance * kClearlyNearer < distance;
@@ -360,12 +360,12 @@ std::vector<TokenRun> Cover(const std::vector<Pair>& pairs, uint64_t tokens) {
 }
 
 // Finds the rotation in the last rows of a middle layer's keys, whose positions are consecutive.
-Rotation RotationOfKeys(const Snapshot& snapshot, const std::vector<const LayerKv*>& layers) {
+Rotation FindKeyRotation(const Snapshot& snapshot, const std::vector<const LayerKv*>& layers) {
   for (const size_t at : {layers.size() / 2, size_t{0}, layers.size() - 1}) {
     const KvTensor& keys = layers[at]->k;
     if (!AreHalves(keys.dtype)) return {};
     if (!HasBytes(keys)) continue;
-    const std::vector<int64_t> positions = PositionsOf(snapshot, *layers[at]);
+    const std::vector<int64_t> positions = ListPositions(snapshot, *layers[at]);
     uint64_t begin = positions.size() - 1;
     while (begin > 0 && positions.size() - begin < kRotationRows &&
            positions[begin - 1] + 1 == positions[begin]) {
@@ -433,7 +433,7 @@ ReferencePlan::ReferencePlan(const Snapshot& snapshot, const References& referen
     if (group.runs.empty()) continue;
     if (rotation_wanted || std::any_of(group.runs.begin(), group.runs.end(),
                                        [](const TokenRun& run) { return run.turn != 0; })) {
-      group.rotation = RotationOfKeys(snapshot, layers);
+      group.rotation = FindKeyRotation(snapshot, layers);
     }
     groups_.push_back(std::move(group));
   }

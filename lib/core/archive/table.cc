@@ -82,7 +82,7 @@ struct CellRun {
   const Cell* cell;
 };
 
-std::vector<CellRun> RunsOf(const std::vector<Cell>& cells) {
+std::vector<CellRun> FindCellRuns(const std::vector<Cell>& cells) {
   std::vector<CellRun> runs;
   for (const Cell& cell : cells) {
     if (!runs.empty()) {
@@ -101,7 +101,7 @@ std::vector<CellRun> RunsOf(const std::vector<Cell>& cells) {
 void AppendCells(const CellGroup& group, ByteWriter& out) {
   AppendText(group.group, out);
   out.U32(group.streams);
-  const std::vector<CellRun> runs = RunsOf(group.cells);
+  const std::vector<CellRun> runs = FindCellRuns(group.cells);
   out.U32(static_cast<uint32_t>(runs.size()));
   for (const CellRun& run : runs) {
     out.Write(run.first);
@@ -114,7 +114,7 @@ void AppendCells(const CellGroup& group, ByteWriter& out) {
 
 // Returns the cost of a cell against kMaxCells, which limits all groups together: one, plus one for
 // every eight sequences.
-uint64_t CostOf(const Cell& cell) { return 1 + cell.sequences.size() / 8; }
+uint64_t ComputeCost(const Cell& cell) { return 1 + cell.sequences.size() / 8; }
 
 CellGroup ReadCells(ByteReader& in, uint64_t& cell_cost) {
   CellGroup group;
@@ -127,7 +127,7 @@ CellGroup ReadCells(ByteReader& in, uint64_t& cell_cost) {
     Cell cell{.position = first, .stream = in.U32("stream"), .sequences = {}};
     const uint32_t sequences = ReadCount(in, 4, "sequences of a cell");
     for (uint32_t s = 0; s < sequences; ++s) cell.sequences.push_back(in.I32("sequence"));
-    cell_cost += uint64_t{count} * CostOf(cell);
+    cell_cost += uint64_t{count} * ComputeCost(cell);
     if (cell_cost > kMaxCells || first > INT64_MAX - count) {
       throw Error(Finding::kLimit, "more than {} cells", kMaxCells).At(in.offset());
     }
@@ -141,7 +141,7 @@ void DropCellsBeyondLimit(std::vector<CellGroup>& groups) {
   uint64_t left = kMaxCells;
   for (CellGroup& group : groups) {
     uint64_t cost = 0;
-    for (const Cell& cell : group.cells) cost += CostOf(cell);
+    for (const Cell& cell : group.cells) cost += ComputeCost(cell);
     if (cost > left)
       group.cells.clear();
     else
@@ -452,8 +452,8 @@ SourceTable DecodeTable(ByteSpan bytes) {
   return table;
 }
 
-SourceTable TableOf(const Source& source, const Snapshot* snapshot,
-                    const std::vector<Region>& regions) {
+SourceTable DescribeSource(const Source& source, const Snapshot* snapshot,
+                           const std::vector<Region>& regions) {
   SourceTable table;
   table.is_folder = source.is_folder;
   for (const SourceFile& file : source.files) {

@@ -72,8 +72,8 @@ class Spool {
 };
 
 // Writes a decoded chunk to its place.
-void Deal(const ChunkHead& head, const Place& place, Bytes& raw, Bytes& scratch,
-          const Spool& spool) {
+void WriteChunk(const ChunkHead& head, const Place& place, Bytes& raw, Bytes& scratch,
+                const Spool& spool) {
   const uint64_t units = head.units, tokens = head.tokens, heads = head.heads;
   const uint64_t head_row = place.head_row(), part = units * head.unit_bytes;
   const Order coded = head.heads == 1 ? place.order : head.order;
@@ -197,7 +197,7 @@ Snapshot LoadTensors(const Archive& archive, const Selection& wanted, ThreadPool
       throw error.File(archive.data().name());
     }
     const bool is_value = chunk.head.kind == ChunkKind::kValue;
-    Deal(chunk.head, places.find({chunk.head.layer, is_value})->second, raw, scratch, spool);
+    WriteChunk(chunk.head, places.find({chunk.head.layer, is_value})->second, raw, scratch, spool);
     archive.data().Drop(chunk.record_offset, chunk.record_end() - chunk.record_offset);
     if (progress != nullptr) progress->Advance(chunk.head.raw_bytes);
   });

@@ -81,7 +81,7 @@ struct Written {
 };
 
 // Keeps only the references that some run uses.
-Bases BasesOf(const Snapshot* snapshot, const WriteOptions& options) {
+Bases ChooseBases(const Snapshot* snapshot, const WriteOptions& options) {
   Bases bases;
   if (snapshot == nullptr || options.references.empty() || options.effort == Effort::kCompat)
     return bases;
@@ -111,14 +111,14 @@ SourceTable TableWith(const Bases& bases, const WriteOptions& options,
   return table;
 }
 
-Grouping GroupingOf(const Source& source, const Snapshot* snapshot, const WriteOptions& options) {
+Grouping GroupSource(const Source& source, const Snapshot* snapshot, const WriteOptions& options) {
   std::vector<Region> regions = snapshot == nullptr ? std::vector<Region>() : RegionsOf(*snapshot);
   if (!options.solid) return {{}, std::move(regions)};
   return GroupFiles(source, regions, ChunkBytes(options));
 }
 
 // Returns the sizes as the planner expects them.
-std::vector<uint64_t> SizesOf(const Source& source, const std::vector<FileGroup>& groups) {
+std::vector<uint64_t> ListSizes(const Source& source, const std::vector<FileGroup>& groups) {
   std::vector<uint64_t> sizes;
   for (const SourceFile& file : source.files) sizes.push_back(file.data->size());
   for (const FileGroup& group : groups) {
@@ -161,10 +161,10 @@ class ArchiveWriter::Body {
       : source_(source),
         options_(options),
         out_(out),
-        grouping_(GroupingOf(source, snapshot, options)),
+        grouping_(GroupSource(source, snapshot, options)),
         hasher_(source, grouping_.groups),
-        bases_(BasesOf(snapshot, options)),
-        chunks_(PlanChunks(SizesOf(source, grouping_.groups), grouping_.regions,
+        bases_(ChooseBases(snapshot, options)),
+        chunks_(PlanChunks(ListSizes(source, grouping_.groups), grouping_.regions,
                            ChunkBytes(options_), options_.effort)),
         table_(MakeTable(snapshot)),
         tag_(TagOf(table_)),
@@ -223,7 +223,7 @@ class ArchiveWriter::Body {
   // Returns the encoded source table and sets orders_.
   Bytes MakeTable(const Snapshot* snapshot) {
     SourceTable table = TableWith(bases_, options_, grouping_.groups,
-                                  TableOf(source_, snapshot, grouping_.regions));
+                                  DescribeSource(source_, snapshot, grouping_.regions));
     orders_ = OrdersFor(table, chunks_, options_, bases_);
     table.by_cells = orders_ != nullptr;
     return EncodeTable(table);

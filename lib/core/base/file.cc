@@ -126,7 +126,7 @@ std::shared_ptr<const FileSource> FileSource::Open(const fs::path& path,
   // stdin is read from its current position, which a mapping would ignore.
   if (path != "-" && S_ISREG(status.st_mode) && status.st_size > 0) {
     if (const auto source = MapDescriptor(file.get(), name)) {
-      source->state_ = StateOf(status);
+      source->state_ = ReadState(status);
       return source;
     }
   }
@@ -216,7 +216,7 @@ std::shared_ptr<const FileSource> FileSource::FromDescriptor(int descriptor, std
   throw Error(Finding::kReadFailed, "cannot be mapped").File(name);
 }
 
-FileSource::State FileSource::StateOf(const struct stat& status) {
+FileSource::State FileSource::ReadState(const struct stat& status) {
   return {status.st_dev, status.st_ino, static_cast<uint64_t>(status.st_size),
           status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
 }
@@ -224,7 +224,7 @@ FileSource::State FileSource::StateOf(const struct stat& status) {
 void FileSource::RequireUnchanged() const {
   struct stat status;
   if (!state_ || ::stat(name_.c_str(), &status) != 0) return;
-  const State now = StateOf(status);
+  const State now = ReadState(status);
   // A new file under the same name does not affect the mapping.
   if (now.device != state_->device || now.inode != state_->inode || now == *state_) return;
   throw Error(Finding::kReadFailed, "changed while it was read").File(name_);

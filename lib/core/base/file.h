@@ -92,7 +92,7 @@ class FileSource {
     bool operator==(const State&) const = default;
   };
 
-  static State StateOf(const struct stat& status);
+  static State ReadState(const struct stat& status);
   static std::shared_ptr<const FileSource> OpenRemote(std::unique_ptr<RangeReader> reader,
                                                       std::string name,
                                                       std::optional<uint64_t> most,

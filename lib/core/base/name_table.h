@@ -25,8 +25,8 @@ class NameTable {
   template <typename NameAt>
   bool Insert(std::string_view name, uint32_t place, const NameAt& name_at) {
     if (2 * (names_ + 1) > slots_.size()) Grow(4 * slots_.size());
-    const uint32_t hash = HashOf(name);
-    Slot& slot = slots_[SlotOf(name, hash, name_at)];
+    const uint32_t hash = HashName(name);
+    Slot& slot = slots_[FindSlot(name, hash, name_at)];
     if (slot.place != kFree) return false;
     slot = {hash, place};
     ++names_;
@@ -43,7 +43,7 @@ class NameTable {
     for (uint32_t i = 0; i < std::min(count, kAhead); ++i) hashes[i] = Ask(name_at(i));
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t hash = hashes[i % kAhead];
-      Slot& slot = slots_[SlotOf(name_at(i), hash, name_at)];
+      Slot& slot = slots_[FindSlot(name_at(i), hash, name_at)];
       if (i + kAhead < count) hashes[i % kAhead] = Ask(name_at(i + kAhead));
       if (slot.place != kFree) {
         repeated(i, slot.place);
@@ -57,7 +57,7 @@ class NameTable {
   template <typename NameAt>
   std::optional<uint32_t> Find(std::string_view name, const NameAt& name_at) const {
     if (slots_.empty()) return std::nullopt;
-    const Slot& slot = slots_[SlotOf(name, HashOf(name), name_at)];
+    const Slot& slot = slots_[FindSlot(name, HashName(name), name_at)];
     return slot.place == kFree ? std::nullopt : std::optional(slot.place);
   }
 
@@ -74,17 +74,17 @@ class NameTable {
 
   static constexpr uint32_t kAhead = 16;
   uint32_t Ask(std::string_view name) const {
-    const uint32_t hash = HashOf(name);
+    const uint32_t hash = HashName(name);
     __builtin_prefetch(&slots_[hash & (slots_.size() - 1)], 1);
     return hash;
   }
 
-  static uint32_t HashOf(std::string_view name) {
+  static uint32_t HashName(std::string_view name) {
     return static_cast<uint32_t>(Hash64(AsBytes(name)));
   }
 
   template <typename NameAt>
-  size_t SlotOf(std::string_view name, uint32_t hash, const NameAt& name_at) const {
+  size_t FindSlot(std::string_view name, uint32_t hash, const NameAt& name_at) const {
     const size_t mask = slots_.size() - 1;
     size_t at = hash & mask;
     while (slots_[at].place != kFree &&

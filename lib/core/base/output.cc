@@ -31,7 +31,7 @@ Error NoOutput(const fs::path& path, std::string_view what) {
 }
 
 // Follows a link to the file that is to be replaced, so that the link stays.
-fs::path TargetOf(const fs::path& path) {
+fs::path FollowLink(const fs::path& path) {
   std::error_code failed;
   if (!fs::is_symlink(path, failed)) return path;
   fs::path target = fs::canonical(path, failed);
@@ -174,7 +174,7 @@ AtomicFile::AtomicFile(fs::path path, const OutputRules& rules)
     if (kind != S_IFREG) throw NoOutput(path_, "no regular file");
   }
   RefuseExisting(path_, rules_.overwrite);
-  path_ = TargetOf(path_);
+  path_ = FollowLink(path_);
   OpenForReplacing();
 }
 

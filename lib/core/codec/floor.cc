@@ -106,7 +106,7 @@ class ByteCounts {
 uint8_t ByteAt(ByteSpan raw, uint64_t at) { return static_cast<uint8_t>(raw[at]); }
 
 // Returns the distance between samples; it is odd and therefore no multiple of a row.
-uint64_t StepOf(uint64_t values) {
+uint64_t ChooseStep(uint64_t values) {
   return values / std::clamp(values / kSampleOneIn, kLeastSamples, kMostSamples) | 1;
 }
 
@@ -120,7 +120,7 @@ uint64_t HalfBits16(ByteSpan raw, DType dtype, uint64_t columns) {
   constexpr uint32_t kContexts = 12;
   ByteCounts<1> low;
   ByteCounts<kInContext ? kContexts : 1> high;
-  const uint64_t words = raw.size() / 2, step = StepOf(words);
+  const uint64_t words = raw.size() / 2, step = ChooseStep(words);
   for (uint64_t i = kInContext ? columns : 0; i < words; i += step) {
     const uint16_t word = word_at(i);
     low.Add(static_cast<uint8_t>(word), 0);
@@ -136,7 +136,7 @@ uint64_t HalfBits16(ByteSpan raw, DType dtype, uint64_t columns) {
 uint64_t UnitBits16(ByteSpan raw, const DTypeInfo& info) {
   const uint64_t units = raw.size() / info.block_bytes;
   const uint64_t quants = std::bit_floor(info.block_bytes);
-  const uint64_t step = StepOf(units);
+  const uint64_t step = ChooseStep(units);
   uint64_t bits = 0;
   if (IsBlockQuantised(info.dtype)) {
     ByteCounts<1> all;

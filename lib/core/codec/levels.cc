@@ -100,7 +100,7 @@ EncodedChunk EncodeCompat(const ChunkShape& shape, ByteSpan raw, CodecScratch& s
   return chunk;
 }
 
-void Keep(EncodedChunk& best, EncodedChunk candidate, CodecScratch& scratch) {
+void KeepSmaller(EncodedChunk& best, EncodedChunk candidate, CodecScratch& scratch) {
   if (candidate.payload.size() < best.payload.size()) std::swap(best, candidate);
   scratch.Recycle(std::move(candidate.payload));
 }
@@ -236,7 +236,7 @@ void TryOthers(const ChunkShape& shape, ByteSpan raw, Effort effort, const RowSt
     if (!codec.tried || effort < codec.since || !codec.takes(shape.dtype)) continue;
     EncodedChunk candidate{codec.id, scratch.NewPayload(), {}};
     if (codec.encode(shape, raw, best.payload.size(), steps, scratch, candidate)) {
-      Keep(best, std::move(candidate), scratch);
+      KeepSmaller(best, std::move(candidate), scratch);
     } else {
       scratch.Recycle(std::move(candidate.payload));
     }
@@ -258,13 +258,13 @@ EncodedChunk ChooseForHalves(const ChunkShape& shape, ByteSpan raw, Effort effor
       EncodeInContext(shape, raw, survey, literal, effort, steps, scratch);
   if (effort == Effort::kMax) {
     if (!coded) coded = EncodeAlone(shape, raw, survey, literal, true, scratch);
-    Keep(*coded, EncodeCompat(shape, raw, scratch), scratch);
+    KeepSmaller(*coded, EncodeCompat(shape, raw, scratch), scratch);
   } else if (coded) {
     if (WantsMatchesOver(raw, grid.rows, shape.dtype, literal, coded->payload.size())) {
       EncodedChunk matches = EncodeMatches(raw, scratch);
       const uint64_t bytes = coded->payload.size();
       coded->by_matches = matches.payload.size() < bytes + bytes / kNearlyOneIn;
-      Keep(*coded, std::move(matches), scratch);
+      KeepSmaller(*coded, std::move(matches), scratch);
     }
   } else {
     const Repeats repeats = CountRepeats(raw, raw.size() / grid.rows, shape.dtype);
@@ -276,7 +276,7 @@ EncodedChunk ChooseForHalves(const ChunkShape& shape, ByteSpan raw, Effort effor
     if (!matches || shape.dtype == DType::kBF16) {
       EncodedChunk alone = EncodeAlone(shape, raw, survey, literal, symbols, scratch);
       if (!coded) return alone;
-      Keep(*coded, std::move(alone), scratch);
+      KeepSmaller(*coded, std::move(alone), scratch);
     }
   }
   return *std::move(coded);
@@ -321,17 +321,17 @@ BlockFrames FramesOfBlocks(const ChunkShape& shape, ByteSpan raw, Effort effort,
 // almost no values repeat, the weaker models and matches cannot win and are not tried.
 EncodedChunk EncodeHalvesAtMax(const ChunkShape& shape, ByteSpan raw, const RowSteps& steps,
                                CodecScratch& scratch) {
-  constexpr uint64_t kMuchOneIn = 16, kHardlyEverOneIn = 64;
+  constexpr uint64_t kLargeGainOneIn = 16, kRareRepeatsOneIn = 64;
   EncodedChunk best = StoredRaw(raw, scratch);
   TryOthers(shape, raw, Effort::kMax, steps, scratch, best);
   const HalfSurvey survey = SurveyHalves(raw, FormOf(shape), false);
   const uint64_t literal = LiteralBytes(survey, raw.size() / 2);
-  if (best.payload.size() < literal - literal / kMuchOneIn) {
+  if (best.payload.size() < literal - literal / kLargeGainOneIn) {
     const ChunkGrid grid = GridOf(shape, raw.size());
     const Repeats repeats = CountRepeats(raw, raw.size() / grid.rows, shape.dtype);
-    if (repeats.eight * kHardlyEverOneIn < repeats.looked) return best;
+    if (repeats.eight * kRareRepeatsOneIn < repeats.looked) return best;
   }
-  Keep(best, ChooseForHalves(shape, raw, Effort::kMax, steps, scratch), scratch);
+  KeepSmaller(best, ChooseForHalves(shape, raw, Effort::kMax, steps, scratch), scratch);
   return best;
 }
 
@@ -357,19 +357,19 @@ EncodedChunk EncodeByteFloats(const ChunkShape& shape, ByteSpan raw, Effort effo
     std::optional<EncodedChunk> coded =
         EncodeInContext(inner, halves.bytes(), survey, literal, effort, steps, scratch);
     const bool predicted = coded && coded->codec != CodecId::kPrev;
-    if (coded) Keep(best, *std::move(coded), scratch);
+    if (coded) KeepSmaller(best, *std::move(coded), scratch);
     // A prediction with a clear gain ends the search above; for so few bits per value the row above
     // may still be the better context.
     if (predicted) {
       coded =
           EncodeInContext(inner, halves.bytes(), survey, literal, Effort::kDefault, steps, scratch);
-      if (coded) Keep(best, *std::move(coded), scratch);
+      if (coded) KeepSmaller(best, *std::move(coded), scratch);
     }
     TryOthers(shape, raw, effort, steps, scratch, best);
   }
   if (effort != Effort::kDefault || best.codec == CodecId::kRaw ||
       WantsMatches(raw, GridOf(shape, raw.size()).rows, shape.dtype, effort)) {
-    Keep(best, EncodeCompat(shape, raw, scratch), scratch);
+    KeepSmaller(best, EncodeCompat(shape, raw, scratch), scratch);
   }
   return best;
 }
@@ -394,7 +394,7 @@ EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort, co
     const uint64_t rows = GridOf(shape, raw.size()).rows;
     if (effort == Effort::kMax ||
         (effort > Effort::kFast && WantsMatches(raw, rows, shape.dtype, effort))) {
-      Keep(best, EncodeCompat(shape, raw, scratch), scratch);
+      KeepSmaller(best, EncodeCompat(shape, raw, scratch), scratch);
     }
   } else if (HasBlockPlanes(shape.dtype) && whole) {
     best.codec = CodecId::kZstdPlanes;
@@ -425,13 +425,13 @@ EncodedChunk EncodeRows(const ChunkShape& shape, ByteSpan raw, const RowPlan& pl
   EncodedChunk chunk = JoinRows(plan, std::move(inner), scratch);
   // If the distinct rows still have much in common, matches over all rows may need fewer bytes.
   if (effort == Effort::kMax) {
-    Keep(chunk, EncodeOnce(shape, raw, effort, steps, scratch), scratch);
+    KeepSmaller(chunk, EncodeOnce(shape, raw, effort, steps, scratch), scratch);
   } else if (IsHalves(shape.dtype, raw) &&
              (raw.size() <= kShortest || WantsMatches(rows, plan.unique, shape.dtype, effort))) {
-    Keep(chunk, EncodeMatches(raw, scratch), scratch);
+    KeepSmaller(chunk, EncodeMatches(raw, scratch), scratch);
   } else if (!IsHalves(shape.dtype, raw)) {
     // Block rows may differ in few places only, as in the first layer, which matches exploit.
-    Keep(chunk, EncodeCompat(shape, raw, scratch), scratch);
+    KeepSmaller(chunk, EncodeCompat(shape, raw, scratch), scratch);
   }
   chunk.by_matches = true;
   return chunk;

@@ -151,15 +151,15 @@ double BitsSavedAt(const Pairs& pairs, const ArenaVector<double>& angles, const 
   return bits / static_cast<double>(count);
 }
 
-double AngleOf(double base, uint64_t pair, uint64_t head_dim) {
+double ComputeAngle(double base, uint64_t pair, uint64_t head_dim) {
   return std::pow(base, -2 * static_cast<double>(pair) / static_cast<double>(head_dim));
 }
 
 // Returns the turns of a head whose angles are spaced by `base`, in units of 2^-32.
-std::vector<uint32_t> TurnsOf(double base, uint64_t head_dim) {
+std::vector<uint32_t> ComputeTurns(double base, uint64_t head_dim) {
   std::vector<uint32_t> turns;
   for (uint64_t pair = 0; pair < head_dim / 2; ++pair) {
-    const double turn = AngleOf(base, pair, head_dim) / (2 * std::numbers::pi);
+    const double turn = ComputeAngle(base, pair, head_dim) / (2 * std::numbers::pi);
     turns.push_back(static_cast<uint32_t>(std::lround(turn * 4294967296.0)));
   }
   return turns;
@@ -232,11 +232,12 @@ Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, 
       for (const double base : kBases) {
         // A rotation costs its table and two taps that have to be learnt, hence a least gain of
         // 0.02 bits per value.
-        for (uint64_t pair = 0; pair < in_head; ++pair) angles[pair] = AngleOf(base, pair, dim);
+        for (uint64_t pair = 0; pair < in_head; ++pair)
+          angles[pair] = ComputeAngle(base, pair, dim);
         const double gain = saved() - still;
         if (!(gain > most + 0.02)) continue;  // skips NaN sums, too
         most = gain;
-        best = {static_cast<uint32_t>(distance), TurnsOf(base, dim)};
+        best = {static_cast<uint32_t>(distance), ComputeTurns(base, dim)};
       }
     }
   }

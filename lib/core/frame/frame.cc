@@ -237,7 +237,7 @@ bool IsStored(const FrameHeader& header) {
 
 }  // namespace
 
-const Profile* FrameCoder::ProfileOf(const FrameHeader& header) const {
+const Profile* FrameCoder::FindProfile(const FrameHeader& header) const {
   if (header.profile == Hash128Bytes{}) return nullptr;
   if (profile_ != nullptr && profile_->hash() == header.profile) return profile_.get();
   const std::string other = profile_ == nullptr
@@ -259,7 +259,7 @@ FrameHeader FrameCoder::Decode(ByteSpan frame, const Hash128Bytes* context,
     throw Error(Finding::kSizeMismatch, "the frame holds {} bytes, the buffer {}", header.raw_bytes,
                 raw.size());
   }
-  const Profile* profile = ProfileOf(header);
+  const Profile* profile = FindProfile(header);
   SegmentTable table = ReadSegments(header, frame, std::move(segments_));
   ForEachSegment(table.segments.size(), [&](size_t index, Worker& worker) {
     DecodeSegment(table, index, raw.subspan(table.grid.Begin(index), table.grid.Size(index)),
@@ -320,7 +320,7 @@ uint64_t FrameCoder::DecodeHeads(ByteSpan frame, const Hash128Bytes* context, ui
     DecodeRange(header, frame, begin * tokens * head, out.first(size));
     return size;
   }
-  const Profile* profile = ProfileOf(header);
+  const Profile* profile = FindProfile(header);
   const SegmentTable table = ReadSegments(header, frame);
   const uint64_t row = table.grid.row_bytes;
   DecodeSegments(header, table, profile, 0, table.segments.size(), [&](size_t i, ByteSpan rows) {
@@ -334,7 +334,7 @@ uint64_t FrameCoder::DecodeHeads(ByteSpan frame, const Hash128Bytes* context, ui
 void FrameCoder::DecodeRange(const FrameHeader& header, ByteSpan frame, uint64_t first,
                              std::span<std::byte> out) {
   if (out.empty()) return;
-  const Profile* profile = ProfileOf(header);
+  const Profile* profile = FindProfile(header);
   const SegmentTable table = ReadSegments(header, frame);
   const uint64_t step = table.grid.segment_bytes;
   DecodeSegments(header, table, profile, first / step, CeilDiv(first + out.size(), step),
@@ -416,7 +416,7 @@ void FrameCoder::DecodePage(const FrameDescription& description, const PageEntry
 FrameHeader FrameCoder::Verify(ByteSpan frame, const Hash128Bytes* context) {
   const FrameHeader header = ReadFrameHeader(frame);
   CheckContext(header, context);
-  const Profile* profile = ProfileOf(header);
+  const Profile* profile = FindProfile(header);
   const SegmentTable table = ReadSegments(header, frame);
   if (IsStored(header)) {
     CheckHash(Hash128(table.segments[0].payload), header);

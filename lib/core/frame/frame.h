@@ -127,7 +127,7 @@ class FrameCoder {
   void DecodeRange(const FrameHeader& header, ByteSpan frame, uint64_t first,
                    std::span<std::byte> out);
   // Returns the profile that decoding the frame needs; nullptr if none.
-  const Profile* ProfileOf(const FrameHeader& header) const;
+  const Profile* FindProfile(const FrameHeader& header) const;
   template <typename F>  // not a std::function, which would allocate
   void ForEachSegment(size_t count, const F& body);
 

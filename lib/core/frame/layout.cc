@@ -29,7 +29,7 @@ struct Rows {
   ChunkShape row;
   uint64_t count = 0, bytes = 0;
 };
-std::optional<Rows> RowsOf(const FrameDescription& description, uint64_t raw_bytes) {
+std::optional<Rows> DescribeRows(const FrameDescription& description, uint64_t raw_bytes) {
   const bool by_token = description.order == Order::kTokenHeadDim;
   if (!by_token && description.order != Order::kHeadTokenDim) return std::nullopt;
   const DTypeInfo& info = Info(description.dtype);
@@ -53,7 +53,7 @@ std::optional<Rows> RowsOf(const FrameDescription& description, uint64_t raw_byt
   return rows;
 }
 
-SegmentGrid GridOf(const FrameHeader& header, const std::optional<Rows>& rows) {
+SegmentGrid MakeGrid(const FrameHeader& header, const std::optional<Rows>& rows) {
   SegmentGrid grid;
   grid.raw_bytes = grid.segment_bytes = header.raw_bytes;
   grid.row.dtype = header.description.dtype;
@@ -84,7 +84,7 @@ ChunkShape SegmentGrid::ShapeOf(size_t index) const {
 
 FrameDescription ShapeThatExplains(const FrameDescription& description, uint64_t raw_bytes) {
   FrameDescription kept = description;
-  if (!RowsOf(kept, raw_bytes)) {
+  if (!DescribeRows(kept, raw_bytes)) {
     kept.order = Order::kStorage;
     kept.heads = kept.head_dim = 0;
     kept.tokens = 0;
@@ -93,7 +93,7 @@ FrameDescription ShapeThatExplains(const FrameDescription& description, uint64_t
 }
 
 SegmentGrid ChooseSegments(FrameHeader& header) {
-  const std::optional<Rows> rows = RowsOf(header.description, header.raw_bytes);
+  const std::optional<Rows> rows = DescribeRows(header.description, header.raw_bytes);
   const uint64_t target = rows ? kRowSegment : kByteSegment;
   // A last segment of less than half the size would be too short to learn from, so it joins the
   // previous one.
@@ -104,17 +104,17 @@ SegmentGrid ChooseSegments(FrameHeader& header) {
       header.segment_rows = static_cast<uint16_t>(std::min(fit, kMostSegmentRows));
     }
   }
-  const SegmentGrid grid = GridOf(header, rows);
+  const SegmentGrid grid = MakeGrid(header, rows);
   if (grid.count > 1 || header.segmentation == Segmentation::kNone) return grid;
   // A single long row.
   header.segmentation = Segmentation::kNone;
   header.segment_rows = 0;
-  return GridOf(header, rows);
+  return MakeGrid(header, rows);
 }
 
 SegmentGrid GridOfHeader(const FrameHeader& header) {
   const FrameDescription& description = header.description;
-  const std::optional<Rows> rows = RowsOf(description, header.raw_bytes);
+  const std::optional<Rows> rows = DescribeRows(description, header.raw_bytes);
   const bool has_shape =
       description.heads != 0 || description.head_dim != 0 || description.tokens != 0;
   if (rows ? false : has_shape || description.order != Order::kStorage) {
@@ -124,7 +124,7 @@ SegmentGrid GridOfHeader(const FrameHeader& header) {
       (header.segmentation == Segmentation::kRows && !rows)) {
     Contradiction("segments of rows need rows");
   }
-  const SegmentGrid grid = GridOf(header, rows);
+  const SegmentGrid grid = MakeGrid(header, rows);
   const bool stored = header.segmentation == Segmentation::kNone && header.codec == CodecId::kRaw;
   if (!stored && grid.segment_bytes > kMaxSegmentBytes) Contradiction("a segment is too large");
   if (stored && header.payload_bytes != header.raw_bytes)

@@ -76,7 +76,7 @@ HWY_INLINE void Store16(VI v, uint16_t* to) { hn::StoreU(hn::DemoteTo(D16(), v),
 
 // Returns the places of values without their low zeros; places ascend as the values do. `top` is
 // the sign bit.
-HWY_INLINE VI PlaceOf(VI value, VI top) {
+HWY_INLINE VI ToPlace(VI value, VI top) {
   const DI d;
   const VI all = hn::Sub(hn::Add(top, top), hn::Set(d, 1));
   const auto negative = hn::Ne(hn::And(value, top), hn::Zero(d));
@@ -112,7 +112,7 @@ void SymbolsT(const uint16_t* values, const uint16_t* expected, size_t count,
     const VI near = hn::ShiftRightSame(Load16(expected + i), zeros);
     // Distances are counted away from zero, so that the same sign means "larger" for negative
     // values.
-    VI distance = hn::Sub(PlaceOf(value, top), PlaceOf(near, top));
+    VI distance = hn::Sub(ToPlace(value, top), ToPlace(near, top));
     distance = hn::IfThenElse(hn::Ne(hn::And(near, top), zero), hn::Neg(distance), distance);
     const VI z = hn::Abs(distance);
     // Converting to float yields the octave as the exponent and the next two bits as the top of the
@@ -133,20 +133,20 @@ void SymbolsT(const uint16_t* values, const uint16_t* expected, size_t count,
 using DB = hn::FixedTag<uint8_t, 16>;
 using VB = hn::Vec<DB>;
 
-// Returns the buckets of 16 symbols. BitsOf returns how many raw bits each has.
-HWY_INLINE VB BucketOf(VB symbol) {
+// Returns the buckets of 16 symbols. CountRawBits returns how many raw bits each has.
+HWY_INLINE VB GetBucket(VB symbol) {
   const DB d;
   const VB half = hn::Set(d, kResidualMagnitudes);
   return hn::IfThenElse(hn::Lt(symbol, half), symbol,
                         hn::Sub(symbol, hn::Set(d, kResidualMagnitudes - 1)));
 }
-HWY_INLINE VB BitsOf(VB bucket) {
+HWY_INLINE VB CountRawBits(VB bucket) {
   const DB d;
   const VB bits = hn::SaturatedSub(hn::ShiftRight<2>(bucket), hn::Set(d, 2));
   return hn::IfThenZeroElse(hn::Lt(bucket, hn::Set(d, 16)), bits);
 }
 // Replaces each byte by the sum of itself and all before it.
-HWY_INLINE VB SumsOf(VB v) {
+HWY_INLINE VB PrefixSums(VB v) {
   const DB d;
   v = hn::Add(v, hn::ShiftLeftBytes<1>(d, v));
   v = hn::Add(v, hn::ShiftLeftBytes<2>(d, v));
@@ -168,8 +168,8 @@ size_t PackT(const uint8_t* symbols, const uint16_t* extras, size_t count, std::
   size_t byte = at / 8;
   uint32_t held = at % 8;
   for (; i + 16 <= count; i += 16) {
-    const VB bits = BitsOf(BucketOf(hn::LoadU(d8, symbols + i)));
-    hn::Store(SumsOf(bits), d8, ends);
+    const VB bits = CountRawBits(GetBucket(hn::LoadU(d8, symbols + i)));
+    hn::Store(PrefixSums(bits), d8, ends);
     // Sixteen small distances have no raw bits.
     if (ends[15] == 0) continue;
     const auto pairs = [&](auto extra, auto wide) HWY_ATTR {
@@ -231,7 +231,7 @@ bool ValuesT(const uint8_t* symbols, const uint16_t* expected, size_t count,
   for (; i + 16 <= count && bits.at / 8 + 32 <= bits.size; i += 16) {
     const VB symbol = hn::LoadU(d8, symbols + i);
     none = hn::Max(none, symbol);
-    const VB bucket = BucketOf(symbol), width = BitsOf(bucket), ends = SumsOf(width);
+    const VB bucket = GetBucket(symbol), width = CountRawBits(bucket), ends = PrefixSums(width);
     alignas(16) uint8_t buckets[16], widths[16], begins[16], negatives[16];
     hn::Store(bucket, d8, buckets);
     hn::Store(width, d8, widths);
@@ -265,7 +265,7 @@ bool ValuesT(const uint8_t* symbols, const uint16_t* expected, size_t count,
       // -1 where exactly one of symbol and expected value is negative
       const VI sign = hn::Neg(hn::Xor(wide(negatives), below));
       const VI distance = hn::Sub(hn::Xor(z, sign), sign);
-      const VI place = hn::Add(PlaceOf(near, top), distance);
+      const VI place = hn::Add(ToPlace(near, top), distance);
       // A place with bits beyond the type's range is negative or too large.
       outside = hn::Or(outside, hn::AndNot(all, place));
       const auto positive = hn::Ne(hn::And(place, top), zero);
@@ -384,11 +384,11 @@ namespace {
 
 constexpr uint32_t kFirstRawBucket = 16;
 
-uint32_t BucketOfSymbol(uint8_t symbol) {
+uint32_t GetSymbolBucket(uint8_t symbol) {
   return symbol < kResidualMagnitudes ? symbol : symbol - (kResidualMagnitudes - 1);
 }
 
-int32_t PlaceOf(uint32_t value, uint32_t low_zeros) {
+int32_t ToPlace(uint32_t value, uint32_t low_zeros) {
   const uint32_t top = 0x8000u >> low_zeros;
   return static_cast<int32_t>(value ^ ((value & top) != 0 ? 2 * top - 1 : top));
 }
@@ -396,7 +396,7 @@ int32_t PlaceOf(uint32_t value, uint32_t low_zeros) {
 }  // namespace
 
 uint32_t ResidualBitCount(uint8_t symbol) noexcept {
-  const uint32_t bucket = BucketOfSymbol(symbol);
+  const uint32_t bucket = GetSymbolBucket(symbol);
   return bucket < kFirstRawBucket ? 0 : bucket / 4 - 2;
 }
 
@@ -418,7 +418,7 @@ void ResidualSymbols(const uint16_t* values, const uint16_t* expected, size_t co
   for (size_t i = 0; i < count; ++i) {
     const uint32_t near = expected[i] >> grid.low_zeros;
     int32_t distance =
-        PlaceOf(values[i] >> grid.low_zeros, grid.low_zeros) - PlaceOf(near, grid.low_zeros);
+        ToPlace(values[i] >> grid.low_zeros, grid.low_zeros) - ToPlace(near, grid.low_zeros);
     if ((near & top) != 0) distance = -distance;
     const auto z = static_cast<uint32_t>(distance < 0 ? -distance : distance);
     uint32_t bucket = z, bits = 0;
@@ -447,7 +447,7 @@ bool ResidualValues(const uint8_t* symbols, const uint16_t* expected, size_t cou
                     const ResidualGrid& grid, ResidualBits& bits, uint16_t* values) noexcept {
   const uint32_t top = 0x8000u >> grid.low_zeros, all = 2 * top - 1;
   for (size_t i = 0; i < count; ++i) {
-    const uint32_t bucket = BucketOfSymbol(symbols[i]), width = ResidualBitCount(symbols[i]);
+    const uint32_t bucket = GetSymbolBucket(symbols[i]), width = ResidualBitCount(symbols[i]);
     if (bucket >= kResidualMagnitudes || bits.at + width > 8 * bits.size) return false;
     uint32_t z = bucket;
     if (width > 0) {
@@ -458,7 +458,7 @@ bool ResidualValues(const uint8_t* symbols, const uint16_t* expected, size_t cou
     }
     const uint32_t near = expected[i] >> grid.low_zeros;
     const bool negative = symbols[i] >= kResidualMagnitudes, below = (near & top) != 0;
-    const int32_t place = PlaceOf(near, grid.low_zeros) +
+    const int32_t place = ToPlace(near, grid.low_zeros) +
                           (negative != below ? -static_cast<int32_t>(z) : static_cast<int32_t>(z));
     if (place < 0 || place > static_cast<int32_t>(all)) return false;
     const auto p = static_cast<uint32_t>(place);

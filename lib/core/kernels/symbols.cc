@@ -32,7 +32,7 @@ using D8 = hn::Rebind<uint8_t, D16>;
 // type: f16 has 8 to 10, bf16 5 to 7. Shifts are by constants, because those by a variable are slow
 // on vectors.
 template <uint32_t kRawBits, class V>
-HWY_INLINE V BitsOf(V symbol, V base) {
+HWY_INLINE V ToValueBits(V symbol, V base) {
   const D16 d;
   const V shifted = hn::ShiftLeft<kRawBits>(symbol);
   if constexpr (kRawBits >= 8) return shifted;
@@ -42,7 +42,7 @@ HWY_INLINE V BitsOf(V symbol, V base) {
 }
 
 template <uint32_t kRawBits>
-uint32_t ScalarBitsOf(uint32_t symbol, uint32_t base) {
+uint32_t ToScalarValueBits(uint32_t symbol, uint32_t base) {
   const uint32_t shifted = symbol << kRawBits;
   if (kRawBits >= 8) return shifted;
   return ((shifted & 0xfff) + base) | (symbol << (3 + kRawBits % 8) & 0x8000);
@@ -202,7 +202,7 @@ void JoinAs(const uint8_t* symbols, size_t count, uint32_t exponent_base, const 
     for (; i + hn::Lanes(d) <= end; i += hn::Lanes(d)) {
       const auto load = [&](const uint8_t* from)
                             HWY_ATTR { return hn::PromoteTo(d, hn::LoadU(d8, from)); };
-      auto value = kSymbols ? BitsOf<kRawBits>(load(symbols + i), bases) : hn::Zero(d);
+      auto value = kSymbols ? ToValueBits<kRawBits>(load(symbols + i), bases) : hn::Zero(d);
       if constexpr ((kRawBits & 8) != 0) value = hn::Or(value, load(plane8 + i));
       if constexpr ((kRawBits & 4) != 0) {
         const auto bits = hn::ShiftRightSame(load(plane4 + i - origin4), right4);
@@ -219,7 +219,7 @@ void JoinAs(const uint8_t* symbols, size_t count, uint32_t exponent_base, const 
       hn::StoreU(value, d, reinterpret_cast<uint16_t*>(values) + i);
     }
     for (; i < end; ++i) {
-      uint32_t value = kSymbols ? ScalarBitsOf<kRawBits>(symbols[i], base) : 0;
+      uint32_t value = kSymbols ? ToScalarValueBits<kRawBits>(symbols[i], base) : 0;
       if (kRawBits & 8) value |= plane8[i];
       if (kRawBits & 4) value |= (plane4[i - origin4] >> right4 & 15u) << kShift4;
       if (kRawBits & 2) value |= (plane2[i - origin2] >> right2 & 3u) << kShift2;
@@ -264,10 +264,10 @@ void AddAs(const uint8_t* symbols, size_t count, uint32_t exponent_base, std::by
   for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
     auto* at = reinterpret_cast<uint16_t*>(values) + i;
     const auto symbol = hn::PromoteTo(d, hn::LoadU(D8(), symbols + i));
-    hn::StoreU(hn::Or(hn::LoadU(d, at), BitsOf<kRawBits>(symbol, bases)), d, at);
+    hn::StoreU(hn::Or(hn::LoadU(d, at), ToValueBits<kRawBits>(symbol, bases)), d, at);
   }
   for (; i < count; ++i) {
-    const uint32_t bits = ScalarBitsOf<kRawBits>(symbols[i], base);
+    const uint32_t bits = ToScalarValueBits<kRawBits>(symbols[i], base);
     StoreLE(values + 2 * i, static_cast<uint16_t>(LoadLE<uint16_t>(values + 2 * i) | bits));
   }
 }

@@ -44,7 +44,8 @@ void ExpectHadamardKnown(const Snapshot& snapshot, const KvTensor& tensor, bool 
 // Tensors of a snapshot, each with true if it is V.
 using Tensors = std::vector<std::pair<KvTensor*, bool>>;
 
-Tensors TensorsOf(Snapshot& snapshot, const std::function<bool(const KvTensor&, bool)>& wanted) {
+Tensors SelectTensors(Snapshot& snapshot,
+                      const std::function<bool(const KvTensor&, bool)>& wanted) {
   Tensors tensors;
   for (LayerKv& layer : snapshot.layers) {
     if (layer.has_k() && wanted(layer.k, false)) tensors.emplace_back(&layer.k, false);
@@ -76,7 +77,7 @@ Snapshot CastSnapshot(Snapshot snapshot, DType dtype, ThreadPool& pool) {
         .Hint("f32, f16 or bf16");
   }
   const Tensors tensors =
-      TensorsOf(snapshot, [&](const KvTensor& tensor, bool) { return tensor.dtype != dtype; });
+      SelectTensors(snapshot, [&](const KvTensor& tensor, bool) { return tensor.dtype != dtype; });
   for (const auto& [tensor, is_value] : tensors) ExpectHadamardKnown(snapshot, *tensor, is_value);
   Cast(tensors, dtype, snapshot, pool);
   snapshot.k_hadamard = snapshot.v_hadamard = HadamardState::kNo;  // no blocks are left
@@ -92,7 +93,7 @@ void RequireHadamardKnown(const Snapshot& snapshot) {
 
 Snapshot WithoutHadamard(Snapshot snapshot, ThreadPool& pool) {
   RequireHadamardKnown(snapshot);
-  const Tensors tensors = TensorsOf(snapshot, [&](const KvTensor& tensor, bool is_value) {
+  const Tensors tensors = SelectTensors(snapshot, [&](const KvTensor& tensor, bool is_value) {
     return IsHadamardTransformed(snapshot, tensor, is_value);
   });
   Cast(tensors, DType::kF32, snapshot, pool);

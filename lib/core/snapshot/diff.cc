@@ -37,7 +37,7 @@ struct TensorPair {
   // Returns true if one side is known to be Hadamard-transformed and the other known not to be:
   // equal bytes then mean different values. If a side does not say, its bytes are compared as
   // stored.
-  bool one_is_turned() const;
+  bool one_is_transformed() const;
 };
 
 constexpr size_t kNamedTensors = 3;  // listed by name in a message; the others are only counted
@@ -157,7 +157,7 @@ class Matcher {
       return pair.is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
     };
     if (pair.diff.same_dtype() && state(a_) == state(b_)) return;
-    if (pair.diff.same_dtype() && pair.one_is_turned()) {
+    if (pair.diff.same_dtype() && pair.one_is_transformed()) {
       Note(fmt::format("{} is stored Hadamard-rotated in one of them: compared as values",
                        pair.is_value ? 'V' : 'K'));
     }
@@ -263,7 +263,7 @@ class Matcher {
   std::vector<TensorPair> pairs_;
 };
 
-bool TensorPair::one_is_turned() const {
+bool TensorPair::one_is_transformed() const {
   const auto state = [&](const Snapshot& snapshot) {
     return is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
   };
@@ -302,11 +302,11 @@ bool SamePlaces(const KvTensor& a, const KvTensor& b) {
 
 // Returns true if equal bytes mean equal values.
 bool HoldSameBits(const TensorPair& pair) {
-  return pair.diff.same_dtype() && !pair.one_is_turned();
+  return pair.diff.same_dtype() && !pair.one_is_transformed();
 }
 
 // Returns rows of a tensor: in place if they are contiguous, otherwise gathered.
-ByteSpan RowsOf(const KvTensor& tensor, uint64_t begin, uint64_t count, Bytes& scratch) {
+ByteSpan GetRows(const KvTensor& tensor, uint64_t begin, uint64_t count, Bytes& scratch) {
   const KvTensor part = SliceTokens(tensor, begin, count);
   if (part.pieces.size() == 1) {
     const StridedPiece& piece = part.pieces[0];
@@ -321,8 +321,8 @@ ByteSpan RowsOf(const KvTensor& tensor, uint64_t begin, uint64_t count, Bytes& s
 
 // Converts rows to doubles. Block types are dequantised, and a Hadamard transform is undone if the
 // snapshot has one.
-void ValuesOf(const Snapshot& snapshot, const KvTensor& tensor, bool is_value, ByteSpan rows,
-              std::vector<double>& out) {
+void ReadValues(const Snapshot& snapshot, const KvTensor& tensor, bool is_value, ByteSpan rows,
+                std::vector<double>& out) {
   if (IsBlockQuantised(tensor.dtype) && tensor.heads_known) {
     std::vector<float> values(rows.size() / tensor.unit_bytes() *
                               Info(tensor.dtype).block_elements);
@@ -338,8 +338,8 @@ TensorDiff DiffTokens(const TensorPair& pair, uint64_t begin, uint64_t count,
                       std::optional<double> atol) {
   static Reuse<std::array<Bytes, 2>> scratch;
   const Reuse<std::array<Bytes, 2>>::Lease of_both(scratch);
-  const RowPair rows{.a = RowsOf(pair.a, begin, count, (*of_both)[0]),
-                     .b = RowsOf(pair.b, begin, count, (*of_both)[1]),
+  const RowPair rows{.a = GetRows(pair.a, begin, count, (*of_both)[0]),
+                     .b = GetRows(pair.b, begin, count, (*of_both)[1]),
                      .a_dtype = pair.a.dtype,
                      .b_dtype = pair.b.dtype,
                      .first_token = begin,
@@ -350,8 +350,8 @@ TensorDiff DiffTokens(const TensorPair& pair, uint64_t begin, uint64_t count,
     diff = DiffBits(rows, atol);
   } else {
     std::vector<double> a, b;
-    ValuesOf(*pair.a_snapshot, pair.a, pair.is_value, rows.a, a);
-    ValuesOf(*pair.b_snapshot, pair.b, pair.is_value, rows.b, b);
+    ReadValues(*pair.a_snapshot, pair.a, pair.is_value, rows.a, a);
+    ReadValues(*pair.b_snapshot, pair.b, pair.is_value, rows.b, b);
     diff = DiffWidened(rows, a, b, atol);
   }
   DropTokens(*pair.a_snapshot, pair.a, begin, count);

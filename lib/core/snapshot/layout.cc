@@ -17,8 +17,8 @@ struct UnitStrides {
   uint64_t token, head, unit;  // in bytes
 };
 
-UnitStrides StridesOf(Order order, uint64_t tokens, uint64_t heads, uint64_t units,
-                      uint64_t unit_bytes) {
+UnitStrides ComputeStrides(Order order, uint64_t tokens, uint64_t heads, uint64_t units,
+                           uint64_t unit_bytes) {
   switch (order) {
     case Order::kTokenHeadDim:
       return {heads * units * unit_bytes, units * unit_bytes, unit_bytes};
@@ -59,10 +59,10 @@ void GatherPiece(const KvTensor& tensor, const StridedPiece& piece, uint64_t beg
 }
 
 // Returns the order of a piece that fills its range without gaps, or kStorage.
-Order OrderOf(const KvTensor& tensor, const StridedPiece& piece) {
+Order FindPieceOrder(const KvTensor& tensor, const StridedPiece& piece) {
   for (const Order order : {Order::kTokenHeadDim, Order::kHeadTokenDim, Order::kHeadDimToken}) {
-    const UnitStrides wanted =
-        StridesOf(order, piece.tokens, tensor.heads, tensor.units_per_head(), tensor.unit_bytes());
+    const UnitStrides wanted = ComputeStrides(order, piece.tokens, tensor.heads,
+                                              tensor.units_per_head(), tensor.unit_bytes());
     const auto fits = [](const AxisStride& axis, uint64_t step, uint64_t extent) {
       return extent <= 1 || (axis.group == UINT64_MAX && axis.step == step);
     };
@@ -87,7 +87,7 @@ void AddPieces(const Snapshot& snapshot, const LayerKv& layer, const KvTensor& t
                bool is_value, std::vector<Region>& regions) {
   uint64_t token_begin = 0;
   for (const StridedPiece& piece : tensor.pieces) {
-    const Order order = OrderOf(tensor, piece);
+    const Order order = FindPieceOrder(tensor, piece);
     const SourceFile* file = snapshot.source.FileOf(piece.data);
     if (order != Order::kStorage && file != nullptr && piece.tokens > 0) {
       regions.push_back({.file = IndexOf(snapshot, *file),
@@ -157,7 +157,7 @@ KvTensor ContiguousTensor(const std::byte* data, DType dtype, uint64_t tokens, u
   KvTensor tensor{
       .dtype = dtype, .heads = heads, .head_dim = head_dim, .heads_known = true, .pieces = {}};
   const UnitStrides strides =
-      StridesOf(order, tokens, heads, tensor.units_per_head(), tensor.unit_bytes());
+      ComputeStrides(order, tokens, heads, tensor.units_per_head(), tensor.unit_bytes());
   tensor.pieces.push_back({data, tokens, {strides.token}, {strides.head}, {strides.unit}});
   return tensor;
 }
@@ -167,7 +167,7 @@ void Gather(const KvTensor& tensor, uint64_t token_begin, uint64_t tokens, uint3
   const uint64_t units = tensor.units_per_head();
   KV_ASSERT(out.size() >= heads * tokens * units * tensor.unit_bytes());
   KV_ASSERT(token_begin + tokens <= tensor.tokens() && head_begin + heads <= tensor.heads);
-  const UnitStrides to = StridesOf(order, tokens, heads, units, tensor.unit_bytes());
+  const UnitStrides to = ComputeStrides(order, tokens, heads, units, tensor.unit_bytes());
   uint64_t piece_begin = 0;
   for (const StridedPiece& piece : tensor.pieces) {
     const uint64_t begin = std::max(piece_begin, token_begin);
@@ -204,8 +204,8 @@ void Reorder(ByteSpan from, Order from_order, std::span<std::byte> to, Order to_
     std::memcpy(to.data(), from.data(), from.size());
     return;
   }
-  const UnitStrides a = StridesOf(from_order, tokens, heads, units, unit_bytes);
-  const UnitStrides b = StridesOf(to_order, tokens, heads, units, unit_bytes);
+  const UnitStrides a = ComputeStrides(from_order, tokens, heads, units, unit_bytes);
+  const UnitStrides b = ComputeStrides(to_order, tokens, heads, units, unit_bytes);
   for (uint64_t h = 0; h < heads; ++h) {
     CopyStrided2D(from.data() + h * a.head, a.token, a.unit, to.data() + h * b.head, b.token,
                   b.unit, tokens, units, unit_bytes);
@@ -229,7 +229,7 @@ std::vector<Region> RegionsOf(const Snapshot& snapshot) {
 
 namespace {
 
-const FileSource* HolderOf(const Snapshot& snapshot, const std::byte* p) {
+const FileSource* FindHolder(const Snapshot& snapshot, const std::byte* p) {
   if (const SourceFile* file = snapshot.source.FileOf(p)) return file->data.get();
   for (const auto& spool : snapshot.spools) {
     if (spool->Contains(p)) return spool.get();
@@ -242,7 +242,7 @@ const FileSource* HolderOf(const Snapshot& snapshot, const std::byte* p) {
 void DropRange(const Snapshot& snapshot, const KvTensor& tensor, const StridedPiece& piece,
                uint64_t begin, uint64_t end) {
   if (begin >= end) return;
-  const FileSource* file = HolderOf(snapshot, piece.data);
+  const FileSource* file = FindHolder(snapshot, piece.data);
   if (file == nullptr) return;
   const uint64_t last = piece.token.Offset(end - 1) + piece.head.Offset(tensor.heads - 1) +
                         piece.dim.Offset(tensor.units_per_head() - 1) + tensor.unit_bytes();

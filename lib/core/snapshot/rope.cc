@@ -332,7 +332,7 @@ bool HasPlainDims(const KvTensor& tensor) {
 }
 
 // Returns a copy in [token, head, dim], of which every order of dims is a view.
-KvTensor Straightened(const KvTensor& tensor, Snapshot& snapshot) {
+KvTensor CopyAsRows(const KvTensor& tensor, Snapshot& snapshot) {
   snapshot.spools.push_back(FileSource::FromBytes(
       Gather(tensor, 0, tensor.tokens(), Order::kTokenHeadDim), "reordered keys"));
   return ContiguousTensor(snapshot.spools.back()->bytes().data(), tensor.dtype, tensor.tokens(),
@@ -347,7 +347,7 @@ void Reorder(KeyPairs to, KvTensor& tensor, Snapshot& snapshot) {
   }
   if (tensor.head_dim % 2 != 0)
     throw Error(Finding::kInconsistent, "heads of {} values", tensor.head_dim);
-  if (!HasPlainDims(tensor)) tensor = Straightened(tensor, snapshot);
+  if (!HasPlainDims(tensor)) tensor = CopyAsRows(tensor, snapshot);
   const uint64_t half = tensor.head_dim / 2;
   for (StridedPiece& piece : tensor.pieces) {
     const uint64_t step = piece.dim.step;

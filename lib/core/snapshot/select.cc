@@ -56,7 +56,7 @@ KvTensor KeepTokens(const KvTensor& tensor, const std::vector<bool>& keep) {
 }
 
 // Returns which of the first `count` tokens are selected.
-std::vector<bool> KeptOf(const Selection& selection, uint64_t count) {
+std::vector<bool> SelectTokens(const Selection& selection, uint64_t count) {
   std::vector<bool> keep(count);
   for (const TokenRange& range : selection.tokens) {
     for (uint64_t i = range.begin; i < std::min(range.end, count); ++i) keep[i] = true;
@@ -107,7 +107,7 @@ Snapshot Select(Snapshot snapshot, const Selection& selection) {
   for (LayerKv& layer : snapshot.layers) {
     const uint64_t tokens = layer.has_k() || !layer.v ? layer.k.tokens() : layer.v->tokens();
     most = std::max(most, tokens);
-    const std::vector<bool> keep = KeptOf(selection, tokens);
+    const std::vector<bool> keep = SelectTokens(selection, tokens);
     if (layer.has_k()) layer.k = KeepTokens(layer.k, keep);
     if (layer.v) layer.v = KeepTokens(*layer.v, keep);
   }
@@ -117,7 +117,7 @@ Snapshot Select(Snapshot snapshot, const Selection& selection) {
         .File(snapshot.source.path);
   }
   if (snapshot.tokens.size() == most) {  // otherwise the list is not one id per row
-    const std::vector<bool> keep = KeptOf(selection, most);
+    const std::vector<bool> keep = SelectTokens(selection, most);
     size_t to = 0;
     for (size_t i = 0; i < keep.size(); ++i) {
       if (keep[i]) snapshot.tokens[to++] = snapshot.tokens[i];
@@ -125,7 +125,7 @@ Snapshot Select(Snapshot snapshot, const Selection& selection) {
     snapshot.tokens.resize(to);
   }
   for (CellGroup& group : snapshot.cell_groups) {
-    KeepCells(KeptOf(selection, group.cells.size()), group);
+    KeepCells(SelectTokens(selection, group.cells.size()), group);
   }
   return snapshot;
 }

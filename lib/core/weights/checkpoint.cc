@@ -65,7 +65,7 @@ std::string PrefixName(std::string_view item) {
   return std::string(name.substr(name.rfind('.') + 1));
 }
 
-std::vector<std::string_view> ItemsOf(std::string_view list) {
+std::vector<std::string_view> SplitList(std::string_view list) {
   std::vector<std::string_view> items;
   for (size_t begin = 0, end = 0; begin <= list.size(); begin = end + 1) {
     end = std::min(list.find(',', begin), list.size());
@@ -82,7 +82,7 @@ CheckpointOptions WithPrefixNames(CheckpointOptions options) {
 }
 
 // Rank in the order in which the original converter searches; all other containers come last.
-int RankOf(std::string_view container) {
+int RankContainer(std::string_view container) {
   constexpr std::string_view kKnown[] = {"model_state_dict/compressor/", "compressor/", ""};
   for (int i = 0; i < 3; ++i) {
     if (container == kKnown[i]) return i;
@@ -163,9 +163,9 @@ void Finder::ChooseContainer() {
   }
   std::string_view best = containers.begin()->first;
   for (const auto& [container, unused] : containers) {
-    if (RankOf(container) < RankOf(best)) best = container;
+    if (RankContainer(container) < RankContainer(best)) best = container;
   }
-  if (RankOf(best) == 3 && containers.size() > 1) {
+  if (RankContainer(best) == 3 && containers.size() > 1) {
     std::string all;
     for (const auto& [container, unused] : containers) {
       all += fmt::format("{}'{}'", all.empty() ? "" : ", ", Escaped(container));
@@ -372,13 +372,13 @@ CheckpointShares Finder::Shares() const {
 
 std::vector<std::string> ParsePrefixOrder(std::string_view list) {
   std::vector<std::string> names;
-  for (const std::string_view item : ItemsOf(list)) names.push_back(PrefixName(item));
+  for (const std::string_view item : SplitList(list)) names.push_back(PrefixName(item));
   return names;
 }
 
 std::vector<uint32_t> ParseSlotOrder(std::string_view list) {
   std::vector<uint32_t> slots;
-  for (const std::string_view item : ItemsOf(list)) {
+  for (const std::string_view item : SplitList(list)) {
     const auto slot = ParseNumber<uint32_t>(item);
     if (!slot) {
       throw Error(Finding::kUsage, "--slot-order '{}': expected whole numbers", Escaped(item));

@@ -188,9 +188,9 @@ TEST_CASE("kvz: empty folders and the executable bit are kept and compared", "[k
   CHECK(SourceComparer(archive, source).differences().empty());
   CHECK(SourceComparer(archive, plain).differences().size() == 1);
   // Versions that know neither read what has neither.
-  const kvz::SourceTable table = kvz::TableOf(plain, nullptr, {});
+  const kvz::SourceTable table = kvz::DescribeSource(plain, nullptr, {});
   CHECK(kvz::EncodeTable(table)[0] == std::byte{1});
-  CHECK(kvz::EncodeTable(kvz::TableOf(source, nullptr, {}))[0] == std::byte{5});
+  CHECK(kvz::EncodeTable(kvz::DescribeSource(source, nullptr, {}))[0] == std::byte{5});
 }
 
 }  // namespace kv::kvz_forged_test

@@ -26,10 +26,10 @@ constexpr uint64_t kLeastRows = 16, kMostValues = uint64_t{1} << 27;
 // has a slot.
 class LikenessCounts {
  public:
-  CodeSlot SlotOf(uint32_t likeness) const {
+  CodeSlot GetSlot(uint32_t likeness) const {
     uint32_t before = 0;
     for (uint32_t i = 0; i < likeness; ++i) before += counts_[i];
-    return ShareOf(before, counts_[likeness], total_);
+    return MakeShare(before, counts_[likeness], total_);
   }
   void Add(uint32_t likeness) {
     ++counts_[likeness];
@@ -43,26 +43,26 @@ class LikenessCounts {
 
 void AddLikeness(const Likeness& like, uint64_t row, LikenessCounts& counts,
                  ArenaVector<CodeSlot>& slots) {
-  slots.push_back(counts.SlotOf(like.likeness));
-  if (like.likeness > 0) slots.push_back(ShareOf(like.distance - 1, 1, row));
+  slots.push_back(counts.GetSlot(like.likeness));
+  if (like.likeness > 0) slots.push_back(MakeShare(like.distance - 1, 1, row));
   counts.Add(like.likeness);
 }
 
 Likeness ReadLikeness(SlotReader& slots, LikenessCounts& counts, uint64_t row) {
   Likeness like;
-  CodeSlot slot = counts.SlotOf(0);
+  CodeSlot slot = counts.GetSlot(0);
   // The classes are few: walking the slots is cheaper than a table to look the target up in.
   while (slots.target() - slot.start >= slot.size) {
     if (++like.likeness == kLikenessClasses) slots.Refuse("a likeness belongs to no class");
-    slot = counts.SlotOf(like.likeness);
+    slot = counts.GetSlot(like.likeness);
   }
   slots.Take(slot);
   counts.Add(like.likeness);
   if (like.likeness == 0) return like;
   if (row == 0) slots.Refuse("the first row refers to a row above it");
-  const uint64_t before = slots.target() / ShareOf(0, 1, row).size;
+  const uint64_t before = slots.target() / MakeShare(0, 1, row).size;
   if (before >= row) slots.Refuse("a row refers to one that does not exist");
-  slots.Take(ShareOf(before, 1, row));
+  slots.Take(MakeShare(before, 1, row));
   like.distance = static_cast<uint32_t>(before) + 1;
   return like;
 }
@@ -156,7 +156,7 @@ ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& large
   return shape;
 }
 
-// The encoder knows all values, so the model predicts whole rows (KnowRow); the decoder predicts
+// The encoder knows all values, so the model predicts whole rows (SetRow); the decoder predicts
 // channel by channel. Both perform the same operations in the same order, which makes the slots
 // equal. The slots are collected first, because rANS writes them in reverse.
 bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, uint64_t head_dim,
@@ -196,13 +196,13 @@ bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, 
     if (with_likenesses) AddLikeness(likenesses[row], row, counts, slots);
     const float* expected_row = forecast == nullptr ? nullptr : forecast->Expect(row);
     model.BeginRow(likenesses[row].likeness, likenesses[row].distance, &expected_row);
-    model.KnowRow(x.data() + row * columns, means.data(), inverse_scales.data());
+    model.SetRow(x.data() + row * columns, means.data(), inverse_scales.data());
     std::memcpy(halves.data(), values.data() + 2 * row * columns, 2 * columns);
     slots.resize(slots.size() + columns);
     code.SlotsOf(halves.data(), means.data(), inverse_scales.data(), columns,
                  slots.data() + slots.size() - columns);
     model.EndRow();
-    if (forecast != nullptr) forecast->Know(row, x.data() + row * columns);
+    if (forecast != nullptr) forecast->Learn(row, x.data() + row * columns);
   }
   WriteSlots(slots, frame, arena);
   out = frame.Release();
@@ -253,7 +253,7 @@ void DecodeCdf(ByteSpan frame, HalfForm form, std::span<std::byte> values, const
       model.EndGroup();
     }
     model.EndRow();
-    if (forecast != nullptr) forecast->Know(row, known.data());
+    if (forecast != nullptr) forecast->Learn(row, known.data());
   }
   slots.CheckEnd();
 }

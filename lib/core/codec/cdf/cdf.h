@@ -52,9 +52,9 @@ class RowForecast {
   virtual ~RowForecast() = default;
   // Returns the expected values of a row, scaled as the model sees them. They are finite.
   virtual const float* Expect(uint64_t row) = 0;
-  // Learns what the values turned out to be. Calls of Expect and Know alternate, in the order of
+  // Learns what the values turned out to be. Calls of Expect and Learn alternate, in the order of
   // the rows.
-  virtual void Know(uint64_t row, const float* x) = 0;
+  virtual void Learn(uint64_t row, const float* x) = 0;
 
   const uint64_t rows, columns;
 };
@@ -131,7 +131,7 @@ constexpr uint64_t kSlotStateLow = uint64_t{1} << 31;
 
 // Returns the slot of items [before, before + size) out of `total` equally likely ones. The
 // remainder of 2^30 belongs to no item: a decoder that finds it refuses the frame.
-inline CodeSlot ShareOf(uint64_t before, uint64_t size, uint64_t total) {
+inline CodeSlot MakeShare(uint64_t before, uint64_t size, uint64_t total) {
   const uint64_t unit = kSlotTotal / total;
   return {static_cast<uint32_t>(before * unit), static_cast<uint32_t>(size * unit)};
 }

@@ -178,7 +178,7 @@ void ChannelModel::BeginRow(uint32_t likeness, uint64_t distance, const float* c
 
 void ChannelModel::BeginGroup(uint64_t group) { PrepareGroup(group, ahead_order_); }
 
-void ChannelModel::KnowRow(const float* x, float* means, float* inverse_scales) {
+void ChannelModel::SetRow(const float* x, float* means, float* inverse_scales) {
   std::copy_n(x, shape_.columns, row_);
   for (uint64_t group = 0; group < groups(); ++group) {
     PrepareGroup(group, whole_order_);

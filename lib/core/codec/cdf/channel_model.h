@@ -94,7 +94,7 @@ class ChannelModel {
 
   // Serves encoders, which know all values of a row: called after BeginRow instead of the calls per
   // group, it sets `means` and `inverse_scales` to what Expect would return for each channel.
-  void KnowRow(const float* x, float* means, float* inverse_scales);
+  void SetRow(const float* x, float* means, float* inverse_scales);
 
  private:
   // Rows of one kind of tap: kHistory that are already part of the solution, then those that are

@@ -245,7 +245,7 @@ class LayerForecast : public RowForecast {
       if (source == nullptr) {
         throw Error(Finding::kLostChunk, "the chunk needs others of its archive");
       }
-      NeighbourChunk chunk = HalvesOf(source->Read(one));
+      NeighbourChunk chunk = WidenToHalves(source->Read(one));
       const uint64_t row_bytes = chunk.raw->size() / grid.rows;
       if (!IsHalfFloat(chunk.dtype) || row_bytes * grid.rows != chunk.raw->size() ||
           row_bytes % 2 != 0 || one.columns > row_bytes / 2 ||
@@ -277,7 +277,7 @@ class LayerForecast : public RowForecast {
     }
     return expected.data();
   }
-  void Know(uint64_t row, const float* x) override {
+  void Learn(uint64_t row, const float* x) override {
     if (head_.turns) {
       turner_.Turn(0u - steps_[row], x, turned_.data());
       x = turned_.data();
@@ -304,8 +304,8 @@ bool IsLayersGrid(const ChunkGrid& grid) {
   return FitsCdf(grid.rows, grid.columns) && grid.columns <= BlockRegression::kMaxColumns;
 }
 
-Rotation RotationOfHalves(const NeighbourChunk& chunk, uint64_t rows, uint64_t head_dim,
-                          const RowSteps& steps) {
+Rotation FindHalvesRotation(const NeighbourChunk& chunk, uint64_t rows, uint64_t head_dim,
+                            const RowSteps& steps) {
   const bool bfloat = chunk.dtype == DType::kBF16;
   const float scale = LmsScale(LmsLargestExponent(*chunk.raw, bfloat));
   return FindRotation(*chunk.raw, bfloat, scale, rows, chunk.raw->size() / 2 / rows, head_dim,
@@ -334,12 +334,12 @@ bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
   if (head.turns) {
     const auto own = std::make_shared<const Bytes>(values.begin(), values.end());
     head.rotation =
-        RotationOfHalves({HalvesShape(shape).dtype, own}, grid.rows, HeadDim(shape), steps);
+        FindHalvesRotation({HalvesShape(shape).dtype, own}, grid.rows, HeadDim(shape), steps);
   } else {
     for (const Neighbour& one : neighbours) {
       if (one.is_value) continue;
       head.rotation =
-          RotationOfHalves(HalvesOf(source.Read(one)), grid.rows, HeadDim(shape), steps);
+          FindHalvesRotation(WidenToHalves(source.Read(one)), grid.rows, HeadDim(shape), steps);
       break;
     }
   }
@@ -358,7 +358,7 @@ bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
   return false;
 }
 
-NeighbourChunk HalvesOf(NeighbourChunk chunk) {
+NeighbourChunk WidenToHalves(NeighbourChunk chunk) {
   if (ByteShiftOf(chunk.dtype) == 0) return chunk;
   const Halves halves(chunk.dtype, *chunk.raw, nullptr);
   return {DType::kF16, std::make_shared<const Bytes>(halves.bytes().begin(), halves.bytes().end())};

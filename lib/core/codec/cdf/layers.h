@@ -32,7 +32,7 @@ struct NeighbourChunk {
   std::shared_ptr<const Bytes> raw;
 };
 // Returns the chunk with 8-bit floats widened to f16; other chunks unchanged.
-NeighbourChunk HalvesOf(NeighbourChunk chunk);
+NeighbourChunk WidenToHalves(NeighbourChunk chunk);
 
 class NeighbourSource {
  public:

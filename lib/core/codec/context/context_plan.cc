@@ -23,7 +23,7 @@ constexpr uint64_t kFineContextSymbols = 1 << 16;
 // KiB").
 constexpr uint64_t kFineClusters = 96;
 // Number of symbols in the first, quick look at whether the row above says anything.
-constexpr uint64_t kGlimpsedSymbols = 1 << 14;
+constexpr uint64_t kFirstLookSymbols = 1 << 14;
 // Bytes sampled to estimate entropy. Low bytes take fewer: they hardly ever differ from noise.
 constexpr uint64_t kSampledHigh = 1 << 12, kSampledLow = 1 << 11;
 
@@ -87,7 +87,7 @@ ContextCounts CountAll(const Grid& grid, const ContextMap& context_of, uint32_t 
 }
 
 // Sums the counts over the contexts of each group.
-ContextCounts PerGroup(const ContextCounts& counts, const ContextGroups& groups) {
+ContextCounts SumPerGroup(const ContextCounts& counts, const ContextGroups& groups) {
   ContextCounts sums(groups.groups, counts.symbol_bits, counts.arena());
   const size_t symbols = size_t{1} << counts.symbol_bits;
   for (uint32_t context = 0; context < counts.contexts; ++context) {
@@ -99,7 +99,7 @@ ContextCounts PerGroup(const ContextCounts& counts, const ContextGroups& groups)
 }
 
 // Returns the group of each symbol above, given groups over its upper context_bits.
-ContextMap MapOf(const ContextGroups& groups, uint32_t context_bits) {
+ContextMap MakeMap(const ContextGroups& groups, uint32_t context_bits) {
   ContextMap map;
   for (uint32_t s = 0; s < map.size(); ++s) map[s] = groups.group_of[s >> (8 - context_bits)];
   return map;
@@ -279,19 +279,19 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
   std::optional<ContextCounts> joint;
   uint64_t row_step = 1;
   if (in_rows) {
-    uint64_t glimpsed = 0;
-    const uint64_t glimpse_step = std::max<uint64_t>(4, count / kGlimpsedSymbols);
-    if (wanted > 0 && glimpse_step < rows) {
+    uint64_t first_gain = 0;
+    const uint64_t first_step = std::max<uint64_t>(4, count / kFirstLookSymbols);
+    if (wanted > 0 && first_step < rows) {
       // Most V is refused here: a few rows show that contexts cannot pay. The estimate from few
       // rows is too high if anything, and does not yet include the tables.
-      glimpsed = gain_bytes(count_joint(glimpse_step, 6), glimpse_step);
-      if (glimpsed < wanted) return std::nullopt;
+      first_gain = gain_bytes(count_joint(first_step, 6), first_step);
+      if (first_gain < wanted) return std::nullopt;
     }
     row_step = std::max<uint64_t>(1, count / kSampledSymbols);
     joint = count_joint(row_step, 8);
     const ContextCounts coarse = Coarser(*joint, 6);
     // A first look that promised twice the gain needs no second check.
-    if (glimpsed < 2 * wanted && gain_bytes(coarse, row_step) < wanted) return std::nullopt;
+    if (first_gain < 2 * wanted && gain_bytes(coarse, row_step) < wanted) return std::nullopt;
     groups = MergeContexts(coarse, SignedOrder(6), static_cast<uint32_t>(row_step), false);
     // Makes the symbols of the rows that were not sampled.
     for (uint64_t row = 1; row_step > 1 && row < rows; row += row_step) {
@@ -309,7 +309,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
     return kHeaderBytes + coded + RawPlaneBytes(count, plan.shape.raw_bits()) + plan.escapes;
   };
   Candidate best;
-  ContextCounts grouped = joint ? PerGroup(*joint, groups) : ContextCounts(1, 8, arena);
+  ContextCounts grouped = joint ? SumPerGroup(*joint, groups) : ContextCounts(1, 8, arena);
   if (row_step == 1) CountFirstRow(grid, 0, grouped.Of(groups.group_of[0]));
   for (uint32_t bits = is_bytes ? 8 : 6; bits <= 8; ++bits) {
     const uint64_t bytes = frame_bytes(bits, CostBytes(Coarser(grouped, bits), row_step));
@@ -327,7 +327,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
                                  false, count / row_step / kFineClusters),
                    true, 0};
     const ContextCounts per_group =
-        CountUnder(grid, row_step, MapOf(fine.groups, bits), fine.groups.groups, bits, arena);
+        CountUnder(grid, row_step, MakeMap(fine.groups, bits), fine.groups.groups, bits, arena);
     fine.bytes = frame_bytes(bits, CostBytes(per_group, row_step));
     if (fine.bytes < best.bytes) best = std::move(fine);
   }
@@ -337,7 +337,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
   plan.shape.symbol_bits = best.symbol_bits;
   const ContextCounts exact = row_step == 1 && !best.fine
                                   ? Coarser(grouped, best.symbol_bits)
-                                  : CountAll(grid, MapOf(best.groups, best.symbol_bits),
+                                  : CountAll(grid, MakeMap(best.groups, best.symbol_bits),
                                              best.groups.groups, best.symbol_bits, arena);
   if (plan.shape.has_escapes()) plan.escapes = CountEscapes(exact);
   if (best.groups.groups == 1) plan.grid = {1, count};

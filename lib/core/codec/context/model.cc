@@ -42,9 +42,9 @@ uint64_t EntropyBits16(const uint32_t* counts, uint32_t symbols) {
   uint64_t total = 0, inside = 0;
   for (uint32_t s = 0; s < symbols; ++s) {
     total += counts[s];
-    inside += NLog2Of(counts[s]);
+    inside += FixedNLog2(counts[s]);
   }
-  return total == 0 ? 0 : NLog2Of(total) - inside;
+  return total == 0 ? 0 : FixedNLog2(total) - inside;
 }
 
 ContextModel MakeModel(const ContextGroups& groups, const ContextCounts& per_group) {
@@ -91,7 +91,7 @@ uint64_t CodedBits16(const uint32_t* counts, const std::array<uint16_t, 256>& fr
   uint64_t bits = 0;
   for (uint32_t s = 0; s < symbols; ++s) {
     if (counts[s] != 0)
-      bits += counts[s] * ((uint64_t{kRansTotalBits} << 16) - Log2Of(frequencies[s]));
+      bits += counts[s] * ((uint64_t{kRansTotalBits} << 16) - FixedLog2(frequencies[s]));
   }
   return bits;
 }
@@ -270,9 +270,9 @@ class Merger {
     for (size_t s = 0; s < present_.size(); ++s) {
       const uint32_t n = a[s] + b[s] * keep_b;
       present += n != 0;
-      inside += NLog2Of(n);
+      inside += FixedNLog2(n);
     }
-    return (NLog2Of(total) - inside) * scale_ + (TableBits(present) << 16);
+    return (FixedNLog2(total) - inside) * scale_ + (TableBits(present) << 16);
   }
   // Returns the change in cost, negative if merging saves bits.
   int64_t Delta(uint32_t i, uint32_t j) const {

@@ -113,15 +113,15 @@ struct LogTable {
 };
 extern const LogTable kLogTable;
 
-inline uint64_t Log2Of(uint64_t n) {
+inline uint64_t FixedLog2(uint64_t n) {
   if (n < kLogTable.log.size()) return kLogTable.log[n];
   const auto shift = static_cast<uint32_t>(std::bit_width(n)) - kLogBits;
   return kLogTable.log[n >> shift] + (uint64_t{shift} << 16);
 }
 
 // Returns n * log2(n), with 16 fractional bits.
-inline uint64_t NLog2Of(uint64_t n) {
-  return n < kLogTable.times.size() ? kLogTable.times[n] : n * Log2Of(n);
+inline uint64_t FixedNLog2(uint64_t n) {
+  return n < kLogTable.times.size() ? kLogTable.times[n] : n * FixedLog2(n);
 }
 
 }  // namespace kv

@@ -30,7 +30,7 @@ struct Weights {
 constexpr Weights kWeights;
 
 // Returns the level whose weight is nearest to weight16 / 16.
-uint32_t LevelOf(uint64_t weight16) {
+uint32_t FindLevel(uint64_t weight16) {
   if (weight16 < 64) return 1 + static_cast<uint32_t>(weight16 + 8) / 16;
   // Rounds to three significant bits, which are the four steps of the octave.
   weight16 += uint64_t{1} << (std::bit_width(weight16) - 4);
@@ -301,7 +301,7 @@ LeveledTable MakeTable(const uint32_t* counts, uint32_t symbols) {
     if (counts[s] == 0) continue;
     // One of 2048 is given to each present symbol anyway, so that 16 sixteenths are subtracted.
     const uint64_t weight16 = counts[s] * scale >> 32;
-    table.levels[s] = static_cast<uint8_t>(LevelOf(weight16 - std::min<uint64_t>(16, weight16)));
+    table.levels[s] = static_cast<uint8_t>(FindLevel(weight16 - std::min<uint64_t>(16, weight16)));
   }
   table.SetFrequencies(symbols);
   return table;

@@ -20,7 +20,7 @@ constexpr Field kQ4_1[] = {{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 16}};
 constexpr Field kQ5_0[] = {{0, 1}, {1, 1}, {2, 4}, {6, 16}};
 constexpr Field kQ5_1[] = {{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 4}, {8, 16}};
 
-std::span<const Field> FieldsOf(DType dtype) {
+std::span<const Field> ListFields(DType dtype) {
   switch (dtype) {
     case DType::kQ8_0:
       return kQ8_0;
@@ -77,7 +77,7 @@ size_t AppendFrame(ByteSpan plane, bool matches, bool literals, CodecScratch& sc
 
 }  // namespace
 
-bool HasBlockPlanes(DType dtype) { return !FieldsOf(dtype).empty(); }
+bool HasBlockPlanes(DType dtype) { return !ListFields(dtype).empty(); }
 
 PlaneChoices EncodeBlockPlanes(DType dtype, ByteSpan raw, BlockFrames frames, CodecScratch& scratch,
                                Bytes& out) {
@@ -85,7 +85,7 @@ PlaneChoices EncodeBlockPlanes(DType dtype, ByteSpan raw, BlockFrames frames, Co
   const uint64_t blocks = raw.size() / block_bytes;
   KV_ASSERT(HasBlockPlanes(dtype) && blocks != 0 && raw.size() % block_bytes == 0);
   PlaneChoices choices;
-  const std::span<const Field> fields = FieldsOf(dtype);
+  const std::span<const Field> fields = ListFields(dtype);
   for (const Field& field : fields) {
     const std::span<std::byte> plane = scratch.planes.Get(blocks * field.bytes);
     CopyStrided2D(raw.data() + field.offset, block_bytes, field.bytes, plane.data(), field.bytes,
@@ -109,7 +109,7 @@ void DecodeBlockPlanes(DType dtype, ByteSpan payload, std::span<std::byte> raw,
   }
   const uint64_t blocks = raw.size() / block_bytes;
   ByteReader reader(payload);
-  for (const Field& field : FieldsOf(dtype)) {
+  for (const Field& field : ListFields(dtype)) {
     const uint32_t size = reader.U32("length of a plane");
     const uint64_t offset = reader.offset();
     const ByteSpan frame = reader.Take(size, "plane");

@@ -29,7 +29,7 @@ constexpr uint64_t kProfileHashBytes = 16;
 constexpr uint32_t kMostNameBytes = 255;
 constexpr uint32_t kMostExponentBase = 255 - 31;
 
-auto KeyOf(const ProfileEntry& entry) {
+auto MakeSortKey(const ProfileEntry& entry) {
   return std::tuple(entry.layer, entry.is_value, entry.dtype);
 }
 
@@ -111,7 +111,7 @@ Profile::Profile(std::string name, std::vector<ProfileEntry> entries, Bytes file
 
 Profile::~Profile() = default;
 
-const ProfileCoder& Profile::CoderOf(size_t entry) const {
+const ProfileCoder& Profile::GetCoder(size_t entry) const {
   Coders::One& one = coders_->of.at(entry);
   std::call_once(one.once,
                  [&] { one.coder = std::make_unique<const ProfileCoder>(entries_[entry]); });
@@ -126,7 +126,7 @@ bool Profile::HasMagic(ByteSpan file) {
 std::shared_ptr<const Profile> Profile::Make(std::string name, std::vector<ProfileEntry> entries) {
   KV_ASSERT(!entries.empty() && entries.size() <= kMostProfileEntries);
   KV_ASSERT(name.size() <= kMostNameBytes);
-  std::ranges::sort(entries, {}, KeyOf);
+  std::ranges::sort(entries, {}, MakeSortKey);
   ByteWriter out;
   out.Append(std::as_bytes(std::span(kProfileMagic)));
   out.U32(kProfileVersion);
@@ -178,7 +178,7 @@ std::shared_ptr<const Profile> Profile::Read(ByteSpan file) {
   for (uint32_t i = 0; i < count; ++i) {
     const uint64_t at = body.offset();
     entries.push_back(ReadEntry(body));
-    if (i > 0 && KeyOf(entries[i - 1]) >= KeyOf(entries[i])) {
+    if (i > 0 && MakeSortKey(entries[i - 1]) >= MakeSortKey(entries[i])) {
       throw Error(Finding::kDuplicateName, "the entries of the profile are not in order").At(at);
     }
   }
@@ -232,7 +232,7 @@ ProfileCoder::ProfileCoder(const ProfileEntry& entry) {
       const uint32_t f = table[order[i]];
       if (f != 0) {
         cost[t << 8 | order[i]] =
-            static_cast<uint16_t>(((uint64_t{kRansTotalBits} << 16) - Log2Of(f)) >> 8);
+            static_cast<uint16_t>(((uint64_t{kRansTotalBits} << 16) - FixedLog2(f)) >> 8);
       }
     }
   }

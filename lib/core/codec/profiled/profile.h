@@ -71,7 +71,7 @@ class Profile {
   const Hash128Bytes& hash() const { return hash_; }
   const std::vector<ProfileEntry>& entries() const { return entries_; }
   // Returns the coder of an entry, made on first use. May be called from any thread.
-  const ProfileCoder& CoderOf(size_t entry) const;
+  const ProfileCoder& GetCoder(size_t entry) const;
 
  private:
   struct Coders;

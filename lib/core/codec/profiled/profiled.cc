@@ -26,7 +26,7 @@ constexpr size_t kManyLanesFrom = 1 << 12, kMostLanesFrom = 1 << 16;
 // for a repetition of new row n of this chunk.
 using RowCodes = ArenaVector<uint32_t>;
 
-int WidthOf(uint64_t listed, uint64_t fresh) { return std::bit_width(listed + fresh); }
+int ComputeCodeWidth(uint64_t listed, uint64_t fresh) { return std::bit_width(listed + fresh); }
 
 void AppendBits(const RowCodes& codes, int width, ByteWriter& out) {
   uint64_t pending = 0;
@@ -170,7 +170,7 @@ void CheckCodes(const RowCodes& codes, uint32_t listed, uint32_t fresh, uint64_t
 RowCodes ReadCodes(ByteReader& reader, uint64_t rows, uint32_t listed, uint32_t fresh,
                    Arena* arena) {
   const uint64_t at = reader.offset();
-  const int width = WidthOf(listed, fresh);
+  const int width = ComputeCodeWidth(listed, fresh);
   const ByteSpan packed = reader.Take((rows * static_cast<uint64_t>(width) + 7) / 8, "rows");
   RowCodes codes(rows, arena);
   uint64_t pending = 0;
@@ -209,7 +209,7 @@ void PlaceRows(const RowCodes& codes, const ProfileEntry& entry, uint32_t listed
 void EncodeProfiled(const Profile& profile, size_t entry_number, uint32_t columns, ByteSpan raw,
                     CodecScratch& scratch, Bytes& out) {
   const ProfileEntry& entry = profile.entries()[entry_number];
-  const ProfileCoder& coder = profile.CoderOf(entry_number);
+  const ProfileCoder& coder = profile.GetCoder(entry_number);
   Arena* arena = &scratch.context.arena;
   const uint64_t row_bytes = uint64_t{columns} * 2;
   RowCodes codes(arena), fresh(arena);
@@ -252,7 +252,7 @@ void EncodeProfiled(const Profile& profile, size_t entry_number, uint32_t column
   if (has_rows) {
     AppendNumber(grid.rows, head);
     const uint32_t listed = row_bytes == entry.row_bytes() ? entry.row_count() : 0;
-    AppendBits(codes, WidthOf(listed, grid.rows), head);
+    AppendBits(codes, ComputeCodeWidth(listed, grid.rows), head);
   }
   head.Append(exceptions.bytes());
   out.insert(out.end(), head.bytes().begin(), head.bytes().end());
@@ -358,7 +358,7 @@ void DecodeProfiled(const ChunkShape& shape, ByteSpan payload, std::span<std::by
   ByteReader reader(payload);
   const ProfiledHead head = ReadHead(reader, shape, profile, raw.size());
   const ProfileEntry& entry = profile.entries()[head.entry];
-  const ProfileCoder& coder = profile.CoderOf(head.entry);
+  const ProfileCoder& coder = profile.GetCoder(head.entry);
   Arena* arena = &scratch.context.arena;
   if (!head.has_rows) return DecodeNewRows(reader, head, entry, coder, raw, scratch.context);
   const uint64_t row_bytes = head.grid.columns * 2;
@@ -414,7 +414,7 @@ class SomeValues {
   }
 
   // Returns the cost of the first `count` sampled values with an entry's tables.
-  uint64_t CostOf(const ProfileEntry& entry, const ProfileCoder& coder, size_t count) {
+  uint64_t SumCosts(const ProfileEntry& entry, const ProfileCoder& coder, size_t count) {
     if (!made_ || shape_.exponent_base != entry.shape.exponent_base ||
         shape_.symbol_bits != entry.shape.symbol_bits) {
       shape_ = entry.shape;
@@ -459,7 +459,7 @@ std::optional<size_t> FindProfileEntry(const Profile& profile, const ProfilePlac
   SomeValues some(grid, raw);
   for (const size_t count : {kFirstLookedAt, kLookedAt}) {
     for (auto& [cost, entry] : serve)
-      cost = some.CostOf(profile.entries()[entry], profile.CoderOf(entry), count);
+      cost = some.SumCosts(profile.entries()[entry], profile.GetCoder(entry), count);
     const size_t kept = count == kLookedAt ? 1 : std::min(kKeptEntries, serve.size());
     std::ranges::partial_sort(serve, serve.begin() + static_cast<std::ptrdiff_t>(kept));
     serve.resize(kept);

@@ -35,7 +35,7 @@ uint64_t CodedRows(const NearRows& near) {
                                              [](uint8_t factor) { return factor <= kMostFactor; }));
 }
 
-void ClassesOf(const NearRows& near, const std::vector<int16_t>& scales, uint8_t* classes) {
+void ComputeClasses(const NearRows& near, const std::vector<int16_t>& scales, uint8_t* classes) {
   for (uint64_t row = 0; row < near.rows(); ++row) {
     if (near.factors[row] >= kEqualRow) continue;
     ResidualClassesOf(near.expected.data() + row * near.columns, scales.data(), near.columns,
@@ -198,14 +198,14 @@ class Scales {
     // A first mean over some rows weights the channels; then each row's factor is measured relative
     // to it, and the channels again with the rows' factors removed.
     for (uint64_t i = 0; i < rows.size(); i += step, ++looked) {
-      ErrorsOf(rows[i]);
+      ComputeErrors(rows[i]);
       AddWeighted(errors_.data(), 1.0f, near_.columns, sum_.data());
     }
     for (uint64_t c = 0; c < near_.columns; ++c)
       inverse_[c] = sum_[c] > 0 ? static_cast<float>(looked) / sum_[c] : 0.0f;
     std::fill(sum_.begin(), sum_.end(), 0.0f);
     for (const uint32_t row : rows) {
-      ErrorsOf(row);
+      ComputeErrors(row);
       const float mean = MeanWeighted(errors_.data(), inverse_.data(), near_.columns);
       const int32_t factor = std::clamp(HalfOctaves(mean), -int32_t{kFactorOfUsual},
                                         int32_t{kMostFactor} - kFactorOfUsual);
@@ -219,7 +219,7 @@ class Scales {
   }
 
  private:
-  void ErrorsOf(uint64_t row) {
+  void ComputeErrors(uint64_t row) {
     ToFloat(near_.form.bfloat, near_.values.data() + row * near_.columns, values_.data(),
             near_.columns);
     ToFloat(near_.form.bfloat, near_.expected.data() + row * near_.columns, expected_.data(),
@@ -309,7 +309,8 @@ ChannelScales FindScales(NearRows& near) {
   return channels;
 }
 
-void SymbolsOf(const NearRows& near, const ResidualGrid& grid, uint8_t* symbols, uint16_t* extras) {
+void ComputeSymbols(const NearRows& near, const ResidualGrid& grid, uint8_t* symbols,
+                    uint16_t* extras) {
   for (uint64_t row = 0; row < near.rows(); ++row) {
     if (near.factors[row] >= kEqualRow) continue;
     ResidualSymbols(near.values.data() + row * near.columns,
@@ -319,8 +320,8 @@ void SymbolsOf(const NearRows& near, const ResidualGrid& grid, uint8_t* symbols,
   }
 }
 
-ContextModel ModelOf(const ContextCounts& counts, const std::vector<uint16_t>& order,
-                     Arena* arena) {
+ContextModel MakeResidualModel(const ContextCounts& counts, const std::vector<uint16_t>& order,
+                               Arena* arena) {
   const ContextGroups groups = MergeContexts(counts, order, 1, false);
   ContextCounts grouped(groups.groups, kResidualSymbolBits, arena);
   for (uint32_t c = 0; c < kResidualClasses; ++c) {
@@ -351,9 +352,9 @@ void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWr
   if (CodedRows(near) > 0) {
     channels = FindScales(near);
     scratch.tables.resize(CodedRows(near) * near.columns);
-    ClassesOf(near, channels.scales, scratch.tables.data());
+    ComputeClasses(near, channels.scales, scratch.tables.data());
     if (FindOwnRows(near, scratch.tables.data(), own_bits))
-      ClassesOf(near, channels.scales, scratch.tables.data());
+      ComputeClasses(near, channels.scales, scratch.tables.data());
   }
   const uint64_t count = CodedRows(near) * near.columns;
   const ResidualGrid grid{near.form.bfloat, count == 0 ? 0 : LowZeros(near)};
@@ -368,11 +369,11 @@ void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWr
   scratch.contexts.resize(count);
   uint8_t *symbols = scratch.symbols.data(), *tables = scratch.tables.data();
   uint16_t* extras = scratch.contexts.data();
-  SymbolsOf(near, grid, symbols, extras);
+  ComputeSymbols(near, grid, symbols, extras);
   ContextCounts counts(kResidualClasses, kResidualSymbolBits, &scratch.arena);
   CountResiduals(tables, symbols, count, counts);
   const std::vector<uint16_t> order = ResidualClassOrder();
-  const ContextModel model = ModelOf(counts, order, &scratch.arena);
+  const ContextModel model = MakeResidualModel(counts, order, &scratch.arena);
   MakeEncoderSymbols(ByClass(model), scratch.encoder_symbols);
   scratch.words.resize(count + kRansRoom);
   RansStates states;
@@ -454,7 +455,7 @@ void DecodeNearRows(ByteReader& reader, NearRows& near, CodecScratch& codec) {
     MakeSlots(model, scratch.slots);
     scratch.symbols.resize(count);
     scratch.tables.resize(count);
-    ClassesOf(near, scales, scratch.tables.data());
+    ComputeClasses(near, scales, scratch.tables.data());
     LookUpTables(model.table_of.data(), count, scratch.tables.data());
     RansStates states = coded.states;
     const size_t used = RansDecode(scratch.symbols.data(), {1, count, kRansLanes << lane_code},

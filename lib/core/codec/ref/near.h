@@ -96,7 +96,7 @@ void DecodeNearRows(ByteReader& reader, NearRows& near, CodecScratch& scratch);
 std::vector<uint16_t> ResidualClassOrder();
 uint64_t CodedRows(const NearRows& near);  // neither equal nor own rows
 // Computes the classes of all coded rows, one after another.
-void ClassesOf(const NearRows& near, const std::vector<int16_t>& scales, uint8_t* classes);
+void ComputeClasses(const NearRows& near, const std::vector<int16_t>& scales, uint8_t* classes);
 
 // Parts that the other codings of near rows share.
 void WriteFactors(const ArenaVector<uint8_t>& factors, CodecScratch& scratch, ByteWriter& out);
@@ -106,12 +106,12 @@ void CopyEqualRows(NearRows& near);
 // Codings whose distributions are learned on the way are smaller and slower than tables.
 //
 // An ErrorForecast predicts by how much the values of a near row exceed the expected ones. Calls of
-// Expect and Know alternate, in the order of the rows; equal rows are left out.
+// Expect and Learn alternate, in the order of the rows; equal rows are left out.
 class ErrorForecast {
  public:
   virtual ~ErrorForecast() = default;
   virtual const float* Expect(uint64_t near_row) = 0;
-  virtual void Know(uint64_t near_row, const float* errors) = 0;
+  virtual void Learn(uint64_t near_row, const float* errors) = 0;
 };
 
 // Sets the factors of rows that are as expected to kEqualRow; no row becomes an own row. Returns
@@ -169,7 +169,7 @@ class NeighbourErrors : public ErrorForecast {
   // Returns the hashes of the references' rows, one per neighbour.
   const std::vector<Hash128Bytes>& hashes() const { return hashes_; }
   const float* Expect(uint64_t near_row) override;
-  void Know(uint64_t near_row, const float* errors) override;
+  void Learn(uint64_t near_row, const float* errors) override;
 
  private:
   class Taps;

@@ -25,7 +25,7 @@ constexpr uint32_t kMostZeros = 24, kGapBits = 24, kDistanceBits = 16;
 // Number of values that a mean remembers; beyond it the past is halved.
 constexpr uint32_t kMeanMemory = 16;
 // Sentinel: no further difference in this class.
-constexpr uint32_t kNever = UINT32_MAX;
+constexpr uint32_t kNoMoreDifferences = UINT32_MAX;
 
 // A running mean that sets the order of Rice codes for the numbers around it.
 class LearnedMean {
@@ -49,7 +49,7 @@ class LearnedMean {
   uint32_t count_ = 1;
 };
 
-class Bits {
+class DifferenceBitWriter {
   // Writes bits, the lowest of each byte first.
  public:
   void Put(uint32_t value, uint32_t count) {
@@ -68,10 +68,10 @@ class Bits {
   uint32_t count_ = 0;
 };
 
-class BitsOf {
-  // Reads what Bits wrote.
+class DifferenceBitReader {
+  // Reads what DifferenceBitWriter wrote.
  public:
-  BitsOf(ByteSpan bytes, uint64_t offset) : bytes_(bytes), offset_(offset) {}
+  DifferenceBitReader(ByteSpan bytes, uint64_t offset) : bytes_(bytes), offset_(offset) {}
 
   uint32_t Take(uint32_t count) {
     for (; count_ < count; count_ += 8) {
@@ -95,21 +95,21 @@ class BitsOf {
 };
 
 // Writes zeros and a one; the one is omitted after `most` zeros, when no other code is possible.
-void PutUnary(uint32_t number, uint32_t most, Bits& out) {
+void PutUnary(uint32_t number, uint32_t most, DifferenceBitWriter& out) {
   number == most ? out.Put(0, number) : out.Put(1u << number, number + 1);
 }
-uint32_t TakeUnary(uint32_t most, BitsOf& in) {
+uint32_t TakeUnary(uint32_t most, DifferenceBitReader& in) {
   uint32_t number = 0;
   while (number < most && in.Take(1) == 0) ++number;
   return number;
 }
 
 // Returns the quotient that means "no further difference" among `left` values.
-uint32_t NoneOf(uint32_t left, uint32_t plain) { return ((left - 1) >> plain) + 1; }
+uint32_t ComputeEndQuotient(uint32_t left, uint32_t plain) { return ((left - 1) >> plain) + 1; }
 
 // Writes the number of values of a class before the next one that differs; `left` if there is none.
-void PutGap(uint32_t gap, uint32_t left, LearnedMean& mean, Bits& out) {
-  const uint32_t plain = mean.PlainBits(), none = NoneOf(left, plain);
+void PutGap(uint32_t gap, uint32_t left, LearnedMean& mean, DifferenceBitWriter& out) {
+  const uint32_t plain = mean.PlainBits(), none = ComputeEndQuotient(left, plain);
   const uint32_t quotient = gap == left ? none : gap >> plain;
   if (none > kMostZeros && quotient >= kMostZeros) {
     PutUnary(kMostZeros, kMostZeros, out);
@@ -120,8 +120,8 @@ void PutGap(uint32_t gap, uint32_t left, LearnedMean& mean, Bits& out) {
   }
   if (gap < left) mean.Learn(gap);
 }
-uint32_t TakeGap(uint32_t left, LearnedMean& mean, BitsOf& in) {
-  const uint32_t plain = mean.PlainBits(), none = NoneOf(left, plain);
+uint32_t TakeGap(uint32_t left, LearnedMean& mean, DifferenceBitReader& in) {
+  const uint32_t plain = mean.PlainBits(), none = ComputeEndQuotient(left, plain);
   const uint32_t quotient = TakeUnary(std::min(none, kMostZeros), in);
   if (quotient == none) return left;
   const bool in_full = quotient == kMostZeros;
@@ -132,14 +132,14 @@ uint32_t TakeGap(uint32_t left, LearnedMean& mean, BitsOf& in) {
   return gap;
 }
 
-void PutDistance(uint32_t distance, LearnedMean& mean, Bits& out) {
+void PutDistance(uint32_t distance, LearnedMean& mean, DifferenceBitWriter& out) {
   const uint32_t plain = mean.PlainBits(), quotient = std::min(distance >> plain, kMostZeros);
   PutUnary(quotient, kMostZeros, out);
   quotient == kMostZeros ? out.Put(distance, kDistanceBits)
                          : out.Put(distance & ((1u << plain) - 1), plain);
   mean.Learn(distance);
 }
-uint32_t TakeDistance(LearnedMean& mean, BitsOf& in) {
+uint32_t TakeDistance(LearnedMean& mean, DifferenceBitReader& in) {
   const uint32_t plain = mean.PlainBits(), quotient = TakeUnary(kMostZeros, in);
   const uint32_t distance =
       quotient == kMostZeros ? in.Take(kDistanceBits) : quotient << plain | in.Take(plain);
@@ -166,7 +166,7 @@ class Places {
 };
 
 // Computes the class of each expected value, and the number of values in each class.
-std::array<uint32_t, kClasses> ClassesOf(const NearRows& near, uint8_t* classes) {
+std::array<uint32_t, kClasses> ClassifyByExponent(const NearRows& near, uint8_t* classes) {
   const uint16_t* expected = near.expected.data();
   const size_t count = near.expected.size();
   const uint32_t shift = near.form.bfloat ? 7 : 10;
@@ -235,7 +235,7 @@ void EncodeNearDifferences(const NearRows& near, CodecScratch& scratch, ByteWrit
   const size_t count = near.values.size();
   scratch.context.tables.resize(count);
   uint8_t* classes = scratch.context.tables.data();
-  const std::array<uint32_t, kClasses> counts = ClassesOf(near, classes);
+  const std::array<uint32_t, kClasses> counts = ClassifyByExponent(near, classes);
   std::array<std::vector<Difference>, kClasses> of_class;
   std::array<uint32_t, kClasses> seen{};
   // Gaps are counted within a class. A decoder walks all values in order and needs the gap of each
@@ -249,7 +249,7 @@ void EncodeNearDifferences(const NearRows& near, CodecScratch& scratch, ByteWrit
   out.U8(static_cast<uint8_t>(start));
   GapsOfClasses gaps(start, counts);
   std::array<size_t, kClasses> next{};
-  Bits bits;
+  DifferenceBitWriter bits;
   const auto put_gap = [&](uint32_t c) {
     uint32_t& left = gaps.left[c];
     if (left == 0) return;
@@ -286,14 +286,14 @@ void DecodeNearDifferences(ByteReader& reader, NearRows& near, CodecScratch& scr
   const size_t count = near.values.size();
   scratch.context.tables.resize(count);
   uint8_t* classes = scratch.context.tables.data();
-  GapsOfClasses gaps(start, ClassesOf(near, classes));
+  GapsOfClasses gaps(start, ClassifyByExponent(near, classes));
   std::copy(near.expected.begin(), near.expected.end(), near.values.begin());
   std::fill(near.factors.begin(), near.factors.end(), uint8_t{0});
-  BitsOf bits(reader.Take(reader.remaining(), "list of differences"), at + 1);
+  DifferenceBitReader bits(reader.Take(reader.remaining(), "list of differences"), at + 1);
   std::array<uint32_t, kClasses> to_go;  // values of the class before its next difference
   const auto take_gap = [&](uint32_t c) {
     uint32_t& left = gaps.left[c];
-    to_go[c] = kNever;
+    to_go[c] = kNoMoreDifferences;
     if (left == 0) return;
     const uint32_t gap = TakeGap(left, gaps.means[c], bits);
     if (gap < left) to_go[c] = gap;

@@ -64,11 +64,11 @@ class ExpectedRow {
       hint_[c] = ErrorScales::Limited(ErrorScales::Limited(errors[c]) * scales_.up[c]);
   }
   // Passes the errors of the row's actual values to the forecast.
-  void Know(uint64_t row, const uint16_t* values) {
+  void Learn(uint64_t row, const uint16_t* values) {
     if (forecast_ == nullptr) return;
     for (uint64_t c = 0; c < near_.columns; ++c)
       errors_[c] = ErrorScales::Limited(value_of_(values[c]) - r_[c]);
-    forecast_->Know(row, errors_.data());
+    forecast_->Learn(row, errors_.data());
   }
 
   const float* const* hints() const { return hints_.data(); }
@@ -92,7 +92,7 @@ class ExpectedRow {
   std::vector<const float*> hints_;
 };
 
-std::vector<uint64_t> CodedRowsOf(const NearRows& near) {
+std::vector<uint64_t> ListCodedRows(const NearRows& near) {
   std::vector<uint64_t> rows;
   for (uint64_t row = 0; row < near.rows(); ++row) {
     if (near.factors[row] < kEqualRow) rows.push_back(row);
@@ -132,7 +132,7 @@ bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& sc
                                  near.expected.data() + at);
     near.factors[row] = same ? kEqualRow : 0;
   }
-  const std::vector<uint64_t> rows = CodedRowsOf(near);
+  const std::vector<uint64_t> rows = ListCodedRows(near);
   if (!FitsCdf(rows.size(), near.columns)) return false;
   WriteFactors(near.factors, scratch, out);
 
@@ -172,7 +172,7 @@ bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& sc
     const uint16_t* values = near.values.data() + row * near.columns;
     for (uint64_t c = 0; c < near.columns; ++c) known[c] = expected.Error(c, values[c]);
     model.BeginRow(0, 0, expected.hints());
-    model.KnowRow(known.data(), means.data(), inverse_scales.data());
+    model.SetRow(known.data(), means.data(), inverse_scales.data());
     for (uint64_t c = 0; c < near.columns; ++c) {
       means[c] = expected.Mean(c, means[c]);
       inverse_scales[c] = expected.InverseScale(c, inverse_scales[c]);
@@ -180,7 +180,7 @@ bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& sc
     code.SlotsOf(values, means.data(), inverse_scales.data(), near.columns, to);
     to += near.columns;
     model.EndRow();
-    expected.Know(row, values);
+    expected.Learn(row, values);
   }
   WriteSlots(slots, out, arena);
   return true;
@@ -189,7 +189,7 @@ bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& sc
 void DecodeNearDistributions(ByteReader& reader, NearRows& near, CodecScratch& scratch,
                              ErrorForecast* forecast) {
   ReadFactors(reader, near, scratch);
-  const std::vector<uint64_t> rows = CodedRowsOf(near);
+  const std::vector<uint64_t> rows = ListCodedRows(near);
   const uint64_t head_at = reader.offset();
   uint32_t largest = 0;
   ChannelShape shape = ReadShape(reader, 2 * rows.size() * near.columns, largest);
@@ -229,7 +229,7 @@ void DecodeNearDistributions(ByteReader& reader, NearRows& near, CodecScratch& s
       model.EndGroup();
     }
     model.EndRow();
-    expected.Know(row, values);
+    expected.Learn(row, values);
   }
   slots.CheckEnd();
   CopyEqualRows(near);

@@ -30,7 +30,7 @@ void CheckRowsOfReference(const ReferenceRun& run, DType dtype, uint64_t columns
               run.layer, run.is_value ? 'V' : 'K', run.reference);
 }
 
-std::vector<uint32_t> RowsOf(std::span<const ReferenceRun> runs) {
+std::vector<uint32_t> ListRows(std::span<const ReferenceRun> runs) {
   std::vector<uint32_t> rows;
   for (const ReferenceRun& run : runs) {
     for (uint32_t row = 0; row < run.rows; ++row) rows.push_back(run.first_row + row);
@@ -38,7 +38,7 @@ std::vector<uint32_t> RowsOf(std::span<const ReferenceRun> runs) {
   return rows;
 }
 
-uint64_t TapsOf(const ErrorsHead& head) {
+uint64_t CountTaps(const ErrorsHead& head) {
   uint64_t taps = 1;
   for (const ErrorNeighbour& one : head.neighbours) taps += one.neighbour.columns;
   return taps;
@@ -77,7 +77,7 @@ ErrorsHead ReadErrorsHead(ByteReader& reader, uint64_t near_runs) {
     std::copy(hash.begin(), hash.end(), one.hash.begin());
     head.neighbours.push_back(std::move(one));
   }
-  if (TapsOf(head) > BlockRegression::kMaxTaps)
+  if (CountTaps(head) > BlockRegression::kMaxTaps)
     throw Error(Finding::kBadFrame, "too many columns of neighbours").At(at);
   head.rotation = ReadRotation(reader, ChannelModel::kMaxColumns);
   ByteReader turns(reader.TakeArray(near_runs, 4, "turns of K"), reader.offset());
@@ -93,8 +93,8 @@ class NeighbourErrors::Taps {
        std::span<const ReferenceRun> runs, const ReferenceRows& references, Hash128Bytes& hash)
       : wanted_(one.neighbour.columns),
         form_{chunk.dtype == DType::kBF16, ByteShiftOf(chunk.dtype)},
-        chunk_(HalvesOf(std::move(chunk))),
-        columns_(ColumnsOf(one.neighbour, rows)),
+        chunk_(WidenToHalves(std::move(chunk))),
+        columns_(CheckColumns(one.neighbour, rows)),
         value_of_(form_.bfloat, LmsScale(LmsLargestExponent(*chunk_.raw, form_.bfloat))),
         turns_(!one.neighbour.is_value),
         turner_(head.rotation, columns_),
@@ -117,7 +117,7 @@ class NeighbourErrors::Taps {
   }
 
  private:
-  uint64_t ColumnsOf(const Neighbour& one, uint64_t rows) const {
+  uint64_t CheckColumns(const Neighbour& one, uint64_t rows) const {
     const uint64_t row_bytes = chunk_.raw->size() / rows;
     if (!IsHalfFloat(chunk_.dtype) || row_bytes * rows != chunk_.raw->size() ||
         row_bytes % 2 != 0 || one.columns > row_bytes / 2 ||
@@ -170,8 +170,8 @@ NeighbourErrors::NeighbourErrors(const ErrorsHead& head, std::span<const Referen
                                  uint64_t rows, uint64_t columns, const ReferenceRows& references,
                                  const NeighbourSource& neighbours)
     : head_(head),
-      rows_(RowsOf(near_runs)),
-      block_(TapsOf(head), columns, kRidgeOfErrors),
+      rows_(ListRows(near_runs)),
+      block_(CountTaps(head), columns, kRidgeOfErrors),
       turner_(head.rotation, columns),
       forecast_(columns),
       turned_(columns) {
@@ -197,7 +197,7 @@ const float* NeighbourErrors::Expect(uint64_t near_row) {
   return turned_.data();
 }
 
-void NeighbourErrors::Know(uint64_t near_row, const float* errors) {
+void NeighbourErrors::Learn(uint64_t near_row, const float* errors) {
   if (head_.turns) {
     turner_.Turn(0u - rows_[near_row], errors, turned_.data());
     errors = turned_.data();

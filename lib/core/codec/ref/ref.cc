@@ -175,7 +175,7 @@ constexpr double kClearLoss = 0.92, kClearLossOfKeys = 0.89;
 constexpr double kBestOfContexts = 0.7;
 
 // Approximate bits of each residual symbol with its raw bits.
-constexpr std::array<uint8_t, 256> BitsOfSymbols() {
+constexpr std::array<uint8_t, 256> MakeSymbolBits() {
   std::array<uint8_t, 256> bits{};
   for (uint32_t symbol = 0; symbol < bits.size(); ++symbol) {
     const uint32_t bucket =
@@ -185,7 +185,7 @@ constexpr std::array<uint8_t, 256> BitsOfSymbols() {
   }
   return bits;
 }
-constexpr std::array<uint8_t, 256> kBitsOfSymbols = BitsOfSymbols();
+constexpr std::array<uint8_t, 256> kSymbolBits = MakeSymbolBits();
 
 // Encodes one chunk by proposed runs: takes the parts of each run that help, then codes the near
 // rows together and all other rows as a chunk of their own.
@@ -291,7 +291,7 @@ class ByReference {
         return true;
       }
       if (!ServesAsFloats(one, *dtype, bytes)) continue;
-      bits += BitsOf(one.first_row, *dtype, bytes, run.turn);
+      bits += EstimateBits(one.first_row, *dtype, bytes, run.turn);
       looked += columns_;
     }
     return looked > 0 && AreFew(run, bits, looked);
@@ -358,7 +358,7 @@ class ByReference {
       row = end + 1;
     }
     near(run.rows);
-    for (const Piece& one : Joined(std::move(pieces))) {
+    for (const Piece& one : JoinPieces(std::move(pieces))) {
       const ByteSpan rows =
           ByteSpan(bytes).subspan(one.begin * theirs, (one.end - one.begin) * theirs);
       ReferenceRun part = piece(one.begin, one.end);
@@ -374,7 +374,7 @@ class ByReference {
   };
   // Short equal pieces next to near ones become near, because a run of their own would cost more.
   // Near pieces that touch are merged.
-  std::vector<Piece> Joined(std::vector<Piece> pieces) const {
+  std::vector<Piece> JoinPieces(std::vector<Piece> pieces) const {
     const auto is_near = [&](size_t i, uint64_t Piece::*here, uint64_t Piece::*there,
                              size_t other) {
       return other < pieces.size() && !pieces[other].equal &&
@@ -417,7 +417,7 @@ class ByReference {
     near_.expected.resize(at + more);
     near_.factors.resize(near_.factors.size() + run.rows);
     near_of_.push_back(taken_);
-    std::memcpy(near_.values.data() + at, RowOf(run.first_row), 2 * more);
+    std::memcpy(near_.values.data() + at, GetRow(run.first_row), 2 * more);
     expected_.Make(dtype, rows, run.turn, near_.expected.data() + at);
     for (uint32_t row = 0; row < run.rows; ++row) near_row_.push_back(run.first_row + row);
   }
@@ -427,25 +427,28 @@ class ByReference {
     const uint64_t step = std::max<uint64_t>(1, run.rows / kSampledRows);
     uint64_t looked = 0, bits = 0;
     for (uint64_t row = step / 2; row < run.rows; row += step) {
-      bits += BitsOf(run.first_row + row, dtype, rows.subspan(row * theirs, theirs), run.turn);
+      bits +=
+          EstimateBits(run.first_row + row, dtype, rows.subspan(row * theirs, theirs), run.turn);
       looked += columns_;
     }
     return looked == 0 || AreFew(run, bits, looked);
   }
 
   // Returns a row as halves.
-  const std::byte* RowOf(uint64_t row) const { return values_.bytes().data() + 2 * columns_ * row; }
+  const std::byte* GetRow(uint64_t row) const {
+    return values_.bytes().data() + 2 * columns_ * row;
+  }
 
   // Estimates the bits of a row, given the reference's row.
-  uint64_t BitsOf(uint64_t row, DType dtype, ByteSpan theirs, int32_t turn) {
+  uint64_t EstimateBits(uint64_t row, DType dtype, ByteSpan theirs, int32_t turn) {
     std::vector<uint16_t> values(columns_), expected(columns_), extras(columns_);
     std::vector<uint8_t> symbols(columns_);
     expected_.Make(dtype, theirs, turn, expected.data());
-    std::memcpy(values.data(), RowOf(row), 2 * columns_);
+    std::memcpy(values.data(), GetRow(row), 2 * columns_);
     ResidualSymbols(values.data(), expected.data(), columns_,
                     {near_.form.bfloat, near_.form.byte_shift}, symbols.data(), extras.data());
     uint64_t bits = 0;
-    for (const uint8_t symbol : symbols) bits += kBitsOfSymbols[symbol];
+    for (const uint8_t symbol : symbols) bits += kSymbolBits[symbol];
     return bits;
   }
   bool AreFew(const ReferenceRun& run, uint64_t bits, uint64_t values) const {
