@@ -218,21 +218,10 @@ std::vector<StateRow> Store::Unlisted(const Index::Contents& contents) const {
   return unlisted;
 }
 
-CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
-  CheckReport report;
-  Index::Contents contents;
-  std::vector<Claim> claims;
-  for (const auto& [number, bytes] : PackFiles()) {
-    contents.packs[number] = bytes;
-    try {
-      Walk(Pack(number), number, claims, report.problems);
-    } catch (const Error& error) {
-      report.problems.push_back(DescribeProblem(PackPath(number), error));
-    }
-  }
-  uint64_t decoded = 0;
-  for (const Claim& claim : claims) decoded += claim.head.raw_bytes;
-  RequireWithin(most, decoded, folder_);
+namespace {
+
+// Decodes every claimed object, and notes the problem of each that is not what it claims.
+void DecodeClaims(ThreadPool& pool, std::vector<Claim>& claims) {
   Reuse<CodecScratch> scratches;
   pool.ParallelFor(claims.size(), [&](uint64_t i) {
     Claim& claim = claims[i];
@@ -246,6 +235,11 @@ CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
       claim.problem = DescribeProblem(claim.pack->name(), error);
     }
   });
+}
+
+// Adds the first undamaged copy of each object to the contents. Returns their decoded sizes.
+std::map<ObjectId, uint64_t> KeepSoundObjects(const std::vector<Claim>& claims,
+                                              Index::Contents& contents, CheckReport& report) {
   std::map<ObjectId, uint64_t> sizes;
   for (const Claim& claim : claims) {
     const ObjectHead& head = claim.head;
@@ -261,6 +255,28 @@ CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
   for (const Claim& claim : claims) {
     if (claim.problem && !sizes.contains(claim.head.id)) report.problems.push_back(*claim.problem);
   }
+  return sizes;
+}
+
+}  // namespace
+
+CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
+  CheckReport report;
+  Index::Contents contents;
+  std::vector<Claim> claims;
+  for (const auto& [number, bytes] : PackFiles()) {
+    contents.packs[number] = bytes;
+    try {
+      Walk(Pack(number), number, claims, report.problems);
+    } catch (const Error& error) {
+      report.problems.push_back(DescribeProblem(PackPath(number), error));
+    }
+  }
+  uint64_t decoded = 0;
+  for (const Claim& claim : claims) decoded += claim.head.raw_bytes;
+  RequireWithin(most, decoded, folder_);
+  DecodeClaims(pool, claims);
+  const std::map<ObjectId, uint64_t> sizes = KeepSoundObjects(claims, contents, report);
   for (const auto& [number, bytes] : RecordFiles()) {
     try {
       const auto file = states().OpenFile(RecordName(number));

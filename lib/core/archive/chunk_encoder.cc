@@ -108,9 +108,8 @@ class Planner {
     if (region.order == Order::kStorage) return plan_elements();
     const ChunkHead whole = TensorHead(region, effort_);
     const uint64_t unit_bytes = whole.unit_bytes;
-    const uint64_t head_row = whole.units * unit_bytes;    // one token of one head
-    const uint64_t row = head_row * whole.heads;           // one token
-    const uint64_t head_bytes = head_row * region.tokens;  // one head
+    const uint64_t head_row = whole.units * unit_bytes;  // one token of one head
+    const uint64_t row = head_row * whole.heads;         // one token
     KV_ASSERT(region.size == row * region.tokens);
     const uint64_t longest = region.order == Order::kTokenHeadDim   ? row
                              : region.order == Order::kHeadTokenDim ? head_row
@@ -118,69 +117,87 @@ class Planner {
     const uint64_t limit =
         region.order == Order::kHeadDimToken ? kMaxExtentBytes : kMaxChunkBytes / 2;
     if (longest > limit) return plan_elements();  // a single row is too long to be a unit of work
-
-    const auto add = [&](ChunkHead head, uint64_t token, uint64_t tokens) {
-      head.token_begin = region.token_begin + token;
-      head.tokens = tokens;
-      head.raw_bytes = tokens * head.heads * head.units * unit_bytes;
-      if (head.shares_extent()) {
-        head.extent_token_begin = token;
-      } else {
-        head.extent_tokens = tokens;
-        head.extent_bytes = head.raw_bytes;
-      }
-      chunks_.push_back(head);
-    };
-    const auto step_for = [&](uint64_t bytes) {
-      return std::max<uint64_t>(1, chunk_bytes_ / std::max<uint64_t>(1, bytes));
-    };
-
     const size_t planned = chunks_.size();
     if (region.order == Order::kTokenHeadDim) {
-      ForEachPiece(region.tokens, step_for(row), [&](uint64_t token, uint64_t tokens) {
-        ChunkHead head = whole;
-        head.source_offset = region.offset + token * row;
-        add(head, token, tokens);
-      });
+      PlanRows(region, whole);
     } else if (region.order == Order::kHeadTokenDim) {
-      // Whole heads if several fit a chunk, otherwise token ranges of one head.
-      ForEachPiece(whole.heads, step_for(head_bytes), [&](uint64_t first, uint64_t heads) {
-        ChunkHead part = whole;
-        part.head_begin = static_cast<uint32_t>(first);
-        part.heads = static_cast<uint32_t>(heads);
-        const uint64_t begin = region.offset + first * head_bytes;
-        const uint64_t step = heads > 1 ? region.tokens : step_for(head_row);
-        ForEachPiece(region.tokens, step, [&](uint64_t token, uint64_t tokens) {
-          ChunkHead head = part;
-          head.source_offset = begin + token * head_row;
-          add(head, token, tokens);
-        });
-      });
+      PlanHeads(region, whole);
     } else {
-      // Extents of whole heads if several fit, otherwise of some channels of one head; within each,
-      // ranges of tokens.
-      ForEachPiece(whole.heads, std::max<uint64_t>(1, kExtentTarget / head_bytes),
-                   [&](uint64_t first, uint64_t heads) {
-                     const uint64_t channel = region.tokens * unit_bytes;
-                     const uint64_t step =
-                         heads > 1 ? whole.units : std::max<uint64_t>(1, kExtentTarget / channel);
-                     ForEachPiece(whole.units, step, [&](uint64_t unit, uint64_t units) {
-                       ChunkHead part = whole;
-                       part.head_begin = static_cast<uint32_t>(first);
-                       part.heads = static_cast<uint32_t>(heads);
-                       part.unit_begin = static_cast<uint32_t>(unit);
-                       part.units = static_cast<uint32_t>(units);
-                       part.source_offset = region.offset + first * head_bytes + unit * channel;
-                       part.extent_tokens = region.tokens;
-                       part.extent_bytes = heads * units * channel;
-                       ForEachPiece(
-                           region.tokens, step_for(heads * units * unit_bytes),
-                           [&](uint64_t token, uint64_t tokens) { add(part, token, tokens); });
-                     });
-                   });
+      PlanTransposed(region, whole);
     }
     chunks_[planned].lead.resize(region.offset - position_);
     position_ = region.offset + region.size;
+  }
+
+  void PlanRows(const Region& region, const ChunkHead& whole) {
+    const uint64_t row = uint64_t{whole.units} * whole.unit_bytes * whole.heads;
+    ForEachPiece(region.tokens, StepFor(row), [&](uint64_t token, uint64_t tokens) {
+      ChunkHead head = whole;
+      head.source_offset = region.offset + token * row;
+      AddTokens(region, head, token, tokens);
+    });
+  }
+
+  // Plans whole heads if several fit a chunk, otherwise token ranges of one head.
+  void PlanHeads(const Region& region, const ChunkHead& whole) {
+    const uint64_t head_row = uint64_t{whole.units} * whole.unit_bytes;
+    const uint64_t head_bytes = head_row * region.tokens;
+    ForEachPiece(whole.heads, StepFor(head_bytes), [&](uint64_t first, uint64_t heads) {
+      ChunkHead part = whole;
+      part.head_begin = static_cast<uint32_t>(first);
+      part.heads = static_cast<uint32_t>(heads);
+      const uint64_t begin = region.offset + first * head_bytes;
+      const uint64_t step = heads > 1 ? region.tokens : StepFor(head_row);
+      ForEachPiece(region.tokens, step, [&](uint64_t token, uint64_t tokens) {
+        ChunkHead head = part;
+        head.source_offset = begin + token * head_row;
+        AddTokens(region, head, token, tokens);
+      });
+    });
+  }
+
+  // Plans extents of whole heads if several fit, otherwise of some channels of one head; within
+  // each, ranges of tokens.
+  void PlanTransposed(const Region& region, const ChunkHead& whole) {
+    const uint64_t channel = region.tokens * whole.unit_bytes;
+    const uint64_t head_bytes = whole.units * channel;
+    ForEachPiece(whole.heads, std::max<uint64_t>(1, kExtentTarget / head_bytes),
+                 [&](uint64_t first, uint64_t heads) {
+                   ChunkHead part = whole;
+                   part.head_begin = static_cast<uint32_t>(first);
+                   part.heads = static_cast<uint32_t>(heads);
+                   const uint64_t step =
+                       heads > 1 ? whole.units : std::max<uint64_t>(1, kExtentTarget / channel);
+                   ForEachPiece(whole.units, step, [&](uint64_t unit, uint64_t units) {
+                     part.unit_begin = static_cast<uint32_t>(unit);
+                     part.units = static_cast<uint32_t>(units);
+                     part.source_offset = region.offset + first * head_bytes + unit * channel;
+                     part.extent_tokens = region.tokens;
+                     part.extent_bytes = heads * units * channel;
+                     ForEachPiece(region.tokens, StepFor(heads * units * whole.unit_bytes),
+                                  [&](uint64_t token, uint64_t tokens) {
+                                    AddTokens(region, part, token, tokens);
+                                  });
+                   });
+                 });
+  }
+
+  // Returns how many items of `bytes` make a chunk; at least 1.
+  uint64_t StepFor(uint64_t bytes) const {
+    return std::max<uint64_t>(1, chunk_bytes_ / std::max<uint64_t>(1, bytes));
+  }
+
+  void AddTokens(const Region& region, ChunkHead head, uint64_t token, uint64_t tokens) {
+    head.token_begin = region.token_begin + token;
+    head.tokens = tokens;
+    head.raw_bytes = tokens * head.heads * head.units * head.unit_bytes;
+    if (head.shares_extent()) {
+      head.extent_token_begin = token;
+    } else {
+      head.extent_tokens = tokens;
+      head.extent_bytes = head.raw_bytes;
+    }
+    chunks_.push_back(head);
   }
 
   const std::span<const uint64_t> sizes_;

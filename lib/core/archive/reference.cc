@@ -384,52 +384,72 @@ Rotation FindKeyRotation(const Snapshot& snapshot, const std::vector<const Layer
   return {};
 }
 
-}  // namespace
+// Per layer of a group: its number, and its number in each reference.
+using LayerNumbers = std::vector<std::pair<uint32_t, std::vector<std::optional<uint32_t>>>>;
 
-ReferencePlan::ReferencePlan(const Snapshot& snapshot, const References& references,
-                             bool rotation_wanted) {
+std::vector<std::string> ListGroups(const Snapshot& snapshot) {
   std::vector<std::string> names;
   for (const LayerKv& layer : snapshot.layers) {
     if (std::find(names.begin(), names.end(), layer.group) == names.end())
       names.push_back(layer.group);
   }
-  for (const std::string& name : names) {
+  return names;
+}
+
+// Returns the layers of a group that have as many tokens as its first one.
+std::vector<const LayerKv*> ListLayers(const Snapshot& snapshot, const std::string& group,
+                                       const References& references, LayerNumbers& numbers) {
+  std::vector<const LayerKv*> layers;
+  for (size_t i = 0; i < snapshot.layers.size(); ++i) {
+    const LayerKv& layer = snapshot.layers[i];
+    if (layer.group != group || layer.k.tokens() == 0) continue;
+    if (!layers.empty() && layers[0]->k.tokens() != layer.k.tokens()) continue;
+    layers.push_back(&layer);
+    std::vector<std::optional<uint32_t>>& there = numbers.emplace_back(layer.index, 0).second;
+    for (const auto& reference : references) {
+      const std::vector<LayerKv>& others = reference->snapshot.layers;
+      const LayerKv* other = others.size() == snapshot.layers.size()
+                                 ? &others[i]
+                                 : reference->snapshot.Find(layer.index);
+      there.push_back(other == nullptr ? std::nullopt : std::optional(other->index));
+    }
+  }
+  return layers;
+}
+
+// Labels the tokens of a group and of each reference that can be compared with it.
+std::vector<Pair> ComparePairs(const Snapshot& snapshot, const std::vector<const LayerKv*>& layers,
+                               const LayerNumbers& numbers, const References& references) {
+  std::vector<Pair> pairs;
+  for (size_t r = 0; r < references.size(); ++r) {
+    const std::optional<uint32_t>& there = numbers[0].second[r];
+    if (!there) continue;
+    std::optional<Pair> pair =
+        Compare(snapshot, *layers[0], *references[r], *references[r]->snapshot.Find(*there));
+    if (!pair) continue;
+    pair->reference = static_cast<uint16_t>(r);
+    const size_t middle = layers.size() / 2;
+    const std::optional<uint32_t>& their_middle = numbers[middle].second[r];
+    const LayerKv* other = their_middle ? references[r]->snapshot.Find(*their_middle) : nullptr;
+    if (other != nullptr && AreComparable(layers[middle]->v, other->v)) {
+      pair->v_here = &*layers[middle]->v;
+      pair->v_there = &*other->v;
+    }
+    pairs.push_back(*std::move(pair));
+  }
+  return pairs;
+}
+
+}  // namespace
+
+ReferencePlan::ReferencePlan(const Snapshot& snapshot, const References& references,
+                             bool rotation_wanted) {
+  for (const std::string& name : ListGroups(snapshot)) {
     Group group;
-    std::vector<const LayerKv*> layers;
-    for (size_t i = 0; i < snapshot.layers.size(); ++i) {
-      const LayerKv& layer = snapshot.layers[i];
-      if (layer.group != name || layer.k.tokens() == 0) continue;
-      if (!layers.empty() && layers[0]->k.tokens() != layer.k.tokens()) continue;
-      layers.push_back(&layer);
-      std::vector<std::optional<uint32_t>>& there =
-          group.layers.emplace_back(layer.index, 0).second;
-      for (const auto& reference : references) {
-        const std::vector<LayerKv>& others = reference->snapshot.layers;
-        const LayerKv* other = others.size() == snapshot.layers.size()
-                                   ? &others[i]
-                                   : reference->snapshot.Find(layer.index);
-        there.push_back(other == nullptr ? std::nullopt : std::optional(other->index));
-      }
-    }
+    const std::vector<const LayerKv*> layers = ListLayers(snapshot, name, references, group.layers);
     if (layers.empty()) continue;
-    std::vector<Pair> pairs;
-    for (size_t r = 0; r < references.size(); ++r) {
-      const std::optional<uint32_t>& there = group.layers[0].second[r];
-      if (!there) continue;
-      std::optional<Pair> pair =
-          Compare(snapshot, *layers[0], *references[r], *references[r]->snapshot.Find(*there));
-      if (!pair) continue;
-      pair->reference = static_cast<uint16_t>(r);
-      const size_t middle = layers.size() / 2;
-      const std::optional<uint32_t>& their_middle = group.layers[middle].second[r];
-      const LayerKv* other = their_middle ? references[r]->snapshot.Find(*their_middle) : nullptr;
-      if (other != nullptr && AreComparable(layers[middle]->v, other->v)) {
-        pair->v_here = &*layers[middle]->v;
-        pair->v_there = &*other->v;
-      }
-      pairs.push_back(*std::move(pair));
-    }
-    group.runs = Cover(pairs, layers[0]->k.tokens());
+    group.runs =
+        Cover(ComparePairs(snapshot, layers, group.layers, references), layers[0]->k.tokens());
     if (group.runs.empty()) continue;
     if (rotation_wanted || std::any_of(group.runs.begin(), group.runs.end(),
                                        [](const TokenRun& run) { return run.turn != 0; })) {

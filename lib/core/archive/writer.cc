@@ -181,27 +181,7 @@ class ArchiveWriter::Body {
   uint64_t Advance(uint32_t file, uint64_t end, ThreadPool& pool) {
     const uint64_t window = 2 * static_cast<uint64_t>(pool.threads());
     pool.RunOrdered<Task, Written>(
-        window,
-        [&]() -> std::optional<Task> {
-          if (next_ == chunks_.size()) return std::nullopt;
-          Task task{chunks_[next_], source_.files[chunks_[next_].file].data.get(), nullptr};
-          ChunkHead& head = task.head;
-          const uint64_t head_end = head.source_offset + head.extent_bytes;
-          if (const FileGroup* group = GroupAt(head.file)) {
-            const uint32_t last = std::ranges::max(group->files);
-            if (std::pair(last, source_.files[last].data->size()) > std::pair(file, end))
-              return std::nullopt;
-            task.file = nullptr;
-            task.joined = Joined(*group);
-          } else {
-            if (std::pair(head.file, head_end) > std::pair(file, end)) return std::nullopt;
-            hasher_.Advance(head.file, head_end);
-          }
-          ++next_;
-          const ByteSpan lead = task.bytes().subspan(head.source_begin(), head.lead.size());
-          std::ranges::copy(lead, head.lead.begin());
-          return task;
-        },
+        window, [&] { return NextTask(file, end); },
         [&](Task& task) {
           const bool is_joined = task.joined != nullptr;
           return Written{encoder_.Encode(task.head, task.bytes(), is_joined, tag_), task.file};
@@ -220,6 +200,28 @@ class ArchiveWriter::Body {
   }
 
  private:
+  // Returns the next chunk if all of its bytes lie before `end` of `file`.
+  std::optional<Task> NextTask(uint32_t file, uint64_t end) {
+    if (next_ == chunks_.size()) return std::nullopt;
+    Task task{chunks_[next_], source_.files[chunks_[next_].file].data.get(), nullptr};
+    ChunkHead& head = task.head;
+    const uint64_t head_end = head.source_offset + head.extent_bytes;
+    if (const FileGroup* group = GroupAt(head.file)) {
+      const uint32_t last = std::ranges::max(group->files);
+      if (std::pair(last, source_.files[last].data->size()) > std::pair(file, end))
+        return std::nullopt;
+      task.file = nullptr;
+      task.joined = Joined(*group);
+    } else {
+      if (std::pair(head.file, head_end) > std::pair(file, end)) return std::nullopt;
+      hasher_.Advance(head.file, head_end);
+    }
+    ++next_;
+    const ByteSpan lead = task.bytes().subspan(head.source_begin(), head.lead.size());
+    std::ranges::copy(lead, head.lead.begin());
+    return task;
+  }
+
   // Returns the encoded source table and sets orders_.
   Bytes MakeTable(const Snapshot* snapshot) {
     SourceTable table = TableWith(bases_, options_, grouping_.groups,

@@ -241,118 +241,172 @@ HalfSurvey SurveyHalves(ByteSpan values, HalfForm form, bool every) {
   return survey;
 }
 
-std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey, uint64_t rows,
-                                       uint64_t columns, uint64_t to_beat,
-                                       ContextScratch& scratch) {
-  const uint64_t count = rows * columns;
-  KV_ASSERT(count * 2 == values.size() && count > 0);
-  Arena* const arena = &scratch.arena;
-  ContextPlan plan;
-  plan.shape = ChooseWindow(survey, plan.escapes);
-  plan.shape.symbol_bits = 8;  // everything is decided on these
-  const bool in_rows = rows > 1 && columns >= kRansLanes;
-  plan.grid = in_rows ? RansGrid{rows, columns} : RansGrid{1, count};
-  scratch.symbols.resize(count);
-  const Grid grid{scratch.symbols.data(), plan.grid};
-  const auto make_symbols = [&](uint64_t first_row, uint64_t row_count) {
-    const uint64_t begin = first_row * plan.grid.columns, n = row_count * plan.grid.columns;
-    ToSymbols(values.data() + 2 * begin, n, plan.shape, scratch.symbols.data() + begin);
-  };
-  // Makes the symbols of every row_step-th row and of the row above each, and counts their pairs.
-  const auto count_joint = [&](uint64_t row_step, uint32_t symbol_bits) {
-    if (row_step == 1) {
-      make_symbols(0, rows);
-    } else {
-      for (uint64_t row = 1; row < rows; row += row_step) make_symbols(row - 1, 2);
-    }
-    return CountJoint(grid, row_step, 6, symbol_bits, arena);
-  };
-  // The bytes that contexts must save for the frame to beat `to_beat`.
-  const bool is_bytes = survey.form.byte_shift != 0;
-  const uint64_t without = kHeaderBytes + survey.high_bytes + (is_bytes ? 0 : count) + plan.escapes;
-  const uint64_t wanted = without > to_beat ? without - to_beat : 0;
-  const auto gain_bytes = [&](const ContextCounts& joint, uint64_t row_step) {
-    return ContextGainBits(joint) / 8 * rows / CeilDiv(rows - 1, row_step);
-  };
+namespace {
 
-  ContextGroups groups{ArenaVector<uint8_t>(64, arena), 1};
-  std::optional<ContextCounts> joint;
-  uint64_t row_step = 1;
-  if (in_rows) {
+// Plans one grid. Merge decides on six-bit contexts, or refuses; ChooseWidth and TryFineContexts
+// compare candidates by their estimated bytes; Finish makes the tables of the best one.
+class ContextPlanner {
+ public:
+  ContextPlanner(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_t columns,
+                 uint64_t to_beat, ContextScratch& scratch)
+      : values_(values),
+        rows_(rows),
+        count_(rows * columns),
+        to_beat_(to_beat),
+        is_bytes_(survey.form.byte_shift != 0),
+        in_rows_(rows > 1 && columns >= kRansLanes),
+        arena_(&scratch.arena),
+        groups_{ArenaVector<uint8_t>(64, arena_), 1} {
+    plan_.shape = ChooseWindow(survey, plan_.escapes);
+    plan_.shape.symbol_bits = 8;  // everything is decided on these
+    plan_.grid = in_rows_ ? RansGrid{rows, columns} : RansGrid{1, count_};
+    scratch.symbols.resize(count_);
+    symbols_ = scratch.symbols.data();
+    grid_ = {symbols_, plan_.grid};
+    const uint64_t without =
+        kHeaderBytes + survey.high_bytes + (is_bytes_ ? 0 : count_) + plan_.escapes;
+    wanted_ = without > to_beat ? without - to_beat : 0;
+  }
+
+  std::optional<ContextPlan> Plan() {
+    if (in_rows_) {
+      if (!MergeRows()) return std::nullopt;
+    } else {
+      // Without rows there are no contexts; one table must do.
+      if (wanted_ > 0) return std::nullopt;
+      MakeSymbols(0, 1);
+    }
+    ChooseWidth();
+    if (groups_.groups > 1 && best_.symbol_bits > 6 && count_ >= kFineContextSymbols)
+      TryFineContexts();
+    return Finish();
+  }
+
+ private:
+  void MakeSymbols(uint64_t first_row, uint64_t row_count) {
+    const uint64_t begin = first_row * grid_.size.columns, n = row_count * grid_.size.columns;
+    ToSymbols(values_.data() + 2 * begin, n, plan_.shape, symbols_ + begin);
+  }
+
+  // Makes the symbols of every row_step-th row and of the row above each, and counts their pairs.
+  ContextCounts CountSampledRows(uint64_t row_step, uint32_t symbol_bits) {
+    if (row_step == 1) {
+      MakeSymbols(0, rows_);
+    } else {
+      for (uint64_t row = 1; row < rows_; row += row_step) MakeSymbols(row - 1, 2);
+    }
+    return CountJoint(grid_, row_step, 6, symbol_bits, arena_);
+  }
+
+  uint64_t EstimateGain(const ContextCounts& joint, uint64_t row_step) const {
+    return ContextGainBits(joint) / 8 * rows_ / CeilDiv(rows_ - 1, row_step);
+  }
+
+  // Merges contexts of the row above into groups. Returns false if they cannot save enough.
+  bool MergeRows() {
     uint64_t first_gain = 0;
-    const uint64_t first_step = std::max<uint64_t>(4, count / kFirstLookSymbols);
-    if (wanted > 0 && first_step < rows) {
+    const uint64_t first_step = std::max<uint64_t>(4, count_ / kFirstLookSymbols);
+    if (wanted_ > 0 && first_step < rows_) {
       // Most V is refused here: a few rows show that contexts cannot pay. The estimate from few
       // rows is too high if anything, and does not yet include the tables.
-      first_gain = gain_bytes(count_joint(first_step, 6), first_step);
-      if (first_gain < wanted) return std::nullopt;
+      first_gain = EstimateGain(CountSampledRows(first_step, 6), first_step);
+      if (first_gain < wanted_) return false;
     }
-    row_step = std::max<uint64_t>(1, count / kSampledSymbols);
-    joint = count_joint(row_step, 8);
-    const ContextCounts coarse = Coarser(*joint, 6);
+    row_step_ = std::max<uint64_t>(1, count_ / kSampledSymbols);
+    joint_ = CountSampledRows(row_step_, 8);
+    const ContextCounts coarse = Coarser(*joint_, 6);
     // A first look that promised twice the gain needs no second check.
-    if (first_gain < 2 * wanted && gain_bytes(coarse, row_step) < wanted) return std::nullopt;
-    groups = MergeContexts(coarse, SignedOrder(6), static_cast<uint32_t>(row_step), false);
-    // Makes the symbols of the rows that were not sampled.
-    for (uint64_t row = 1; row_step > 1 && row < rows; row += row_step) {
-      const uint64_t end = row + row_step < rows ? row + row_step - 1 : rows;
-      if (row + 1 < end) make_symbols(row + 1, end - row - 1);
-    }
-    // Without rows there are no contexts; one table must do.
-  } else {
-    if (wanted > 0) return std::nullopt;
-    make_symbols(0, 1);
+    if (first_gain < 2 * wanted_ && EstimateGain(coarse, row_step_) < wanted_) return false;
+    groups_ = MergeContexts(coarse, SignedOrder(6), static_cast<uint32_t>(row_step_), false);
+    MakeSkippedSymbols();
+    return true;
   }
 
-  const auto frame_bytes = [&](uint32_t bits, uint64_t coded) {
-    plan.shape.symbol_bits = bits;
-    return kHeaderBytes + coded + RawPlaneBytes(count, plan.shape.raw_bits()) + plan.escapes;
-  };
-  Candidate best;
-  ContextCounts grouped = joint ? SumPerGroup(*joint, groups) : ContextCounts(1, 8, arena);
-  if (row_step == 1) CountFirstRow(grid, 0, grouped.Of(groups.group_of[0]));
-  for (uint32_t bits = is_bytes ? 8 : 6; bits <= 8; ++bits) {
-    const uint64_t bytes = frame_bytes(bits, CostBytes(Coarser(grouped, bits), row_step));
-    if (bytes >= best.bytes) break;
-    best = {bits, groups, false, bytes};
-    RefineMap(best.groups, bits);
+  // Makes the symbols of the rows that were not sampled.
+  void MakeSkippedSymbols() {
+    for (uint64_t row = 1; row_step_ > 1 && row < rows_; row += row_step_) {
+      const uint64_t end = row + row_step_ < rows_ ? row + row_step_ - 1 : rows_;
+      if (row + 1 < end) MakeSymbols(row + 1, end - row - 1);
+    }
   }
-  // Fine contexts: the upper bits of the symbol above, mantissa included, instead of sign and
+
+  // Returns the size of the frame with symbols of `bits`, given that of tables and coded symbols.
+  uint64_t FrameBytes(uint32_t bits, uint64_t coded) {
+    plan_.shape.symbol_bits = bits;
+    return kHeaderBytes + coded + RawPlaneBytes(count_, plan_.shape.raw_bits()) + plan_.escapes;
+  }
+
+  void ChooseWidth() {
+    grouped_ = joint_ ? SumPerGroup(*joint_, groups_) : ContextCounts(1, 8, arena_);
+    if (row_step_ == 1) CountFirstRow(grid_, 0, grouped_->Of(groups_.group_of[0]));
+    for (uint32_t bits = is_bytes_ ? 8 : 6; bits <= 8; ++bits) {
+      const uint64_t bytes = FrameBytes(bits, CostBytes(Coarser(*grouped_, bits), row_step_));
+      if (bytes >= best_.bytes) break;
+      best_ = {bits, groups_, false, bytes};
+      RefineMap(best_.groups, bits);
+    }
+  }
+
+  // Fine contexts are the upper bits of the symbol above, mantissa included, instead of sign and
   // exponent field alone.
-  if (groups.groups > 1 && best.symbol_bits > 6 && count >= kFineContextSymbols) {
-    const uint32_t bits = best.symbol_bits;
-    const ContextCounts fine_joint = CountJoint(grid, row_step, bits, 6, arena);
+  void TryFineContexts() {
+    const uint32_t bits = best_.symbol_bits;
+    const ContextCounts joint = CountJoint(grid_, row_step_, bits, 6, arena_);
     Candidate fine{bits,
-                   MergeContexts(fine_joint, SignedOrder(bits), static_cast<uint32_t>(row_step),
-                                 false, count / row_step / kFineClusters),
+                   MergeContexts(joint, SignedOrder(bits), static_cast<uint32_t>(row_step_), false,
+                                 count_ / row_step_ / kFineClusters),
                    true, 0};
     const ContextCounts per_group =
-        CountUnder(grid, row_step, MakeMap(fine.groups, bits), fine.groups.groups, bits, arena);
-    fine.bytes = frame_bytes(bits, CostBytes(per_group, row_step));
-    if (fine.bytes < best.bytes) best = std::move(fine);
+        CountUnder(grid_, row_step_, MakeMap(fine.groups, bits), fine.groups.groups, bits, arena_);
+    fine.bytes = FrameBytes(bits, CostBytes(per_group, row_step_));
+    if (fine.bytes < best_.bytes) best_ = std::move(fine);
   }
 
   // The tables that won are made from exact counts, so that every symbol that occurs has a
   // frequency.
-  plan.shape.symbol_bits = best.symbol_bits;
-  const ContextCounts exact = row_step == 1 && !best.fine
-                                  ? Coarser(grouped, best.symbol_bits)
-                                  : CountAll(grid, MakeMap(best.groups, best.symbol_bits),
-                                             best.groups.groups, best.symbol_bits, arena);
-  if (plan.shape.has_escapes()) plan.escapes = CountEscapes(exact);
-  if (best.groups.groups == 1) plan.grid = {1, count};
-  plan.model = MakeModel(best.groups, exact);
-  uint64_t bits16 = 0;
-  for (uint32_t g = 0; g < exact.contexts; ++g) {
-    bits16 += CodedBits16(exact.Of(g), plan.model.tables[g], 1u << best.symbol_bits);
+  std::optional<ContextPlan> Finish() {
+    const uint32_t bits = best_.symbol_bits;
+    plan_.shape.symbol_bits = bits;
+    const ContextCounts exact =
+        row_step_ == 1 && !best_.fine
+            ? Coarser(*grouped_, bits)
+            : CountAll(grid_, MakeMap(best_.groups, bits), best_.groups.groups, bits, arena_);
+    if (plan_.shape.has_escapes()) plan_.escapes = CountEscapes(exact);
+    if (best_.groups.groups == 1) plan_.grid = {1, count_};
+    plan_.model = MakeModel(best_.groups, exact);
+    uint64_t bits16 = 0;
+    for (uint32_t g = 0; g < exact.contexts; ++g)
+      bits16 += CodedBits16(exact.Of(g), plan_.model.tables[g], 1u << bits);
+    ByteWriter model;
+    WriteModel(plan_.model, SignedOrder(bits), model);
+    plan_.stored_model = model.Release();
+    plan_.bytes = FrameBytes(bits, plan_.stored_model.size() + bits16 / 8 / 65536);
+    if (plan_.bytes >= to_beat_) return std::nullopt;
+    plan_.symbols_kept = true;
+    return std::move(plan_);
   }
-  ByteWriter model;
-  WriteModel(plan.model, SignedOrder(best.symbol_bits), model);
-  plan.stored_model = model.Release();
-  plan.bytes = frame_bytes(best.symbol_bits, plan.stored_model.size() + bits16 / 8 / 65536);
-  if (plan.bytes >= to_beat) return std::nullopt;
-  plan.symbols_kept = true;
-  return plan;
+
+  const ByteSpan values_;
+  const uint64_t rows_, count_, to_beat_;
+  const bool is_bytes_, in_rows_;
+  Arena* const arena_;
+  uint8_t* symbols_ = nullptr;
+  Grid grid_{};
+  ContextPlan plan_;
+  uint64_t wanted_ = 0;    // bytes that contexts must save for the frame to beat to_beat_
+  uint64_t row_step_ = 1;  // every row_step_-th row is counted
+  ContextGroups groups_;
+  std::optional<ContextCounts> joint_, grouped_;
+  Candidate best_;
+};
+
+}  // namespace
+
+std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey, uint64_t rows,
+                                       uint64_t columns, uint64_t to_beat,
+                                       ContextScratch& scratch) {
+  KV_ASSERT(rows * columns * 2 == values.size() && rows * columns > 0);
+  return ContextPlanner(values, survey, rows, columns, to_beat, scratch).Plan();
 }
 
 }  // namespace kv

@@ -198,6 +198,62 @@ void Flip(const uint8_t* signs, uint64_t count, uint32_t bit, uint8_t* symbols) 
   }
 }
 
+// Symbols with their signs relative to the prediction, and the tables that code them. The arrays
+// are in the scratch.
+struct PredictedSymbols {
+  ContextGroups groups;
+  ContextCounts grouped;  // exact, by group
+};
+
+// Runs the model over all rows, collects symbols and contexts, and merges contexts into tables.
+PredictedSymbols PredictSymbols(ByteSpan values, const SymbolShape& shape, uint64_t rows,
+                                uint64_t columns, const LikenessPlan* like, LmsModel& lms,
+                                ContextScratch& scratch) {
+  const uint64_t count = rows * columns;
+  scratch.symbols.resize(count);
+  scratch.contexts.resize(count);
+  uint8_t* symbols = scratch.symbols.data();
+  ToSymbols(values.data(), count, shape, symbols);
+  const uint64_t row_step = std::max<uint64_t>(1, count / kSampledOfLms);
+  ContextCounts joint(kLmsContexts, 6, &scratch.arena);
+  for (uint64_t row = 0; row < rows; ++row) {
+    lms.Predict(like == nullptr ? Likeness{} : like->likenesses[row]);
+    uint8_t* here = symbols + row * columns;
+    Flip(lms.signs(), columns, 7, here);
+    std::copy_n(lms.contexts(), columns, scratch.contexts.data() + row * columns);
+    lms.Learn(values.data() + 2 * row * columns);
+    if (row % row_step != 0) continue;
+    for (uint64_t c = 0; c < columns; ++c)
+      ++joint.counts[uint32_t{lms.contexts()[c]} << 6 | here[c] >> 2];
+  }
+  ContextGroups groups =
+      MergeContexts(joint, ContextOrder(), static_cast<uint32_t>(row_step), true);
+  scratch.tables.resize(count);
+  Lookup(groups.group_of.data(), scratch.contexts.data(), count, scratch.tables.data());
+  ContextCounts grouped =
+      CountInTables(symbols, scratch.tables.data(), count, groups.groups, &scratch.arena);
+  return {std::move(groups), std::move(grouped)};
+}
+
+// Sets the symbol width of the smallest frame and returns the frame's estimated bytes.
+uint64_t ChooseLmsWidth(const PredictedSymbols& predicted, uint64_t count, uint64_t escapes,
+                        SymbolShape& shape) {
+  uint64_t least = UINT64_MAX;
+  uint32_t bits = 8;
+  for (uint32_t candidate = shape.form.byte_shift != 0 ? 8 : 6; candidate <= 8; ++candidate) {
+    shape.symbol_bits = candidate;
+    // 80 bytes are for the header and the lane states, and one byte per group for its map.
+    const uint64_t bytes = 80 + predicted.groups.groups +
+                           CostBytes(Coarser(predicted.grouped, candidate), 1) +
+                           RawPlaneBytes(count, shape.raw_bits()) + escapes;
+    if (bytes >= least) continue;
+    least = bytes;
+    bits = candidate;
+  }
+  shape.symbol_bits = bits;
+  return least;
+}
+
 }  // namespace
 
 // Codes in one pass over the rows: the model predicts, the sign of each symbol is taken relative to
@@ -220,50 +276,18 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   const uint32_t pairing = turns_known ? like->rotation.distance
                                        : FindPairing(values, survey.form.bfloat, largest, rows,
                                                      columns, head_dim, arena);
-
-  // Symbols with their signs relative to the prediction, and the context of each.
-  scratch.symbols.resize(count);
-  scratch.contexts.resize(count);
-  uint8_t* symbols = scratch.symbols.data();
-  ToSymbols(values.data(), count, shape, symbols);
-  const uint64_t row_step = std::max<uint64_t>(1, count / kSampledOfLms);
-  ContextCounts joint(kLmsContexts, 6, arena);
   LmsModel lms(rows, columns, pairing, largest, survey.form.bfloat,
                like == nullptr ? nullptr : &like->rotation, steps, arena);
-  for (uint64_t row = 0; row < rows; ++row) {
-    lms.Predict(like == nullptr ? Likeness{} : like->likenesses[row]);
-    uint8_t* here = symbols + row * columns;
-    Flip(lms.signs(), columns, 7, here);
-    std::copy_n(lms.contexts(), columns, scratch.contexts.data() + row * columns);
-    lms.Learn(values.data() + 2 * row * columns);
-    if (row % row_step != 0) continue;
-    for (uint64_t c = 0; c < columns; ++c)
-      ++joint.counts[uint32_t{lms.contexts()[c]} << 6 | here[c] >> 2];
-  }
-  const ContextGroups groups =
-      MergeContexts(joint, ContextOrder(), static_cast<uint32_t>(row_step), true);
-  scratch.tables.resize(count);
-  Lookup(groups.group_of.data(), scratch.contexts.data(), count, scratch.tables.data());
-  const ContextCounts grouped =
-      CountInTables(symbols, scratch.tables.data(), count, groups.groups, arena);
-  // exact: the survey may have seen a sample only
-  if (shape.has_escapes()) escapes = CountLmsEscapes(grouped);
+  const PredictedSymbols predicted =
+      PredictSymbols(values, shape, rows, columns, like, lms, scratch);
+  // Exact now: the survey may have seen a sample only.
+  if (shape.has_escapes()) escapes = CountLmsEscapes(predicted.grouped);
+  if (ChooseLmsWidth(predicted, count, escapes, shape) >= to_beat) return false;
 
-  uint64_t least = UINT64_MAX;
-  uint32_t bits = 8;
-  for (uint32_t candidate = shape.form.byte_shift != 0 ? 8 : 6; candidate <= 8; ++candidate) {
-    shape.symbol_bits = candidate;
-    // 80 bytes stand for the header and the lane states, and one byte per group for its map.
-    const uint64_t bytes = 80 + groups.groups + CostBytes(Coarser(grouped, candidate), 1) +
-                           RawPlaneBytes(count, shape.raw_bits()) + escapes;
-    if (bytes >= least) continue;
-    least = bytes;
-    bits = candidate;
-  }
-  if (least >= to_beat) return false;
-  shape.symbol_bits = bits;
+  uint8_t* symbols = scratch.symbols.data();
+  const uint32_t bits = shape.symbol_bits;
   for (uint64_t i = 0; i < count; ++i) symbols[i] = static_cast<uint8_t>(symbols[i] >> (8 - bits));
-  const ContextModel model = MakeModel(groups, Coarser(grouped, bits));
+  const ContextModel model = MakeModel(predicted.groups, Coarser(predicted.grouped, bits));
   MakeEncoderSymbols(model, scratch.encoder_symbols);
   scratch.words.resize(count + kRansRoom);
   RansGrid grid{rows, columns};

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "lib/core/codec/codec.h"
 #include "lib/core/codec/halves.h"
@@ -170,113 +169,169 @@ std::vector<Neighbour> ReadErrorNeighbours(const ChunkShape& shape, ByteSpan pay
   return neighbours;
 }
 
-void DecodeByReference(CodecId codec, const ChunkShape& shape, ByteSpan payload,
-                       std::span<std::byte> raw, CodecScratch& scratch, const ChunkInputs& inputs,
-                       InnerDecoder inner) {
-  ByteReader reader(payload);
-  const ReferenceHead head = ReadReferenceHead(reader, shape, raw.size());
-  const bool by_neighbours = codec == CodecId::kRefLayers;
-  std::vector<ReferenceRun> near_runs;
-  for (const ReferenceRun& run : head.runs) {
-    if (!run.equal) near_runs.push_back(run);
-  }
-  ErrorsHead errors;
-  if (by_neighbours && !near_runs.empty()) errors = ReadErrorsHead(reader, near_runs.size());
-  const ByteSpan own_chunk = reader.Take(head.own_bytes, "own rows");
-  const uint64_t rows = ReferenceGridRows(shape, raw.size());
-  if (raw.empty()) throw Error(Finding::kBadFrame, "a chunk without rows").At(0);
-  const uint64_t row_bytes = raw.size() / rows;
-  const uint64_t near_rows =
-      std::accumulate(near_runs.begin(), near_runs.end(), uint64_t{0},
-                      [](uint64_t sum, const ReferenceRun& run) { return sum + run.rows; });
-  NearRows near(&scratch.context.arena);
-  near.form = FormOf(HalvesShape(shape));
-  near.columns = row_bytes / Info(shape.dtype).block_bytes;
-  near.factors.resize(near_rows);
-  near.expected.resize(near_rows * near.columns);
-  near.values.resize(near.expected.size());
-  const uint64_t rotation_at = reader.offset();
-  const Rotation rotation = near_rows > 0 ? ReadRotation(reader, near.columns) : Rotation();
-  ExpectedRows expected(near.form, near.columns, rotation);
+namespace {
 
-  if (inputs.references == nullptr && !head.runs.empty()) {
-    throw Error(Finding::kReferenceMissing, "the chunk needs rows of another cache")
-        .Hint("give the cache that it was coded against with --base");
-  }
-  std::vector<uint8_t> is_own(rows, 1);
-  Bytes bytes = scratch.NewPayload();
-  uint64_t at = 0;
-  for (const ReferenceRun& run : head.runs) {
-    std::fill_n(is_own.begin() + run.first_row, run.rows, uint8_t{0});
-    const uint64_t elements = near.columns * Info(shape.dtype).block_elements;
-    if (run.equal) {
-      const std::span<std::byte> rows_here =
-          raw.subspan(run.first_row * row_bytes, run.rows * row_bytes);
-      inputs.references->ReadEqual(run, shape.dtype, elements, rows_here);
-      if (!inputs.content_is_checked) RequireHash(rows_here, run);
-      continue;
+// Decodes one chunk: reads the rows of references, then the near rows, then the own rows, each into
+// its place in the chunk.
+class ReferenceDecoder {
+ public:
+  ReferenceDecoder(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
+                   CodecScratch& scratch, const ChunkInputs& inputs)
+      : shape_(shape),
+        raw_(raw),
+        scratch_(scratch),
+        inputs_(inputs),
+        reader_(payload),
+        head_(ReadReferenceHead(reader_, shape, raw.size())),
+        near_(&scratch.context.arena) {
+    for (const ReferenceRun& run : head_.runs) {
+      if (!run.equal) near_runs_.push_back(run);
     }
-    const DType dtype = inputs.references->Read(run, elements, bytes);
+  }
+
+  void Decode(CodecId codec, InnerDecoder inner) {
+    ErrorsHead errors;
+    const bool by_neighbours = codec == CodecId::kRefLayers;
+    if (by_neighbours && !near_runs_.empty()) errors = ReadErrorsHead(reader_, near_runs_.size());
+    const ByteSpan own_chunk = reader_.Take(head_.own_bytes, "own rows");
+    rows_ = ReferenceGridRows(shape_, raw_.size());
+    if (raw_.empty()) throw Error(Finding::kBadFrame, "a chunk without rows").At(0);
+    row_bytes_ = raw_.size() / rows_;
+    SizeNearRows();
+    ReadReferences();
+    if (near_.rows() > 0 && by_neighbours) {
+      DecodeByNeighbours(shape_, errors, near_runs_, rows_, inputs_, reader_, near_, scratch_);
+    } else if (near_.rows() > 0) {
+      codec == CodecId::kRefCdf      ? DecodeNearDistributions(reader_, near_, scratch_)
+      : codec == CodecId::kRefSparse ? DecodeNearDifferences(reader_, near_, scratch_)
+                                     : DecodeNearRows(reader_, near_, scratch_);
+    }
+    reader_.ExpectEnd("the frame");
+    PlaceNearRows();
+    DecodeOwnRows(own_chunk, inner);
+  }
+
+ private:
+  void SizeNearRows() {
+    uint64_t rows = 0;
+    for (const ReferenceRun& run : near_runs_) rows += run.rows;
+    near_.form = FormOf(HalvesShape(shape_));
+    near_.columns = row_bytes_ / Info(shape_.dtype).block_bytes;
+    near_.factors.resize(rows);
+    near_.expected.resize(rows * near_.columns);
+    near_.values.resize(near_.expected.size());
+  }
+
+  // Copies equal rows from the references, and computes what near rows are expected to be.
+  void ReadReferences() {
+    const uint64_t rotation_at = reader_.offset();
+    const Rotation rotation = near_.rows() > 0 ? ReadRotation(reader_, near_.columns) : Rotation();
+    ExpectedRows expected(near_.form, near_.columns, rotation);
+    if (inputs_.references == nullptr && !head_.runs.empty()) {
+      throw Error(Finding::kReferenceMissing, "the chunk needs rows of another cache")
+          .Hint("give the cache that it was coded against with --base");
+    }
+    is_own_.assign(rows_, 1);
+    Bytes bytes = scratch_.NewPayload();
+    uint64_t at = 0;
+    for (const ReferenceRun& run : head_.runs) {
+      std::fill_n(is_own_.begin() + run.first_row, run.rows, uint8_t{0});
+      if (run.equal) {
+        ReadEqualRun(run);
+        continue;
+      }
+      const DType dtype = ReadNearRun(run, bytes);
+      if (run.turn != 0 && rotation.turns.empty())
+        throw Error(Finding::kBadFrame, "rows are turned by angles that are not there")
+            .At(rotation_at);
+      expected.Make(dtype, bytes, run.turn, near_.expected.data() + at * near_.columns);
+      at += run.rows;
+    }
+    scratch_.Recycle(std::move(bytes));
+  }
+
+  uint64_t RowElements() const { return near_.columns * Info(shape_.dtype).block_elements; }
+
+  void ReadEqualRun(const ReferenceRun& run) {
+    const std::span<std::byte> rows =
+        raw_.subspan(run.first_row * row_bytes_, run.rows * row_bytes_);
+    inputs_.references->ReadEqual(run, shape_.dtype, RowElements(), rows);
+    if (!inputs_.content_is_checked) RequireHash(rows, run);
+  }
+
+  DType ReadNearRun(const ReferenceRun& run, Bytes& bytes) {
+    const DType dtype = inputs_.references->Read(run, RowElements(), bytes);
     RequireHash(bytes, run);
     const DTypeInfo& info = Info(dtype);
     RequireRows(
-        near.columns % info.block_elements == 0 &&
-            bytes.size() == run.rows * (near.columns / info.block_elements * info.block_bytes),
+        near_.columns % info.block_elements == 0 &&
+            bytes.size() == run.rows * (near_.columns / info.block_elements * info.block_bytes),
         run);
-    if (run.turn != 0 && rotation.turns.empty())
-      throw Error(Finding::kBadFrame, "rows are turned by angles that are not there")
-          .At(rotation_at);
-    expected.Make(dtype, bytes, run.turn, near.expected.data() + at * near.columns);
-    at += run.rows;
+    return dtype;
   }
-  scratch.Recycle(std::move(bytes));
-  if (near_rows > 0 && by_neighbours) {
-    DecodeByNeighbours(shape, errors, near_runs, rows, inputs, reader, near, scratch);
-  } else if (near_rows > 0) {
-    codec == CodecId::kRefCdf      ? DecodeNearDistributions(reader, near, scratch)
-    : codec == CodecId::kRefSparse ? DecodeNearDifferences(reader, near, scratch)
-                                   : DecodeNearRows(reader, near, scratch);
-  }
-  reader.ExpectEnd("the frame");
 
-  at = 0;
-  for (const ReferenceRun& run : head.runs) {
-    for (uint64_t row = run.first_row; !run.equal && row < run.first_row + run.rows; ++row, ++at) {
-      is_own[row] = near.factors[at] == kOwnRow ? 1 : 0;
-      if (is_own[row] != 0) continue;
-      const ByteSpan values =
-          std::as_bytes(std::span(near.values).subspan(at * near.columns, near.columns));
-      const std::span<std::byte> to = raw.subspan(row * row_bytes, row_bytes);
-      if (near.form.byte_shift != 0) {
-        NarrowHalves(shape.dtype, values, to);
-      } else {
-        std::copy(values.begin(), values.end(), to.begin());
+  void PlaceNearRows() {
+    uint64_t at = 0;
+    for (const ReferenceRun& run : near_runs_) {
+      for (uint64_t row = run.first_row; row < run.first_row + run.rows; ++row, ++at) {
+        is_own_[row] = near_.factors[at] == kOwnRow ? 1 : 0;
+        if (is_own_[row] != 0) continue;
+        const ByteSpan values =
+            std::as_bytes(std::span(near_.values).subspan(at * near_.columns, near_.columns));
+        const std::span<std::byte> to = raw_.subspan(row * row_bytes_, row_bytes_);
+        if (near_.form.byte_shift != 0) {
+          NarrowHalves(shape_.dtype, values, to);
+        } else {
+          std::copy(values.begin(), values.end(), to.begin());
+        }
       }
     }
   }
-  const auto own = static_cast<uint64_t>(std::count(is_own.begin(), is_own.end(), uint8_t{1}));
-  if ((own == 0) != (head.own_bytes == 0))
-    throw Error(Finding::kBadFrame, "the own rows do not fit the runs").At(0);
-  if (own == 0) return;
-  if (own == rows) return inner(head.own_codec, shape, own_chunk, raw, scratch, inputs);
-  const ChunkShape own_shape = OwnRowsShape(shape, raw.size(), own);
-  // The own rows are usually consecutive, as the tokens that a cache has beyond its reference; they
-  // can then be decoded in place.
-  const auto first = static_cast<uint64_t>(std::ranges::find(is_own, 1) - is_own.begin());
-  if (std::all_of(is_own.begin() + static_cast<ptrdiff_t>(first),
-                  is_own.begin() + static_cast<ptrdiff_t>(std::min(first + own, rows)),
-                  [](uint8_t one) { return one != 0; })) {
-    return inner(head.own_codec, own_shape, own_chunk,
-                 raw.subspan(first * row_bytes, own * row_bytes), scratch, inputs);
+
+  void DecodeOwnRows(ByteSpan own_chunk, InnerDecoder inner) {
+    const auto own = static_cast<uint64_t>(std::count(is_own_.begin(), is_own_.end(), uint8_t{1}));
+    if ((own == 0) != (head_.own_bytes == 0))
+      throw Error(Finding::kBadFrame, "the own rows do not fit the runs").At(0);
+    if (own == 0) return;
+    if (own == rows_) return inner(head_.own_codec, shape_, own_chunk, raw_, scratch_, inputs_);
+    const ChunkShape own_shape = OwnRowsShape(shape_, raw_.size(), own);
+    // The own rows are usually consecutive, as the tokens that a cache has beyond its reference;
+    // they can then be decoded in place.
+    const auto first = static_cast<uint64_t>(std::ranges::find(is_own_, 1) - is_own_.begin());
+    if (std::all_of(is_own_.begin() + static_cast<ptrdiff_t>(first),
+                    is_own_.begin() + static_cast<ptrdiff_t>(std::min(first + own, rows_)),
+                    [](uint8_t one) { return one != 0; })) {
+      return inner(head_.own_codec, own_shape, own_chunk,
+                   raw_.subspan(first * row_bytes_, own * row_bytes_), scratch_, inputs_);
+    }
+    ArenaVector<std::byte> own_rows(own * row_bytes_, &scratch_.context.arena);
+    inner(head_.own_codec, own_shape, own_chunk, own_rows, scratch_, inputs_);
+    const std::byte* from = own_rows.data();
+    for (uint64_t row = 0; row < rows_; ++row) {
+      if (is_own_[row] == 0) continue;
+      std::memcpy(raw_.data() + row * row_bytes_, from, row_bytes_);
+      from += row_bytes_;
+    }
   }
-  ArenaVector<std::byte> own_rows(own * row_bytes, &scratch.context.arena);
-  inner(head.own_codec, own_shape, own_chunk, own_rows, scratch, inputs);
-  const std::byte* from = own_rows.data();
-  for (uint64_t row = 0; row < rows; ++row) {
-    if (is_own[row] == 0) continue;
-    std::memcpy(raw.data() + row * row_bytes, from, row_bytes);
-    from += row_bytes;
-  }
+
+  const ChunkShape& shape_;
+  const std::span<std::byte> raw_;
+  CodecScratch& scratch_;
+  const ChunkInputs& inputs_;
+  ByteReader reader_;
+  const ReferenceHead head_;
+  std::vector<ReferenceRun> near_runs_;
+  NearRows near_;
+  std::vector<uint8_t> is_own_;  // per row of the chunk
+  uint64_t rows_ = 0, row_bytes_ = 0;
+};
+
+}  // namespace
+
+void DecodeByReference(CodecId codec, const ChunkShape& shape, ByteSpan payload,
+                       std::span<std::byte> raw, CodecScratch& scratch, const ChunkInputs& inputs,
+                       InnerDecoder inner) {
+  ReferenceDecoder(shape, payload, raw, scratch, inputs).Decode(codec, inner);
 }
 
 }  // namespace kv
