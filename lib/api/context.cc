@@ -76,8 +76,8 @@ uint64_t kvt_ctx_bytes(const kvt_params* params) {
                               : chosen.pool->threads == 0 ? kv::UsableCpus()
                                                           : static_cast<int>(chosen.pool->threads));
     const auto level = static_cast<kv::Effort>(chosen.level);
-    // One coder for single calls; for batches one coder per thread and the buffer that gathers its
-    // item.
+    // A context needs one coder for single calls; a batch needs one more per thread, with a buffer
+    // in which the pieces of its item are gathered.
     const uint64_t single = kv::FrameCoderBytes(level, raw, threads);
     const uint64_t one = threads == 1 ? 0 : kv::FrameCoderBytes(level, raw, 1);
     uint64_t of_item, batch, sum;

@@ -243,8 +243,7 @@ const Fields<MergeFailure>& FailureTable() {
   return fields;
 }
 
-// Draws the distributions of one figure's parts or choices: how many inputs have less than each
-// value.
+// Draws one curve for each part or choice of a figure: the share of inputs below each value.
 void AddDistributions(const Merged& merged, report::Page& page) {
   constexpr size_t kMostSeries = 8;
   std::map<std::string, report::LineChart> charts;

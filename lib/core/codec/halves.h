@@ -23,7 +23,7 @@ inline ChunkShape HalvesShape(ChunkShape shape) {
   return shape;
 }
 
-// The halves that represent the values in `raw`: the same bytes, or a widened copy of 8-bit floats.
+// The values in `raw` as halves: the same bytes, or a widened copy if they are 8-bit floats.
 class Halves {
  public:
   Halves(DType dtype, ByteSpan raw, Arena* arena);

@@ -387,7 +387,7 @@ void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWr
   WriteModel(model, order, out);
   const uint64_t raw_bytes = (RawBits(counts) + 7) / 8;
   out.U32(static_cast<uint32_t>(raw_bytes));
-  // PackResidualBits writes whole words, so there is room behind the last bit.
+  // PackResidualBits stores whole words, so the buffer ends some bytes after the last bit.
   ArenaVector<std::byte> raw(raw_bytes + 16, &scratch.arena);
   PackResidualBits(symbols, extras, count, raw.data(), 0);
   out.Append(ByteSpan(raw).first(raw_bytes));
