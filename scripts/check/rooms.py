@@ -31,7 +31,7 @@ ROOMS = {
     "lib/core/frame": (1160, 900),
     "lib/core/codec": (10320, 9500),
     "lib/core/transform": (290, 300),
-    "lib/core/weights": (1130, 0),
+    "lib/core/weights": (1140, 0),
     "lib/study/eviction": (5110, 4600),
     "lib/study/quantisation": (3070, 2900),
     "lib/study/attention": (1290, 1300),
