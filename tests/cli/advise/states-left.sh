@@ -1,0 +1,24 @@
+# What advise leaves out is named and kept out of its commands, and its answer says what it takes to follow it.
+state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
+mkdir slots
+for tokens in 100 200 300; do "$KVTOOL" convert -q "$state" --to llama-state --tokens "0:$tokens" -o "slots/turn$tokens"; done
+cp "$state" slots/whole
+# Files that are no state, one of them with a name that 'find' and a shell would take for more than it is.
+head -c 3000 "$state" > 'slots/cut [1]* "x"'; : > slots/empty; echo notes > slots/notes.txt
+# A hard link is the same file: it is no second state, and takes no room.
+ln slots/whole slots/again
+"$KVTOOL" advise slots > few.txt
+sed -n '1p;/^left out/p' few.txt | sed 's/([^()]*\(data\|position\|token\)[^()]*)/(why)/'
+# The commands of a few states name each. Archives or a store come first, the proof second, and only then may the originals go.
+sed -n '/^answer/,$p' few.txt | sed 's/ about .*, which/ about SIZE, which/; s/first; [0-9.]* [KMGTP]iB free/first; ROOM free/'
+# Speeds are those of the codec alone, in the unit of all other speeds.
+sed -n '/codec alone, 1 thread/p' few.txt | grep -o 'codec.*'
+grep -c '^fast .* MiB/s .* MiB/s ' few.txt
+# Of many states 'find' names those that are none, and takes all others.
+for n in 1 2 3 4 5 6 7 8; do cp slots/turn100 "slots/copy$n"; done
+command=$("$KVTOOL" advise slots --json -q | jq -r '.results[0].recommendation.command')
+echo "$command" | grep -o "! -path [^!]*" | sed 's/ -exec.*//; s/ *$//'
+eval "${command//kvtool store/\"$KVTOOL\" store}" 2> /dev/null; echo "exit $?"
+"$KVTOOL" store list slots.store --csv - | tail -n +2 | cut -d, -f2 | sort
+# Every one of them is named with --json, too.
+"$KVTOOL" advise slots --json -q | jq -c '.results[0].left_out[].name'
