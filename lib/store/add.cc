@@ -119,7 +119,7 @@ class Store::Adder {
     state.guide = guide.id;
     if (guide.extent != nullptr) TakePrefix(guide);
     try {
-      number_ = state.id = store_.NewNumber();
+      number_ = state.id = store_.NewNumber(options_.after);
       StoreRest();
       Commit();
     } catch (Error& error) {
@@ -157,10 +157,7 @@ class Store::Adder {
 
   // Returns true if the newest state of this name is the same and can be restored.
   bool IsStored() {
-    std::optional<StateRow> newest;
-    for (StateRow& row : store_.States()) {
-      if (row.name == options_.name) newest = std::move(row);
-    }
+    const std::optional<StateRow> newest = store_.index_->Newest(options_.name);
     newest_ = newest ? newest->id : 0;
     const StateRecord& state = report_.state;
     if (!newest || newest->source_hash != state.source_hash ||

@@ -178,6 +178,14 @@ std::vector<StateRow> Index::States() {
   return states;
 }
 
+std::optional<StateRow> Index::Newest(std::string_view name) {
+  Statement row(
+      database_,
+      fmt::format("SELECT {} FROM states WHERE name = ? ORDER BY state DESC LIMIT 1", kColumns));
+  if (!row.Bind(1, name).Step()) return std::nullopt;
+  return ReadRow(row);
+}
+
 std::vector<StateRow> Index::Candidates(const ObjectId& guide, std::string_view name,
                                         uint64_t most) {
   Statement rows(database_,

@@ -66,6 +66,9 @@ class Index {
   std::optional<Place> Find(const ObjectId& id);
 
   std::vector<StateRow> States();  // by number
+  // Returns the newest state of a name and reads no other row, so that adding a state costs the same
+  // however many there are.
+  std::optional<StateRow> Newest(std::string_view name);
   // Returns states whose rows may begin like those of `guide`: those of the same name first, then
   // the newest.
   std::vector<StateRow> Candidates(const ObjectId& guide, std::string_view name, uint64_t most);

@@ -178,7 +178,8 @@ std::map<uint64_t, uint64_t> Store::FilesIn(const Folder& folder,
   return files;
 }
 
-uint64_t Store::NewNumber() {
+uint64_t Store::NewNumber(uint64_t after) {
+  if (after != 0) return index_->NextNumber(after + 1);
   uint64_t least = 1;
   for (const auto& [folder, name] :
        {std::pair(&packs(), &PackName), std::pair(&states(), &RecordName)}) {

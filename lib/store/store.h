@@ -49,6 +49,8 @@ struct AddOptions {
   uint64_t block_tokens = 0;  // 0: suited to the level
   bool check = true;          // decodes each new object, and all of a state that already exists
   Progress* progress = nullptr;
+  // A state that this run has added: the files were listed then, and later numbers are above it.
+  uint64_t after = 0;
 };
 
 struct AddReport {
@@ -185,7 +187,7 @@ class Store {
                                               std::string (*name)(uint64_t number));
   std::map<uint64_t, uint64_t> PackFiles() const { return FilesIn(packs(), PackName); }
   std::map<uint64_t, uint64_t> RecordFiles() const { return FilesIn(states(), RecordName); }
-  uint64_t NewNumber();
+  uint64_t NewNumber(uint64_t after = 0);
   std::shared_ptr<const FileSource> Pack(uint64_t pack);
   // Decodes an object and checks that its id is the requested one.
   void LoadObject(const ObjectId& id, uint64_t bytes, CodecScratch& scratch, Bytes& raw);

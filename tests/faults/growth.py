@@ -7,6 +7,7 @@ the input may cost about four times as many, where a quadratic command needs six
 """
 import os
 import pathlib
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -34,15 +35,42 @@ def list_one_stem(folder, count):
     return ["inspect", "--files-from", "list", "--keep-going", "-qq"]
 
 
+def run_counted(folder, command, status):
+    env = plain_environment()
+    env.update(LD_PRELOAD=INJECT, FAULT_COUNTS=str(folder / "counts"))
+    done = subprocess.run([KVTOOL, *command], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True)
+    assert done.returncode == status, (done.returncode, done.stderr[-500:])
+    return int(dict(line.split() for line in (folder / "counts").read_text().splitlines())["malloc"])
+
+
 def count_allocations(make, count):
     with tempfile.TemporaryDirectory(prefix="kvtool-growth-") as place:
         folder = pathlib.Path(place)
-        command = make(folder, count)
-        env = plain_environment()
-        env.update(LD_PRELOAD=INJECT, FAULT_COUNTS=str(folder / "counts"))
-        done = subprocess.run([KVTOOL, *command], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True)
-        assert done.returncode == 4, (done.returncode, done.stderr[-500:])  # none of the names can be opened
-        return int(dict(line.split() for line in (folder / "counts").read_text().splitlines())["malloc"])
+        return run_counted(folder, make(folder, count), 4)  # none of the names can be opened
+
+
+def count_added_state(states):
+    """Allocations that one more state takes in a store that has so many: those of eight less those of two, of six.
+
+    Names are so long that each takes an allocation, whoever reads them.
+    """
+    with tempfile.TemporaryDirectory(prefix="kvtool-growth-") as place:
+        folder = pathlib.Path(place)
+        names = [f"f{i}" for i in range(11)]
+        for name in names:
+            (folder / name).write_text(name * 100)
+        add = ["store", "add", "store", "--from", "opaque", "-qq"]
+        run_counted(folder, [*add, names[0]], 0)
+        with sqlite3.connect(folder / "store/index.sqlite") as index:
+            columns = [row[1] for row in index.execute("PRAGMA table_info(states)")][2:]
+            for number in range(2, states + 2):
+                index.execute(f"INSERT INTO states SELECT ?, ?, {', '.join(columns)} FROM states WHERE state = 1",
+                              (number, f"a state of a long name {number}"))
+                (folder / f"store/states/a file of a long name {number}").touch()
+            index.execute("UPDATE numbers SET next = ?", (states + 2,))
+        index.close()
+        few = run_counted(folder, [*add, *names[1:3]], 0)
+        return (run_counted(folder, [*add, *names[3:]], 0) - few) / 6
 
 
 def main():
@@ -52,6 +80,10 @@ def main():
         print(f"{make.__name__}: {some} allocations for 200, {many} for 800: {growth:.1f} times as many")
         if growth > 6:
             sys.exit(f"{make.__name__}: four times the input costs {growth:.1f} times the work")
+    few, many = count_added_state(10), count_added_state(3000)
+    print(f"a state added: {few:.0f} allocations in a store of 10, {many:.0f} in one of 3000")
+    if many > 1.5 * few:
+        sys.exit(f"store add: in a store of 3000 states one more costs {many / few:.1f} times as much as in one of 10")
 
 
 if __name__ == "__main__":

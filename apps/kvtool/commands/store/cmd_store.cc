@@ -285,6 +285,7 @@ class StoreAdd : public StoreCommand {
         add.added_us = NowMicroseconds(context.global);
         const StoreAdded added = AddToStore(snapshot_.Open(input), options, add, pool, context);
         totals.Count(added);
+        if (!added.report.was_there) add.after = added.report.state.id;
         all.push_back(StoreAddedFields().Object(added));
       } catch (Error& error) {
         if (error.code() == ErrorCode::kUsage) throw;
