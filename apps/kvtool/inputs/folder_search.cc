@@ -74,8 +74,10 @@ class Searcher {
 
   void Search(const fs::path& folder, const std::string& name) {
     if (IsStoreFolder(folder)) return search_.left_out.push_back(folder.string());
-    const std::vector<fs::path> children = ChildrenOf(folder);
-    if (!TakesWhole(folder, children, name)) SearchBelow(children, name);
+    const std::optional<std::vector<fs::path>> children = ListChildren(folder);
+    // An input that cannot be read fails by itself.
+    if (!children) return Add(folder, name, true, {"", false, Finding::kOpenFailed});
+    if (!TakesWhole(folder, *children, name)) SearchBelow(*children, name);
   }
 
   void SearchBelow(const std::vector<fs::path>& children, const std::string& name) {
@@ -152,8 +154,8 @@ class Searcher {
   // Returns true if a folder stands for the archives in it, because none is itself an archive.
   bool takes_archives_alone() const { return takes_archives_alone_; }
 
-  // Lists what is not hidden, sorted.
-  std::vector<fs::path> ChildrenOf(const fs::path& folder) {
+  // Lists what is not hidden, sorted; nothing if the folder cannot be read.
+  std::optional<std::vector<fs::path>> ListChildren(const fs::path& folder) {
     std::vector<fs::path> children;
     std::error_code failed;
     for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
@@ -164,10 +166,7 @@ class Searcher {
           .File(folder.string())
           .Hint("-r searches a folder of any size");
     }
-    if (failed) {
-      throw Error(Finding::kOpenFailed, "cannot be read: {}", failed.message())
-          .File(folder.string());
-    }
+    if (failed) return std::nullopt;
     std::sort(children.begin(), children.end());
     return children;
   }
@@ -309,8 +308,9 @@ GivenFolder SearchGivenFolder(const FolderRules& rules, const std::string& folde
         .Hint("'kvtool store list FOLDER' shows them, 'kvtool store get' gives one back");
   }
   Searcher searcher(rules, false, given.found);
-  const std::vector<fs::path> children = searcher.ChildrenOf(folder);
-  if (searcher.TakesWhole(folder, children, name)) {
+  const std::optional<std::vector<fs::path>> children = searcher.ListChildren(folder);
+  if (!children) return given;
+  if (searcher.TakesWhole(folder, *children, name)) {
     if (given.found.entries.empty()) given.found = {};
     return given;
   }
@@ -319,7 +319,7 @@ GivenFolder SearchGivenFolder(const FolderRules& rules, const std::string& folde
   } catch (const Error&) {
     return given;  // a recording that has not finished, which the command refuses
   }
-  searcher.SearchBelow(children, name);
+  searcher.SearchBelow(*children, name);
   given.is_one = given.found.entries.empty() || searcher.HoldsPages();
   if (given.is_one || searcher.takes_archives_alone() || searcher.HoldsCachesAlone()) return given;
   const FirstLook whole = LookAt(folder, reading);

@@ -151,8 +151,13 @@ void TakeTrace(const std::optional<RecordedRun>& run, std::string& trace) {
   if (run && trace.empty()) trace = run->trace;
 }
 
+// How the names of traces end that are one file.
+constexpr std::string_view kTraceEndings[] = {".trace.safetensors", ".trace.npz", ".trace.pt"};
+
 bool IsOfTrace(const fs::path& path) {
   const std::string file = path.filename().string();
+  if (std::ranges::any_of(kTraceEndings, [&](auto ending) { return file.ends_with(ending); }))
+    return true;
   const size_t end = file.ends_with("-tokens.npy") ? file.size() - 11 : file.rfind("-L");
   return file.ends_with(".npy") && end != file.npos &&
          IsTraceStem(path.parent_path(), file.substr(0, end));
@@ -166,7 +171,7 @@ std::string TraceBeside(const std::string& snapshot) {
     if (IsTraceStem(folder, name.substr(0, end))) return (folder / name.substr(0, end)).string();
   }
   for (fs::path stem = fs::path(name); !stem.empty(); stem = stem.stem()) {
-    for (const std::string_view extension : {".trace.safetensors", ".trace.npz", ".trace.pt"}) {
+    for (const std::string_view extension : kTraceEndings) {
       const fs::path file = folder / (stem.string() + std::string(extension));
       if (fs::is_regular_file(fs::symlink_status(file, failed))) return file.string();
     }

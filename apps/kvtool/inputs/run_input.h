@@ -24,7 +24,8 @@ void TakeRope(const std::optional<RecordedRun>& run, const SnapshotOptions& opti
               RopeOptions& rope);
 // The run's trace, where no flag names one and the run has one.
 void TakeTrace(const std::optional<RecordedRun>& run, std::string& trace);
-// Returns true if an array belongs to a trace DIR/STEM-L0-Q.npy, whose arrays look like caches.
+// Returns true if an array belongs to a trace DIR/STEM-L0-Q.npy, whose arrays look like caches, or
+// a file is named as a trace is, DIR/STEM.trace.npz, which may hold K and V, too.
 bool IsOfTrace(const std::filesystem::path& file);
 // The trace that lies beside a snapshot DIR/STEM.*: DIR/STEM of its arrays (DIR/STEM-L0-Q.npy ...),
 // or the file DIR/STEM.trace.safetensors (.npz, .pt). Empty if there is none.
