@@ -274,21 +274,29 @@ std::string TopicHelp(const ShelfEntry& shelf) {
          Wrap("'kvtool COMMAND -h' shows examples and the first options, '--help' all of them.\n");
 }
 
+// Returns true if the text has the word at the beginning of one of its own, or `anywhere`.
+bool Mentions(std::string_view text, std::string_view word, bool anywhere) {
+  const auto is_same = [](char a, char b) { return std::tolower(a) == std::tolower(b); };
+  for (std::string_view rest = text;;) {
+    const auto found = std::ranges::search(rest, word, is_same);
+    if (found.empty()) return false;
+    const auto at = static_cast<size_t>(&*found.begin() - text.data());
+    if (anywhere || at == 0 || std::isalnum(static_cast<unsigned char>(text[at - 1])) == 0)
+      return true;
+    rest = text.substr(at + 1);
+  }
+}
+
 // Commands and options whose texts have a word that is no command: 'kvtool help nats'.
-std::string MentionsOf(std::string_view topic) {
+std::string MentionsOf(std::string_view topic, bool anywhere) {
   const std::string word(topic);
-  const auto has = [&](std::string_view text) {
-    const auto is_same = [](char a, char b) { return std::tolower(a) == std::tolower(b); };
-    const auto found = std::ranges::search(text, word, is_same);
-    return !found.empty() &&
-           (found.begin() == text.begin() || found.begin()[-1] == ' ' || found.begin()[-1] == '(');
-  };
+  const auto has = [&](std::string_view text) { return Mentions(text, word, anywhere); };
   std::string text;
   for (const CommandDescription& command : DescribeCommands()) {
     std::string options;
     for (const OptionDescription& option : command.line.options) {
       const bool has_word = std::ranges::count(option.words, word) != 0;
-      if (has_word || has(option.text))
+      if (has_word || has(option.text) || has(NamesOf(option)))
         AddEntry(NamesOf(option), option.text, HelpWidth(), options);
     }
     if (options.empty() && !has(command.entry->summary)) continue;
@@ -444,7 +452,9 @@ std::string HelpOn(int count, char* const* words) {
   }
   const GivenCommand given = TakeCommand(count, words);
   if (given.entry == nullptr) {
-    std::string mentions = MentionsOf(topic);
+    std::string mentions = MentionsOf(topic, false);
+    constexpr size_t kLeastLetters = 4;  // of what may stand within a word
+    if (mentions.empty() && topic.size() >= kLeastLetters) mentions = MentionsOf(topic, true);
     if (mentions.empty()) throw UnknownCommand(topic);
     return mentions;
   }
