@@ -174,7 +174,9 @@ void RequireNewOutputs(const CommandFiles& files, const CommandLine& line, size_
         !DescriptorNamed(output.path) && std::filesystem::is_regular_file(output.path, ignored);
     // Names of pictures are known once these are drawn; they are checked before any is written.
     const bool is_known = output.flag.starts_with('-') && output.flag != "--svg-out";
-    if (is_file && is_known) existing.push_back(Printable(output.path));
+    // An archive that is to be made anew is looked at by its command.
+    const bool is_updated = output.flag == "-o" && line.Given("--update");
+    if (is_file && is_known && !is_updated) existing.push_back(Printable(output.path));
   }
   if (existing.empty()) return;
   const std::string first = existing.front();

@@ -338,7 +338,7 @@ class EachRun {
           outcome.is_known = true;
         }
       }
-      if (!outcome.is_known) outcome.status = RunAlone(entry, console);
+      if (!outcome.is_known) outcome.status = RunAlone(entry, console, outcome.is_known);
       if (!outcome.is_known) RequireContent(entry, outcome.captured.document);
     } catch (const Error& error) {
       if (error.finding() == Finding::kCancelled) throw;
@@ -358,14 +358,15 @@ class EachRun {
     return outcome;
   }
 
-  ExitStatus RunAlone(const CorpusEntry& entry, Console& console) const {
+  ExitStatus RunAlone(const CorpusEntry& entry, Console& console, bool& is_done) const {
     Context context{console, global_};
     const std::unique_ptr<EachCommand> one = command_.Copy();
     one->Take(entry);
     one->report().collects = true;
     if (results_ && results_->continues()) one->Continue();
     one->TakeRuns();
-    return one->Run(context);
+    is_done = one->IsDone();
+    return is_done ? kDone : one->Run(context);
   }
 
   // The input's hash, and the key that it gives the result. A manifest is believed where the size
@@ -557,6 +558,10 @@ ExitStatus RunEach(std::string_view name, EachCommand& command,
   command.inputs().Files(files);
   command.Files(files);
   files.Check();
+  if (command.IsDone()) {
+    context.console.Say(Printable(entries.front().path) + ": its result is there and newer");
+    return kDone;
+  }
   try {
     return command.Run(context);
   } catch (Error& error) {

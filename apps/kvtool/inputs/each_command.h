@@ -38,6 +38,8 @@ class EachCommand : public Command {
   // The run goes on where another ended: of an input without a result the output may be there, and
   // may be written again.
   virtual void Continue() {}
+  // True if the result of this input is there already and need not be made anew.
+  virtual bool IsDone() const { return false; }
   // What else a file of a folder is read with, as flags say.
   virtual OpenOptions Reading() const { return {}; }
   // Whether this run makes one thing of all its inputs, which it then runs over by itself.

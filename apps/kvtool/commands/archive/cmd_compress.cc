@@ -245,6 +245,20 @@ void RefuseZstdOption(const std::string& word) {
     RefuseZstdLevel(-*level, word);
 }
 
+// Returns when a file, or the newest file below a folder, was written; nothing if it is not there.
+std::optional<std::filesystem::file_time_type> LastWrite(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  fs::file_time_type newest = fs::last_write_time(path, failed);
+  if (failed) return std::nullopt;
+  for (fs::recursive_directory_iterator entry(path, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    std::error_code gone;
+    newest = std::max(newest, entry->last_write_time(gone));
+  }
+  return newest;
+}
+
 class Compress : public EachOf<Compress> {
  public:
   void Declare(CommandLine& line) override {
@@ -268,12 +282,17 @@ class Compress : public EachOf<Compress> {
     line.AddFlag(
         "--no-solid", no_solid_,
         "Code each small file of a folder apart: it takes more, and damage costs fewer files");
+    line.AddFlag("--update", update_,
+                 "Leave out an input whose archive is newer than it, and replace an older archive: "
+                 "for folders that grow");
     snapshot_.Declare(line);
     report_.Declare(line);
   }
 
   EachCommand* AsEach() override {
     for (const std::string& word : inputs_.given) RefuseZstdOption(word);
+    if (update_ && inputs_.counts())
+      throw Error(Finding::kUsage, "--update: --results knows by itself what has been done");
     return this;
   }
 
@@ -283,6 +302,24 @@ class Compress : public EachOf<Compress> {
   }
   bool HasOutputDir() const override { return true; }
   void Continue() override { output_.one.force = true; }
+  // As 'cp --update' has it, except that equal times say nothing: writes may follow one another
+  // fast.
+  bool IsDone() const override {
+    std::error_code failed;
+    if (!update_ || input_ == "-") return false;
+    const std::string path = output_.PathFor(input_, name_, ArchiveName);
+    if (!std::filesystem::is_regular_file(path, failed)) return false;
+    const auto made = LastWrite(path);
+    const auto written = LastWrite(input_);
+    return made && written && *written < *made;
+  }
+  // Without -f nothing but an archive is replaced.
+  bool MayReplace(const std::string& path) const {
+    std::error_code failed;
+    if (output_.one.force || !update_) return output_.one.force;
+    return std::filesystem::is_regular_file(path, failed) &&
+           kvz::HasMagic(FileSource::Open(path)->bytes());
+  }
   OpenOptions Reading() const override { return snapshot_.WithLimit(); }
 
   void PlaceResults(const CommandInputs& inputs) override { output_.Place(inputs); }
@@ -349,7 +386,7 @@ class Compress : public EachOf<Compress> {
     WriteSummary summary;
     const Snapshot* described = snapshot ? &*snapshot : nullptr;
     output_.MakeFolder(path);
-    AtomicFile file(path, RulesLike(output_.one.force, input));
+    AtomicFile file(path, RulesLike(MayReplace(path), input));
     try {
       summary = WriteArchive(source, described, write, pool, file);
     } catch (const Error&) {
@@ -430,7 +467,7 @@ class Compress : public EachOf<Compress> {
   ArchiveOutput output_;
   std::string level_ = "default";
   uint32_t joined_layers_ = kJoinedLayers;
-  bool no_check_ = false, no_solid_ = false;
+  bool no_check_ = false, no_solid_ = false, update_ = false;
 };
 
 }  // namespace
