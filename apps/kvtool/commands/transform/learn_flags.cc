@@ -33,6 +33,25 @@ void AppendRows(const transform::CacheRows& from, transform::CacheRows& to) {
   to.values.insert(to.values.end(), from.values.begin(), from.values.end());
 }
 
+// Takes layers, heads and RoPE of the first input, which all others must have.
+void TakeShape(const Snapshot& snapshot, const std::string& rope, Transform& transform) {
+  const LayerKv& first = snapshot.layers.front();
+  const auto layers = static_cast<uint32_t>(snapshot.layers.size());
+  TransformSide k{first.k.heads, first.k.head_dim, {}, {}, {}};
+  TransformSide v{first.v->heads, first.v->head_dim, {}, {}, {}};
+  const bool fits =
+      transform.layers == 0 ||
+      (transform.layers == layers && transform.k.heads == k.heads && transform.k.dim == k.dim &&
+       transform.v.heads == v.heads && transform.v.dim == v.dim && transform.rope == rope);
+  if (!fits) {
+    throw Error(Finding::kInconsistent, "other layers, heads or RoPE than the inputs before");
+  }
+  transform.layers = layers;
+  transform.rope = rope;
+  transform.k = std::move(k);
+  transform.v = std::move(v);
+}
+
 class Lessons {
  public:
   Lessons(const LearnFlags& flags, size_t inputs)
@@ -42,24 +61,11 @@ class Lessons {
 
   void Add(const Snapshot& snapshot, const std::optional<ModelRope>& rope, Transform& transform) {
     transform::RequireRows(snapshot);
-    const LayerKv& first = snapshot.layers.front();
+    const KvTensor& k = snapshot.layers.front().k;
     const auto layers = static_cast<uint32_t>(snapshot.layers.size());
     const bool turns = snapshot.key_rotation != KeyRotation::kUnrotated;
-    const std::string words = turns && rope ? RopeText(*rope, layers, first.k.head_dim) : "";
-    TransformSide k{first.k.heads, first.k.head_dim, {}, {}, {}};
-    TransformSide v{first.v->heads, first.v->head_dim, {}, {}, {}};
-    const bool fits =
-        transform.layers == 0 ||
-        (transform.layers == layers && transform.k.heads == k.heads && transform.k.dim == k.dim &&
-         transform.v.heads == v.heads && transform.v.dim == v.dim && transform.rope == words);
-    if (!fits) {
-      throw Error(Finding::kInconsistent, "other layers, heads or RoPE than the inputs before");
-    }
-    transform.layers = layers;
-    transform.rope = words;
-    transform.k = k;
-    transform.v = v;
-    const TokenRange middle = transform::MiddleRange(first.k.tokens(), flags_.sinks, flags_.window);
+    TakeShape(snapshot, turns && rope ? RopeText(*rope, layers, k.head_dim) : "", transform);
+    const TokenRange middle = transform::MiddleRange(k.tokens(), flags_.sinks, flags_.window);
     for (Lesson* lesson : {&k_, &v_}) {
       transform::CacheRows rows =
           transform::RowsOf(snapshot, lesson == &k_, rope ? &*rope : nullptr, middle);
@@ -91,6 +97,26 @@ class Lessons {
   size_t held_inputs_, inputs_, taken_ = 0;
   Lesson k_, v_;
 };
+
+// Warns of lessons that teach little; throws kUsage if they teach nothing.
+void RequireEnough(const Lesson& k, const LearnFlags& flags, const std::vector<std::string>& inputs,
+                   Console& console) {
+  if (inputs.size() == 1) {
+    console.Warn(inputs.front(),
+                 "one cache alone: its last rows judge what the others taught, and they are of the "
+                 "same text");
+  }
+  const transform::CacheRows& rows = k.learn;
+  if (rows.tokens < kRowsOfFeature * rows.features) {
+    console.Warn(inputs.front(),
+                 fmt::format("{} rows of {} features: with fewer than {} rows a feature the basis "
+                             "fits its own rows better than others",
+                             rows.tokens, rows.features, kRowsOfFeature));
+  }
+  if (k.held_out.tokens != 0 && rows.tokens != 0) return;
+  throw Error(Finding::kUsage, "--keep-first {}, --keep-last {}: they leave no token to learn from",
+              flags.sinks, flags.window);
+}
 
 uint32_t LayersOfGroup(const std::string& grouping, uint32_t layers) {
   if (grouping == "all") return layers;
@@ -144,24 +170,8 @@ Transform LearnFlags::Learn(const std::vector<std::string>& inputs,
       throw error.File(input);
     }
   }
-  if (inputs.size() == 1) {
-    context.console.Warn(inputs.front(),
-                         "one cache alone: its last rows judge what the others taught, and they "
-                         "are of the same text");
-  }
-  const transform::CacheRows& rows = lessons.k().learn;
-  transform.rows = rows.tokens;
-  if (rows.tokens < kRowsOfFeature * rows.features) {
-    context.console.Warn(
-        inputs.front(), fmt::format("{} rows of {} features: with fewer than {} rows a feature the "
-                                    "basis fits its own rows better than others",
-                                    rows.tokens, rows.features, kRowsOfFeature));
-  }
-  if (lessons.k().held_out.tokens == 0 || rows.tokens == 0) {
-    throw Error(Finding::kUsage,
-                "--keep-first {}, --keep-last {}: they leave no token to learn from", sinks,
-                window);
-  }
+  RequireEnough(lessons.k(), *this, inputs, context.console);
+  transform.rows = lessons.k().learn.tokens;
   transform::LearnOptions how{rank,
                               LayersOfGroup(grouping, transform.layers),
                               transform.is_bfloat,
