@@ -141,20 +141,26 @@ bool Passed(const Document& json, const Baseline& baseline) {
                                 [](const auto& entry) { return entry.second.failed; });
 }
 
+// Returns true if the rule is about a figure of an engine's run, which no replay has.
+bool IsBeyondReplay(const Engine& engine, const DeltaRule& rule, const CaseResult& result) {
+  return result.origin != Origin::kLogs && !rule.is_asked &&
+         engine.FindMetric(rule.metric)->needs == Needs::kEngine;
+}
+
 // Returns one outcome per rule whose figure the older run has for this case. A figure that is no
 // longer measured fails.
 std::vector<RuleOutcome> CompareWithBaseline(const BaselineCase& older,
                                              const std::vector<DeltaRule>& rules,
-                                             const Measurements& measured) {
+                                             const Engine& engine, const CaseResult& result) {
   std::vector<RuleOutcome> outcomes;
   for (const DeltaRule& rule : rules) {
     const auto found = older.figures.find(rule.metric);
-    if (found == older.figures.end()) continue;
+    if (found == older.figures.end() || IsBeyondReplay(engine, rule, result)) continue;
     const double value = found->second;
     const auto compare = [&](Op op, double change) {
       RuleOutcome outcome = Evaluate({std::string(rule.metric), op,
                                       value + change * std::abs(value), false, false, rule.is_flag},
-                                     measured);
+                                     result.measured);
       outcome.baseline = value;
       if (!outcome.value) {
         outcome.status = Status::kFail;
@@ -259,7 +265,7 @@ void AddRulesOf(const Baseline& baseline, const std::vector<DeltaRule>& rules,
   const bool lenient = options.lenient_baseline;
   const auto older = baseline.cases.find(result.spec.name);
   if (older == baseline.cases.end()) return;
-  std::vector<RuleOutcome> deltas = CompareWithBaseline(older->second, rules, result.measured);
+  std::vector<RuleOutcome> deltas = CompareWithBaseline(older->second, rules, *gate.engine, result);
   // Logs of engines without a suite know nothing of its names.
   const bool is_plain = result.origin == Origin::kLogs && !result.logs;
   for (RuleOutcome& rule : deltas) {

@@ -69,11 +69,11 @@ void PrintFailures(Console& console, const CaseResult& item) {
 }
 
 // A figure of the table. Those of replays are always shown, unless every case is an engine's log
-// without a verdict of its own; the others where such a log has them.
+// without a verdict of its own; the others where such a log, or that of a suite, has them.
 struct FigureColumn {
   std::string_view title, metric, unit;
   double scale = 1;
-  bool of_replays = false;
+  bool of_replays = false, of_suites = false;
   std::string_view otherwise = {};  // a figure that stands in for one that is not known
 };
 
@@ -81,10 +81,10 @@ constexpr double kMebibytes = 1.0 / (1 << 20);
 constexpr FigureColumn kColumns[] = {
     {"whole model", "whole_model_ratio", "x", 1, true},
     // Engine reports may give the mean alone.
-    {"measured", "measured_ratio", "x", 1, true, "measured_ratio_mean"},
+    {"measured", "measured_ratio", "x", 1, true, false, "measured_ratio_mean"},
     {"attention error", "attention_error.mean", "%", 100, true},
     {"prompt", "prompt_tokens_per_second", " tokens/s"},
-    {"generation", "decode_gate_tps", " tokens/s"},
+    {"generation", "decode_gate_tps", " tokens/s", 1, false, true},
     {"K and V", "resident_bytes.peak", " MiB", kMebibytes},
     {"mean KL", "loss.mean_kl", ""},
     {"same top", "loss.same_top", "%", 100},
@@ -97,7 +97,8 @@ bool IsShown(const FigureColumn& column, const std::vector<CaseResult>& cases) {
   if (column.of_replays)
     return cases.empty() || !std::all_of(cases.begin(), cases.end(), IsPlainLog);
   return std::any_of(cases.begin(), cases.end(), [&](const CaseResult& item) {
-    return IsPlainLog(item) && item.measured.Value(column.metric);
+    const bool has_it = IsPlainLog(item) || (column.of_suites && item.logs);
+    return has_it && item.measured.Value(column.metric);
   });
 }
 
