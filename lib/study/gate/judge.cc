@@ -374,6 +374,7 @@ void AddDoubts(const JudgeOptions& options, const Baseline& baseline, GateResult
         options.version));
   }
   std::vector<std::string> unknown;
+  std::map<std::string, std::vector<std::string>> differing;  // cases by their settings
   bool replays = false;
   for (const CaseResult& item : gate.cases) {
     if (item.origin == Origin::kNone) continue;
@@ -382,9 +383,15 @@ void AddDoubts(const JudgeOptions& options, const Baseline& baseline, GateResult
     if (older == baseline.cases.end()) {
       unknown.push_back(Escaped(item.spec.name));
     } else if (const std::string other = OtherSettings(older->second, item); !other.empty()) {
-      gate.warnings.push_back(fmt::format("{}case '{}' ran with other settings: {}", name,
-                                          Escaped(item.spec.name), other));
+      differing[other].push_back(Escaped(item.spec.name));
     }
+  }
+  for (const auto& [settings, names] : differing) {
+    gate.warnings.push_back(
+        name +
+        (names.size() == 1 ? fmt::format("case '{}'", names[0])
+                           : fmt::format("{} cases, '{}' the first,", names.size(), names[0])) +
+        " ran with other settings: " + settings);
   }
   if (!baseline.is_ours && replays) {
     gate.warnings.push_back(name +

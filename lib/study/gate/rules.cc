@@ -85,6 +85,7 @@ constexpr MetricInfo kMetrics[] = {
     {"prompt_tokens_per_second", kTrue, kEngine, kHigher, kNumber,
      "tokens/s of reading prompts: all of a log's together, or the slowest test of a bench"},
     {"load_us", kTrue, kEngine, kLower, kNumber, "time in which the engine loaded its model"},
+    {"model_bytes", kTrue, kEngine, kNeither, kCount, "size of the model, as a bench says it"},
     {"loss.mean_kl", kTrue, kEngine, kLower, kNumber,
      "nats of the next token lost against a base run of the engine, mean over tokens"},
     {"loss.p999_kl", kTrue, kEngine, kLower, kNumber, "the same, 99.9th percentile of tokens"},

@@ -26,11 +26,15 @@ constexpr size_t kLongestValue = 60;
 // Two runs count as equal within this many standard deviations of a test's repetitions.
 constexpr double kDeviations = 2;
 
-// Fields that describe the result, the machine or the build rather than the setup of a test.
-constexpr std::string_view kNoSettings[] = {
-    "build_commit", "build_number",   "cpu_info",   "gpu_info",  "model_type", "model_size",
-    "test_time",    "model_n_params", "n_prompt",   "n_gen",     "avg_ns",     "stddev_ns",
-    "avg_ts",       "stddev_ts",      "samples_ns", "samples_ts"};
+// Fields that are neither settings of a test nor describe the machine or the model.
+constexpr std::string_view kNoSettings[] = {"build_commit", "build_number", "test_time", "n_prompt",
+                                            "n_gen",        "avg_ns",       "stddev_ns", "avg_ts",
+                                            "stddev_ts",    "samples_ns",   "samples_ts"};
+// Settings that are not part of a case's name. Types and sizes are named in their own way. A test
+// on another machine or of another model is compared with the older one, with a warning.
+constexpr std::string_view kNotInNames[] = {"type_k",     "type_v",     "n_prompt",
+                                            "n_gen",      "cpu_info",   "gpu_info",
+                                            "model_type", "model_size", "model_n_params"};
 
 using Settings = std::map<std::string, gate::ParamValue>;
 
@@ -105,6 +109,7 @@ void AddTest(const Json& row, size_t at, const std::string& name, Test& test) {
   const double speed = ReadNumber(row, "avg_ts", at, name);
   const gate::Where where{.log = fmt::format("{}, {}", name, NameTest(test))};
   gate::Measurements& of = test.result.measured;
+  if (const auto size = gate::NumberIn(row, "model_size")) of.Set("model_bytes", *size, where);
   AddSpeed(test.generates() ? "decode_gate_tps" : "prompt_tokens_per_second", speed, row, where,
            of);
   if (test.generates() && speed > of.Value("decode_best").value_or(0))
@@ -200,7 +205,7 @@ void NameCases(const std::string& name, std::vector<Test>& tests) {
       if (!test.settings.contains(key)) differ.insert(key);
     }
   }
-  for (const char* key : {"type_k", "type_v", "n_prompt", "n_gen"}) differ.erase(key);
+  for (const std::string_view key : kNotInNames) differ.erase(std::string(key));
   gate::CaseNames names;
   for (Test& test : tests) {
     std::string types, others;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <optional>
@@ -22,6 +23,7 @@ constexpr double kMebibyte = 1 << 20;
 constexpr size_t kLongestLabel = 40;
 constexpr size_t kLongestType = 16;
 constexpr size_t kShownLine = 200;
+constexpr size_t kLongestSetting = 60;
 
 // A statistic of llama-perplexity. Its label omits the Greek letter, which Windows' consoles
 // garble.
@@ -115,6 +117,10 @@ std::optional<std::string_view> After(std::string_view line, std::string_view wo
   return at == line.npos ? std::nullopt : std::optional(line.substr(at + words.size()));
 }
 
+std::string_view Before(std::string_view text, std::string_view words) {
+  return text.substr(0, text.find(words));
+}
+
 // Tokens and their time, summed over all lines of a log.
 struct Speed {
   double ms = 0, tokens = 0;
@@ -154,6 +160,7 @@ class TextLog {
   void Add(std::string_view line) {
     if (AddTiming(line) || AddCache(line) || AddTurn(line)) return;
     AddStatistic(line);
+    AddSettings(line);
     if (auto rest = After(line, "load time =")) load_ms_ = TakeFigure(*rest);
     if (line.find(" n_ctx ") != line.npos) EndContext();
     has_reports_ = has_reports_ || IsReport(line);
@@ -188,7 +195,11 @@ class TextLog {
     result.origin = gate::Origin::kLogs;
     result.spec.name = name;
     result.spec.mode = compares ? "perplexity" : "run";
-    if (has_cache) result.spec.params = {{"type_k", cache_.type_k}, {"type_v", cache_.type_v}};
+    result.spec.params.assign(settings_.begin(), settings_.end());
+    if (has_cache) {
+      gate::Assign("type_k", cache_.type_k, result.spec.params);
+      gate::Assign("type_v", cache_.type_v, result.spec.params);
+    }
     // A log without its end leaves the rule open.
     Ask("kv_invalid_log_count", gate::Op::kAtMost, result);
     if (compares) {
@@ -288,6 +299,26 @@ class TextLog {
     context_ = {};
   }
 
+  // What the run was of: with another model, text or device it has other figures. Of two models the
+  // second is a draft's.
+  void AddSettings(std::string_view line) {
+    if (const auto rest = After(line, " tensors from "))
+      SetOnce("model", std::filesystem::path(Before(*rest, " (version")).filename().string());
+    if (const auto rest = After(line, "using device ")) SetOnce("device", Before(*rest, " - "));
+    if (const auto rest = After(line, "system_info: ")) SetOnce("system_info", Before(*rest, " |"));
+    auto context = After(line, ": n_ctx ");
+    if (context && Take("=", *context)) SetOnce("n_ctx", *context);
+    const auto chunks = After(line, "calculating perplexity over ");
+    if (!chunks) return;
+    SetOnce("chunks", Before(*chunks, " "));
+    if (const auto rest = After(*chunks, "n_ctx=")) SetOnce("chunk_tokens", Before(*rest, ","));
+  }
+  void SetOnce(const char* name, std::string_view value) {
+    SkipSpaces(value);
+    value = Before(value, "\r");
+    if (!value.empty()) settings_.try_emplace(name, Escaped(value, kLongestSetting));
+  }
+
   void AddStatistic(std::string_view line) {
     SkipTime(line);
     if (line.starts_with(kOldHeading)) is_old_ = true;
@@ -323,7 +354,8 @@ class TextLog {
   Cache cache_, context_;
   std::optional<double> load_ms_;
   std::map<std::string_view, double> statistics_;  // by metric
-  std::set<std::string_view> begun_;               // losses that the log had begun to compute
+  std::map<std::string, gate::ParamValue> settings_;
+  std::set<std::string_view> begun_;  // losses that the log had begun to compute
   bool is_old_ = false, names_us_ = false, has_reports_ = false;
   uint64_t broken_ = 0;
   std::string first_broken_;
