@@ -285,6 +285,22 @@ void AddRulesOf(const Baseline& baseline, const std::vector<DeltaRule>& rules,
   std::move(deltas.begin(), deltas.end(), std::back_inserter(result.rules));
 }
 
+// Returns a guess at a log that was renamed: the only case that is new and has the test of the
+// missing one.
+std::string SuggestRenamed(const std::string& missing, const Baseline& baseline,
+                           const GateResult& gate) {
+  const auto test_of = [](const std::string& name) {
+    return name.substr(std::min(name.find(':'), name.size()));
+  };
+  std::vector<std::string> names;
+  for (const CaseResult& item : gate.cases) {
+    const std::string& name = item.spec.name;
+    const bool is_new = item.origin == Origin::kLogs && !baseline.cases.contains(name);
+    if (is_new && test_of(name) == test_of(missing)) names.push_back(Escaped(name));
+  }
+  return names.size() == 1 ? fmt::format("; was its log renamed? '{}' is new", names[0]) : "";
+}
+
 void CheckCases(const JudgeOptions& options, Baseline& baseline, GateResult& gate) {
   std::vector<std::string> hashless;
   for (const auto& [name, older] : baseline.cases) {
@@ -294,7 +310,8 @@ void CheckCases(const JudgeOptions& options, Baseline& baseline, GateResult& gat
     if (now == gate.cases.end()) {
       if (options.partial) continue;
       baseline.missing_cases.push_back(name);
-      baseline.problems.push_back(fmt::format("case '{}' is not in this run", Escaped(name)));
+      baseline.problems.push_back(fmt::format("case '{}' is not in this run{}", Escaped(name),
+                                              SuggestRenamed(name, baseline, gate)));
     } else if (now->status == Status::kNotRun && older.passed) {
       baseline.problems.push_back(
           fmt::format("case '{}' passed in it, but was not run now", Escaped(name)));

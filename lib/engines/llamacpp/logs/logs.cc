@@ -32,6 +32,16 @@ bool IsEmptyLog(std::string_view name, std::string_view text) {
   return !name.ends_with(".err") && text.find_first_not_of(" \t\r\n[]") == text.npos;
 }
 
+// Returns true if the text has the head of llama-bench's own table, which leaves out settings that
+// have their default. MNN's is like it, without "params".
+bool HasTable(std::string_view text) {
+  const size_t at = std::min(text.find("| model "), text.size());
+  const std::string_view head = text.substr(at, text.find('\n', at) - at);
+  constexpr std::string_view kTitles[] = {" size |", " params |", " test |", " t/s |"};
+  return std::all_of(std::begin(kTitles), std::end(kTitles),
+                     [&](auto title) { return head.find(title) != head.npos; });
+}
+
 }  // namespace
 
 bool IsCut(const gate::CaseResult& item) { return item.first(gate::Status::kNotRun) != nullptr; }
@@ -39,7 +49,11 @@ bool IsCut(const gate::CaseResult& item) { return item.first(gate::Status::kNotR
 std::span<const gate::DeltaRule> BaselineRules() { return kBaselineRules; }
 
 std::vector<gate::CaseResult> ReadLog(std::string_view text, const std::string& name) {
-  return IsBench(text) ? ReadBench(text, name) : ReadTextLog(text, name);
+  if (IsBench(text)) return ReadBench(text, name);
+  if (!HasTable(text)) return ReadTextLog(text, name);
+  return {CutCase(name,
+                  "llama-bench's table lacks settings of its tests: 'llama-bench -o json' has "
+                  "them")};
 }
 
 LogsRead ReadLogs(const std::filesystem::path& path) {

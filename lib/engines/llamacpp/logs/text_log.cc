@@ -191,7 +191,9 @@ class TextLog {
     const bool broke_early = broken_ > 0 && names_us_;
     if (!has_speed && !has_cache && !compares && !has_reports_ && !broke_early) return {};
     set("load_us", load_ms_ ? std::optional(1e3 * *load_ms_) : std::nullopt);
-    of.Set("kv_invalid_log_count", static_cast<double>(broken_), where, first_broken_);
+    of.Set("kv_invalid_log_count", static_cast<double>(broken_), where,
+           broken_ > 1 ? fmt::format("the first of {} lines: {}", broken_, first_broken_)
+                       : first_broken_);
     result.origin = gate::Origin::kLogs;
     result.spec.name = name;
     result.spec.mode = compares ? "perplexity" : "run";
