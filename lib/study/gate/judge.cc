@@ -113,31 +113,11 @@ void ReadCase(const Document& item, const std::map<std::string, std::string>& ha
   of.settings = ReadSettings(item);
 }
 
-// Logs that no rule judged. Their gate failed, as it decided nothing, and their figures are what a
-// first baseline consists of.
-bool IsFirst(const Document& json) {
-  for (const char* older : {"baseline", "pinned"}) {
-    if (json.contains(older) && !json[older].is_null()) return false;
-  }
-  const Document& cases = ArrayAt(json, "cases");
-  const auto passed = [](const Document& rule) {
-    return rule.is_object() && WordOr(rule, "status") == "pass";
-  };
-  return std::all_of(cases.begin(), cases.end(), [&](const Document& item) {
-    if (WordOr(item, "origin") != Name(Origin::kLogs) || WordOr(item, "status") != "not_run")
-      return false;
-    const auto rules = item.find("rules");
-    return rules != item.end() && rules->is_array() &&
-           std::all_of(rules->begin(), rules->end(), passed);
-  });
-}
-
 // A baseline passed if it says so and nothing in it says otherwise.
 bool Passed(const Document& json, const Baseline& baseline) {
   const bool stated =
       baseline.verdict.empty() ? IsTrue(json, "overall_pass") : baseline.verdict == "pass";
-  const bool counts = stated || (baseline.is_ours && IsFirst(json));
-  return counts && std::none_of(baseline.cases.begin(), baseline.cases.end(),
+  return stated && std::none_of(baseline.cases.begin(), baseline.cases.end(),
                                 [](const auto& entry) { return entry.second.failed; });
 }
 
@@ -548,6 +528,8 @@ void JudgeCase(const GateResult& gate, const JudgeOptions& options, CaseResult& 
 void RequireDecided(bool strict, GateResult& gate) {
   for (const CaseResult& item : gate.cases) {
     if (item.status == Status::kPass || item.status == Status::kFail) continue;
+    const bool is_whole = item.spec.on_not_run == OnNotRun::kWarn;
+    if (gate.starts_baseline && is_whole && !strict) continue;
     std::string text = fmt::format(
         "case '{}' {}: {}", Escaped(item.spec.name),
         item.status == Status::kNotRun ? "was not run" : "is inconclusive", item.reason);
@@ -584,6 +566,19 @@ bool AsksAnything(const CaseResult& result) {
   return result.origin != Origin::kLogs ||
          std::any_of(result.rules.begin(), result.rules.end(),
                      [](const RuleOutcome& rule) { return !rule.rule.implied; });
+}
+
+void RequireAnyDecided(bool has_rules, GateResult& gate) {
+  if (gate.count(Status::kNotRun) != gate.cases.size() || gate.starts_baseline) return;
+  const bool is_compared = gate.baseline || gate.pinned;
+  gate.reasons.insert(
+      gate.reasons.begin(),
+      has_rules ? "no case was decided: nothing that a rule asks for was measured"
+      : is_compared
+          ? "no case was decided: the baseline has none of these cases, and no other rule judges "
+            "them"
+          : "no case was decided: no rule judges these logs: --require 'FIGURE>=LIMIT', --baseline "
+            "OLD.json or a config gives some");
 }
 
 }  // namespace
@@ -632,16 +627,11 @@ void Judge(const JudgeOptions& options, GateResult& result) {
   for (CaseResult& item : result.cases) JudgeCase(result, options, item);
   if (result.baseline) CheckBaseline(options, *result.baseline, result);
   if (result.pinned) CheckBaseline(options, *result.pinned, result);
+  const bool has_rules = std::any_of(result.cases.begin(), result.cases.end(), AsksAnything);
+  result.starts_baseline = options.may_start && !has_rules && !result.cases.empty();
   RequireDecided(options.strict, result);
   if (!options.partial) RequireExpected(options.expected, result);
-  if (result.count(Status::kNotRun) == result.cases.size()) {
-    const bool has_rules = std::any_of(result.cases.begin(), result.cases.end(), AsksAnything);
-    result.reasons.insert(result.reasons.begin(),
-                          has_rules
-                              ? "no case was decided: nothing that a rule asks for was measured"
-                              : "no case was decided: no rule judges these logs: --require "
-                                "'FIGURE>=LIMIT', --baseline OLD.json or a config gives some");
-  }
+  RequireAnyDecided(has_rules, result);
 }
 
 }  // namespace kv::gate

@@ -22,6 +22,7 @@ struct JudgeOptions {
   std::string version = {};       // of the program that judges
   std::string pinned_commit = {};  // the commit that the pinned baseline must be of; empty: any
   bool partial = false;            // some cases were left out on purpose
+  bool may_start = false;          // logs that no rule judges pass: they are the first baseline
   ExpectedCases expected = {};
 };
 
@@ -31,7 +32,7 @@ struct JudgeOptions {
 // those of engine logs, count too. Whatever else keeps the gate from passing goes into `reasons`: a
 // case that was not decided, unless it only warns; an expected case that is missing; a baseline
 // that failed itself, is empty, is of another snapshot, has cases that this run lacks or compares
-// nothing; and a gate that decided nothing.
+// nothing; and a gate that decided nothing, unless it starts a baseline.
 void Judge(const JudgeOptions& options, GateResult& result);
 
 }  // namespace kv::gate

@@ -31,7 +31,7 @@ struct Baseline {
   std::string file;
   std::string generated_at, verdict, commit, version;
   bool is_ours = false;  // written by kvtool, not by the engine's suite
-  bool passed = false;   // no case of it failed, and the summary says so or is a first one of logs
+  bool passed = false;   // the summary says so, and no case of it failed
   bool is_pinned = false;
   std::map<std::string, BaselineCase, std::less<>> cases;
 
@@ -103,6 +103,7 @@ struct GateResult {
   std::optional<Baseline> baseline, pinned;
   std::vector<std::string> reasons, warnings;  // of a verdict that no rule explains
   std::optional<Value> engine_logs;            // what logs say of the whole suite
+  bool starts_baseline = false;  // no rule judges its logs: later runs compare with it
 
   uint64_t count(Status status) const;
   uint64_t count(const SuiteInfo& suite) const;

@@ -79,7 +79,8 @@ class Gate : public EachOf<Gate> {
              "repeated")
         .KeepAll();
     line.Add("-o,--output", outputs_.summary_json,
-             "Write summary.json, with summary.md and cases.jsonl beside it")
+             "Write summary.json, with summary.md and cases.jsonl beside it (beside NAME.json: "
+             "NAME.md and NAME.cases.jsonl)")
         .Essential();
     line.Add("--md-out", outputs_.summary_md, "Write summary.md here");
     line.Add("--cases-out", outputs_.cases_jsonl, "Write cases.jsonl here");
@@ -262,7 +263,7 @@ class Gate : public EachOf<Gate> {
     GateCases{logs_, only_, !fault_.empty(), rules}.Run(context, config, inputs, result);
     gate::Judge({config.baseline_rules, config.pinned_rules.value_or(config.baseline_rules),
                  strict_, lenient_, new_recordings_, ReportHeader("gate")["tool"]["version"],
-                 config.pinned_commit, !only_.empty(), config.expected},
+                 config.pinned_commit, !only_.empty(), MayStart(), config.expected},
                 result);
     gate::AddReproduction(CommandWords(context), result);
     for (const std::string& text : result.warnings) context.console.Warn(config_, text);
@@ -270,6 +271,7 @@ class Gate : public EachOf<Gate> {
     if (!report_.json) {
       PrintGate(context.console, result, is_one_of_many() ? name_ : std::string());
       if (fits && !is_one_of_many()) PrintHowToKeep(context.console);
+      if (result.starts_baseline && result.passed()) PrintHowToCompare(context.console);
     }
     if (annotations_ == "github") {
       const bool is_file = !config_.empty() && config_ != "-";
@@ -380,6 +382,20 @@ class Gate : public EachOf<Gate> {
     AddReading(words);
     AddOption("-o", "gate.json", words);
     console.Line("limits: what this cache measured, less a margin; to keep them: " +
+                 gate::ShellLine(words));
+  }
+
+  // True if logs that no rule judges are what a first baseline is made of.
+  bool MayStart() const {
+    return logs_.given() && config_.empty() && required_.empty() && baseline_.empty() &&
+           pinned_.empty() && !outputs_.summary_json.empty();
+  }
+
+  void PrintHowToCompare(Console& console) const {
+    std::vector<std::string> words = {"kvtool", "gate"};
+    logs_.AddWords(words);
+    AddOption("--baseline", outputs_.summary_json, words);
+    console.Line("no rule judges these logs: their figures are the first baseline; later: " +
                  gate::ShellLine(words));
   }
 

@@ -104,9 +104,13 @@ gate::OutputNames PlaceOutputs(gate::OutputNames names) {
       type == std::filesystem::file_type::fifo) {
     return names;
   }
-  const std::filesystem::path folder = std::filesystem::path(names.summary_json).parent_path();
-  if (names.summary_md.empty()) names.summary_md = (folder / "summary.md").string();
-  if (names.cases_jsonl.empty()) names.cases_jsonl = (folder / "cases.jsonl").string();
+  // Two summaries in one folder have their own files beside them.
+  const std::filesystem::path json(names.summary_json), folder = json.parent_path();
+  const std::string name = (json.extension() == ".json" ? json.stem() : json.filename()).string();
+  const std::string before = name == "summary" ? "" : name + ".";
+  if (names.summary_md.empty())
+    names.summary_md = (folder / (before.empty() ? "summary.md" : before + "md")).string();
+  if (names.cases_jsonl.empty()) names.cases_jsonl = (folder / (before + "cases.jsonl")).string();
   return names;
 }
 
