@@ -226,6 +226,13 @@ std::string RequiredText(std::string text, const CLI::App& app, const Option::No
   return text;
 }
 
+// "--baseline is given more than once", for "--baseline: At Most 1 required but received 2".
+std::string MismatchText(const std::string& text) {
+  const size_t at = text.find(": At Most 1 required");
+  return at == text.npos ? text
+                         : text.substr(0, at) + " is given more than once: it takes one value";
+}
+
 Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
                         const Option::NotesOf& notes, int argc, char** argv) {
   if (dynamic_cast<const CLI::ConfigError*>(&error) != nullptr) {
@@ -260,7 +267,8 @@ Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
       return Error(Finding::kUsage, "unknown option '{}'", Escaped(unknown)).Hint(HintOfUse(app));
   }
   const bool lacks = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
-  return Error(Finding::kUsage, lacks ? RequiredText(error.what(), app, notes) : error.what())
+  return Error(Finding::kUsage,
+               lacks ? RequiredText(error.what(), app, notes) : MismatchText(error.what()))
       .Hint(HintOfUse(app));
 }
 

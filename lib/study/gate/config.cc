@@ -127,7 +127,13 @@ const MetricInfo& Metric(const Node& node, const Engine& engine) {
     known.emplace_back(one->name);
     if (!one->word.empty()) known.emplace_back(one->word);
   }
-  throw node.Wrong(fmt::format("unknown metric '{}'{}", Escaped(name), Suggest(name, known)))
+  // "perplexity" is meant for "loss.perplexity".
+  const auto part = std::find_if(known.begin(), known.end(), [&](const std::string& one) {
+    return !name.empty() && one.ends_with("." + name);
+  });
+  throw node
+      .Wrong(fmt::format("unknown metric '{}'{}", Escaped(name),
+                         Suggest(part != known.end() ? *part : name, known)))
       .Hint("'kvtool gate --list-metrics' tells them");
 }
 
@@ -528,7 +534,14 @@ Rule ParseRule(std::string_view text, const Engine& engine) {
   const std::string_view limit = trimmed(text.substr(end));
   const auto number = ParseNumber<double>(limit);
   const std::string name = fmt::format("--require '{}'", Escaped(text));
-  if (begin == end || (!number && limit != "true" && limit != "false")) {
+  const bool is_flag = limit == "true" || limit == "false";
+  if (begin != end && !limit.empty() && !number && !is_flag) {
+    throw Error(Finding::kConfig, "{}: the limit '{}' is not a number", name, Escaped(limit))
+        .Hint(
+            "limits have no unit: sizes are in bytes, times as the figure's name says, shares of "
+            "1");
+  }
+  if (begin == end || limit.empty()) {
     throw Error(Finding::kConfig, "{}: expected a figure, one of >=, <=, >, <, ==, != and a limit",
                 name)
         .Hint("kvtool gate --list-metrics lists the figures");

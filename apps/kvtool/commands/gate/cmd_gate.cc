@@ -89,9 +89,10 @@ class Gate : public EachOf<Gate> {
     line.Add("--annotations", annotations_,
              "Say on standard error what failed, as a CI system shows it beside the config")
         .OneOf({"none", "github"});
-    line.Add("--baseline", baseline_, "An older summary.json to compare with").Essential();
+    line.Add("--baseline", baseline_, "An older summary.json to compare with").Essential().Once();
     line.Add("--pinned", pinned_,
-             "A summary.json that stays the same from run to run: small steps add up against it");
+             "A summary.json that stays the same from run to run: small steps add up against it")
+        .Once();
     line.AddFlag("--baseline-lenient", lenient_,
                  "Only warn if a baseline failed, lacks cases or is of another snapshot or trace");
     line.AddFlag("--new-recordings", new_recordings_,
@@ -177,7 +178,8 @@ class Gate : public EachOf<Gate> {
   ExitStatus Run(Context& context) override {
     try {
       return Judge(context);
-    } catch (const Error& error) {
+    } catch (Error& error) {
+      if (error.finding() == Finding::kUnknownFormat && !input_.empty()) HintAtLogs(input_, error);
       if (annotations_ == "github") PrintAnnotation(context.console, error);
       throw;
     }
@@ -285,7 +287,13 @@ class Gate : public EachOf<Gate> {
                         !pinned_.empty() || !snapshot_path_.empty() || page_.wanted() ||
                         !junit_.empty() || !outputs_.summary_md.empty() ||
                         !outputs_.cases_jsonl.empty() || !suite_.empty() || !required_.empty() ||
-                        logs_.given() || report_.json || strict_ || decode_;
+                        report_.json || strict_ || decode_;
+    if (logs_.given()) {
+      throw Error(Finding::kUsage, "--init makes a config of recorded runs: logs need none")
+          .Hint(
+              "with -o and without rules, 'kvtool gate --engine-logs' writes the first baseline of "
+              "logs");
+    }
     if (judges) {
       throw Error(Finding::kUsage,
                   "--init judges nothing: it takes runs, --trace, --prompt-tokens, -o and how to "

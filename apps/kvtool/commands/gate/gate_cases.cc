@@ -18,6 +18,7 @@
 #include "formats/trace/trace.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/number.h"
+#include "lib/core/base/utf8.h"
 #include "lib/core/snapshot/attention_trace.h"
 #include "lib/engines/llamacpp/logs/logs.h"
 #include "lib/engines/mnn/gate/engine.h"
@@ -79,12 +80,28 @@ std::string ReadGateText(const std::string& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+bool HoldsLogs(const std::string& path) {
+  try {
+    if (llamacpp::ReadLogs(path).cases.empty()) mnn::ReadLogs({.path = path});
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void HintAtLogs(const std::string& path, Error& error) {
+  if (!HoldsLogs(path)) return;
+  error.Hint("an engine's logs are judged by 'kvtool gate --engine-logs " + ShellQuoted(path) +
+             "'");
+}
+
 gate::Config ReadGateConfig(const std::string& path) {
   try {
     return gate::ParseConfig(ReadGateText(path),
                              std::filesystem::path(path == "-" ? "" : path).parent_path(),
                              mnn::Engine());
   } catch (Error& error) {
+    HintAtLogs(path, error);
     throw error.File(path);
   }
 }
@@ -93,6 +110,12 @@ gate::Baseline ReadGateBaseline(const std::string& path) {
   try {
     return gate::ParseBaseline(ReadGateText(path), path, mnn::Engine());
   } catch (Error& error) {
+    if (HoldsLogs(path)) {
+      error.Hint(
+          fmt::format("a baseline is the summary of a run: 'kvtool gate --engine-logs {} -o "
+                      "base.json' writes one",
+                      ShellQuoted(path)));
+    }
     throw error.File(path);
   }
 }
@@ -277,10 +300,9 @@ void EngineLogOptions::AddWords(std::vector<std::string>& words) const {
 
 // Logs of engines without a suite come without rules: the command line, a config or a baseline has
 // them. Without a config, what none of these speaks of is only shown, unless the log has no end.
-std::vector<gate::CaseResult> GateCases::ReadPlain(bool holds_suite, gate::Config& config,
-                                                   gate::GateResult& result) const {
-  llamacpp::LogsRead read = llamacpp::ReadLogs(logs.path);
-  if (read.cases.empty()) return {};
+void GateCases::TakePlain(bool holds_suite, llamacpp::LogsRead& read, gate::Config& config,
+                          gate::GateResult& result) const {
+  if (read.cases.empty()) return;
   for (gate::CaseResult& item : read.cases) {
     item.spec.suite = mnn::Engine().NewCase().suite;
     const bool has_config = !config.cases.empty() || config.expected.any();
@@ -296,7 +318,22 @@ std::vector<gate::CaseResult> GateCases::ReadPlain(bool holds_suite, gate::Confi
                                  [](const gate::DeltaRule& rule) { return rule.is_asked; });
   const auto rules = llamacpp::BaselineRules();
   if (!asked) config.baseline_rules.insert(config.baseline_rules.end(), rules.begin(), rules.end());
-  return std::move(read.cases);
+}
+
+// Reads MNN's logs, where llama.cpp's reader found none or a suite lies beside its logs.
+mnn::logs::EngineVerdict GateCases::ReadSuite(const llamacpp::LogsRead& plain) const {
+  try {
+    return mnn::ReadLogs(logs.Resolve());
+  } catch (const Error& error) {
+    std::error_code failed;
+    const bool is_folder = std::filesystem::is_directory(logs.path, failed);
+    if (error.finding() != Finding::kMissingRecord || !is_folder) throw;
+    throw Error(Finding::kMissingRecord, "no log of llama.cpp or of MNN is {}",
+                plain.left_out.empty() ? "in this folder"
+                                       : fmt::format("among {}", fmt::join(plain.left_out, ", ")))
+        .File(logs.path)
+        .Hint("names of llama.cpp's logs end in .log, .txt, .out, .err, .json or .jsonl");
+  }
 }
 
 // Reads the logs' cases, also where other logs lie beside a suite. Without cases of its own, the
@@ -305,10 +342,12 @@ std::vector<gate::CaseResult> GateCases::ReadLogs(gate::Config& config,
                                                   gate::GateResult& result) const {
   if (!logs.given()) return {};
   const bool holds_suite = mnn::logs::HoldsSuite(logs.path);
-  std::vector<gate::CaseResult> all = ReadPlain(holds_suite, config, result);
+  llamacpp::LogsRead plain = llamacpp::ReadLogs(logs.path);
+  TakePlain(holds_suite, plain, config, result);
+  std::vector<gate::CaseResult> all = std::move(plain.cases);
   mnn::logs::EngineVerdict read;
   if (holds_suite || all.empty()) {
-    read = mnn::ReadLogs(logs.Resolve());
+    read = ReadSuite(plain);
     result.engine_logs = mnn::LogsFields().Object(read);
   }
   for (gate::CaseResult& item : read.cases) {

@@ -14,6 +14,7 @@
 #include "apps/kvtool/line/options.h"
 #include "lib/core/base/output.h"
 #include "lib/core/snapshot/attention_trace.h"
+#include "lib/engines/llamacpp/logs/logs.h"
 #include "lib/engines/mnn/logs/logs.h"
 #include "lib/study/gate/config.h"
 
@@ -27,13 +28,18 @@ bool IsGateConfig(const std::string& path);
 // throws.
 std::string ReadGateText(const std::string& path);
 
+// Returns true if a file or folder has logs that --engine-logs takes. Never throws.
+bool HoldsLogs(const std::string& path);
+// Hints at --engine-logs where logs were given in another place.
+void HintAtLogs(const std::string& path, Error& error);
+
 // Paths in a config are relative to its folder. Both name the file in what they throw: kUsage or
 // kFormat of ParseConfig and ParseBaseline, and what ReadGateText throws.
 gate::Config ReadGateConfig(const std::string& path);
 gate::Baseline ReadGateBaseline(const std::string& path);
 
-// The three files that the original writes, side by side. /dev, or where a pipe lies, is no place
-// for the other two.
+// The three files that the original writes, side by side and named after the first. /dev, or where
+// a pipe lies, is no place for the other two.
 gate::OutputNames PlaceOutputs(gate::OutputNames names);
 
 // All files of a run, refused before the first case runs and finished together.
@@ -118,8 +124,9 @@ struct GateCases {
            gate::GateResult& result) const;
 
  private:
-  std::vector<gate::CaseResult> ReadPlain(bool holds_suite, gate::Config& config,
-                                          gate::GateResult& result) const;
+  void TakePlain(bool holds_suite, llamacpp::LogsRead& read, gate::Config& config,
+                 gate::GateResult& result) const;
+  mnn::logs::EngineVerdict ReadSuite(const llamacpp::LogsRead& plain) const;
   std::vector<gate::CaseResult> ReadLogs(gate::Config& config, gate::GateResult& result) const;
   void AddUnnamed(const gate::Config& config, std::vector<gate::CaseResult> of_logs,
                   gate::GateResult& result) const;

@@ -80,8 +80,10 @@ LogsRead ReadLogs(const std::filesystem::path& path) {
     std::move(cases.begin(), cases.end(), std::back_inserter(all.cases));
   }
   // An empty log beside llama.cpp's logs is taken for one of llama.cpp.
-  if (!all.cases.empty()) {
-    for (const std::string& name : empty)
+  const bool is_ours = !all.cases.empty();
+  for (const std::string& name : empty) {
+    if (!is_ours) all.left_out.push_back(name);
+    if (is_ours)
       all.cases.push_back(CutCase(name, "the log is empty: the run died, or did nothing"));
   }
   // bench.err, if it has only messages, belongs to the run that wrote bench.json.

@@ -1,0 +1,59 @@
+# First baselines, other machines and names, and guesses at how logs are given: each gets a sentence that leads on.
+gate() { status=0; "$KVTOOL" gate "$@" --deterministic 2>&1 || status=$?; echo "exit $status"; }
+bench() { # SPEED FIELDS: a bench of one test
+  echo "[{\"n_prompt\": 0, \"n_gen\": 128, \"avg_ts\": $1, \"type_k\": \"f16\", \"type_v\": \"f16\", $2}]"
+}
+mkdir base new none table
+bench 40 '"cpu_info": "EPYC", "model_type": "135M Q8_0", "model_size": 100' > base/bench.json
+# Nothing judges them, and they are what later runs are compared with; two summaries in one folder have their own files.
+gate --engine-logs base -o base.json
+gate --engine-logs base -o second.json -q
+ls ./*.md ./*.jsonl
+# Without -o, with --strict, or with a log that is empty, there is no such pass.
+gate --engine-logs base -q
+gate --engine-logs base -o third.json --strict
+: > none/bench.log; cp base/bench.json none/good.json
+gate --engine-logs none -o fourth.json
+rm none/*
+# Another machine and another model; a larger model fails where a rule asks for its size.
+bench 39 '"cpu_info": "Xeon", "model_type": "135M F16", "model_size": 200' > new/bench.json
+gate --engine-logs new --baseline base.json
+gate --engine-logs new --require 'model_bytes<=150'
+# A log of another text and model, which llama-perplexity names.
+sed -e 's/calculating perplexity over [0-9]* chunks/calculating perplexity over 4 chunks/; s/ tensors from .* (version/ tensors from other.gguf (version/' \
+  "$TESTDATA/llamacpp/logs/perplexity.log" > perplexity.log
+"$KVTOOL" gate --engine-logs "$TESTDATA/llamacpp/logs/perplexity.log" -o p.json -q
+"$KVTOOL" gate --engine-logs perplexity.log --baseline p.json 2>&1 > /dev/null
+# A log under another name.
+mv new/bench.json new/night.json
+gate --engine-logs new --baseline base.json
+# Logs in other places.
+gate base new
+gate new/night.json
+gate --init --engine-logs base
+gate --engine-logs new --baseline base
+gate --engine-logs new --baseline new/night.json
+gate --engine-logs new --baseline base.json --baseline base.json
+# Folders without a log.
+gate --engine-logs none
+echo text > none/notes.txt; mkdir none/older; gate --engine-logs none
+# Rules in other words.
+gate --engine-logs new --require 'resident_bytes.peak<=50MiB'
+gate --engine-logs new --require 'tokens_per_second>=many'
+gate --engine-logs new --require 'perplexity<=19'
+gate --engine-logs new --require '<=19'
+# llama-bench's table.
+cat > table/bench.log << 'TABLE'
+| model                          |       size |     params | backend    | threads |          test |                  t/s |
+| ------------------------------ | ---------: | ---------: | ---------- | ------: | ------------: | -------------------: |
+| llama 135M Q8_0                | 136.50 MiB |   134.52 M | CPU        |       4 |         pp512 |        210.40 ± 2.43 |
+TABLE
+gate --engine-logs table --require 'tokens_per_second>=19'
+# Two lines that say that the run broke.
+printf ' eval time = 2000.00 ms / 100 runs\nllama_decode: failed to decode, ret = -3\nllama_decode: failed to decode, ret = -3\n' > broken.log
+gate --engine-logs broken.log --require 'tokens_per_second>=1'
+# The speed of MNN's runs.
+cp -r "$TESTDATA/golden/mnn/gate/logs" mnn; chmod -R u+w mnn
+gate --engine-logs mnn -o mnn.json
+sed -i 's/6\.00/3.00/g; s/5\.81/2.90/g' mnn/*
+gate --engine-logs mnn --baseline mnn.json
