@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the packages that building needs, and with --tests also those that only the tests use, on Debian 12 and 13
-# and Ubuntu 24.04, whose packages have the same names. Does nothing if they are installed. On a system without apt-get
-# it prints the list to install.
+# Installs the packages that building needs, with --tests also those that only the tests use, and with --cross those that
+# build for aarch64 on another machine and run it there, on Debian 12 and 13 and Ubuntu 24.04, whose packages have the
+# same names. Does nothing if they are installed. On a system without apt-get it prints the list to install.
 set -euo pipefail
 
 say_needs() {
@@ -30,6 +30,10 @@ packages=(
 if [ "${1:-}" = --tests ]; then
   packages+=(catch2 doxygen libbenchmark-dev python3 python3-numpy python3-zstandard python3-jsonschema python3-dev python3-venv jq)
 fi
+cross=(libfmt libhwy libzstd zlib1g libsqlite3 libxxhash libopenblas-serial libcurl4-openssl)
+if [ "${1:-}" = --cross ]; then
+  packages+=(g++-aarch64-linux-gnu qemu-user-static "${cross[@]/%/-dev:arm64}")
+fi
 
 missing=()
 for package in "${packages[@]}"; do
@@ -44,6 +48,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 echo "installing: ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
+[ "${1:-}" != --cross ] || "${as_root[@]}" dpkg --add-architecture arm64
 "${as_root[@]}" apt-get update -qq
 "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null || {
   echo "apt-get could not install them; these are the names of Debian 12 and 13 and Ubuntu 24.04." >&2

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Language level, warnings and sanitizers for every target of this project.
+if(NOT CMAKE_SIZEOF_VOID_P EQUAL 8 OR CMAKE_CXX_BYTE_ORDER STREQUAL BIG_ENDIAN)
+  message(FATAL_ERROR "kvtool maps files of any size and reads little-endian values in place: it needs a 64-bit little-endian "
+                      "processor, such as x86_64 or aarch64; ${CMAKE_SYSTEM_PROCESSOR} is none")
+endif()
+
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -24,8 +29,8 @@ target_compile_options(kv_options INTERFACE -Wall -Wextra -Wpedantic $<$<BOOL:${
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(kv_options INTERFACE -Wno-restrict)
 endif()
-# Float results must not depend on the compiler's taste for fused multiply-add.
-target_compile_options(kv_options INTERFACE -ffp-contract=off)
+# Results must not depend on the compiler's taste for fused multiply-add, nor on char, which is unsigned on aarch64 Linux.
+target_compile_options(kv_options INTERFACE -ffp-contract=off -fsigned-char)
 
 if(KVTOOL_SANITIZE)
   add_compile_options(-fsanitize=${KVTOOL_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
