@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/setup.sh --tests
-jobs=$(nproc) release=${PRESET:-release} all= bench=OFF replay=ON tests=(-LE 'python|llama')
+jobs=$(nproc) release=${PRESET:-release} all= bench=OFF replay=ON tests=(-LE 'python|llama|cross')
 case "${1:-}" in
   --all) all=1 bench=ON replay=OFF tests=() ;; # the sanitizers' build replays the fuzz corpora
   --quick | "") ;; # the older name of the default
