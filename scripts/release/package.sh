@@ -9,9 +9,15 @@
 #   scripts/release/package.sh recipes URL [HOMEPAGE]   a Homebrew formula and a conda recipe for the tarball at URL/
 #   scripts/release/package.sh checksums SHA256SUMS of all that is there
 #   scripts/release/package.sh all [URL] everything
+# ARCH=aarch64 before `static` builds it with Debian's cross compiler (scripts/setup.sh --cross), and tries it under qemu.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD out=$PWD/build/packages
+arch=${ARCH:-$(uname -m)} static=static cross='' emulator='' toolchain=()
+if [ "$arch" != "$(uname -m)" ]; then
+  static=$arch-static cross=$arch-linux-gnu- emulator=qemu-$arch-static
+  toolchain=(--toolchain "$root/scripts/cmake/$arch-linux-gnu.cmake")
+fi
 version=$(sed -n 's/^project(kvtool VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 # The time of the last commit, so that the same commit makes the same packages.
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
@@ -110,7 +116,7 @@ static_dependencies() { # PREFIX
   apt-get "${apt[@]}" update
   (cd "$work" && apt-get "${apt[@]}" source highway fmtlib >/dev/null)
   for name in highway fmtlib; do
-    cmake -S "$work/$name"-* -B "$work/build-$name" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
+    cmake -S "$work/$name"-* -B "$work/build-$name" "${toolchain[@]}" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
       -DBUILD_TESTING=OFF -DHWY_ENABLE_CONTRIB=OFF -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_TESTS=OFF -DFMT_TEST=OFF \
       -DFMT_DOC=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_INSTALL_PREFIX="$1" >/dev/null
     cmake --build "$work/build-$name" --target install -- --quiet >/dev/null
@@ -121,6 +127,13 @@ static_dependencies() { # PREFIX
   touch "$1/complete"
 }
 
+in_jail() { # JAIL USER COMMAND...
+  local jail=$1 user=$2
+  shift 2
+  [ -z "$emulator" ] || { cp "$(command -v "$emulator")" "$jail/emulator" && set -- /emulator "$@"; }
+  chroot --userspec="$user" "$jail" "$@"
+}
+
 # Tries the program in an environment like a container, a rescue system or a small machine.
 check_static() { # PROGRAM
   local jail=$out/jail
@@ -128,9 +141,11 @@ check_static() { # PROGRAM
   rm -rf "$jail"
   mkdir -p "$jail"
   cp "$1" testdata/llamacpp/states/s260k-v050-f16.seq0.bin "$jail/"
-  (cd "$jail" && ulimit -v 65536 && ./kvtool compress -q s260k-v050-f16.seq0.bin -o a.kvz && ./kvtool verify -q a.kvz)
+  # qemu takes addresses for the whole program before it starts.
+  (cd "$jail" && { [ -n "$emulator" ] || ulimit -v 65536; } &&
+    $emulator ./kvtool compress -q s260k-v050-f16.seq0.bin -o a.kvz && $emulator ./kvtool verify -q a.kvz)
   if [ "$(id -u)" = 0 ]; then
-    chroot "$jail" /kvtool compress -q /s260k-v050-f16.seq0.bin -o /b.kvz # no /proc, no library
+    in_jail "$jail" 0:0 /kvtool compress -q /s260k-v050-f16.seq0.bin -o /b.kvz # no /proc, no library
     cmp "$jail/a.kvz" "$jail/b.kvz"
   else
     echo "not root: the program was not tried in an empty chroot"
@@ -161,31 +176,30 @@ check_image() { # CONTEXT
     chown -R "$user" "$jail$folder"
     for words in "-h" "inspect $folder/slot0.bin" "compress -q $folder/slot0.bin" "verify -q $folder/slot0.bin.kvz"; do
       # shellcheck disable=SC2086  # words
-      chroot --userspec="$user" "$jail" "$entry" $words >/dev/null || { echo "the image fails at: $words"; exit 1; }
+      in_jail "$jail" "$user" "$entry" $words >/dev/null || { echo "the image fails at: $words"; exit 1; }
     done
   fi
   rm -rf "$jail"
 }
 
 static() {
-  local name prefix=$root/build/static-prefix
-  name=kvtool-$version-linux-$(uname -m)
+  local name=kvtool-$version-linux-$arch prefix=$root/build/$arch-prefix
   static_dependencies "$prefix"
-  cmake --preset static -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
-  cmake --build --preset static --target kvtool kvtool_manual -- --quiet
+  cmake --preset "$static" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
+  cmake --build --preset "$static" --target kvtool kvtool_manual -- --quiet
   rm -rf "${out:?}/$name"
   mkdir -p "$out/$name/bin" "$out/$name/share/man/man1" "$out/$name/share/completions"
-  strip -o "$out/$name/bin/kvtool" build/static/bin/kvtool
+  "${cross}strip" -o "$out/$name/bin/kvtool" "build/$static/bin/kvtool"
   check_static "$out/$name/bin/kvtool"
-  cp build/static/share/man/* "$out/$name/share/man/man1/"
-  cp build/static/share/kvtool.* "$out/$name/share/completions/"
-  DESTDIR=$out/stage cmake --install build/static --prefix /usr --component documents >/dev/null
+  cp "build/$static/share/man/"* "$out/$name/share/man/man1/"
+  cp "build/$static/share/kvtool."* "$out/$name/share/completions/"
+  DESTDIR=$out/stage cmake --install "build/$static" --prefix /usr --component documents >/dev/null
   cp -a "$out/stage/usr/share/doc/kvtool/." "$out/$name/"
   rm -rf "$out/stage"
   cp /usr/share/common-licenses/LGPL-2.1 "$out/$name/LICENSE.glibc"
   tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cJf "$out/$name.tar.xz" "$name"
   check_image "$out/$name"
-  walks "$out/$name"
+  [ -n "$emulator" ] || walks "$out/$name"
   rm -rf "${out:?}/$name"
   ls -l "$out/$name.tar.xz"
 }
@@ -197,8 +211,8 @@ wheels() {
 
 sboms() {
   local made=0
-  if [ -e build/static/bin/kvtool ]; then
-    scripts/release/sbom.py build/static bin/kvtool -o "$out/kvtool-$version-linux-$(uname -m).spdx.json" && made=1
+  if [ -e "build/$static/bin/kvtool" ]; then
+    scripts/release/sbom.py "build/$static" bin/kvtool -o "$out/kvtool-$version-linux-$arch.spdx.json" && made=1
   fi
   if [ -e build/package/bin/kvtool ]; then
     scripts/release/sbom.py build/package bin/kvtool -o "$out/kvtool_${version}_$(dpkg --print-architecture).spdx.json" && made=1
