@@ -16,9 +16,10 @@ fi
 [[ $VERSION =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] || fail "version: expected one such as 0.2.0"
 [[ $REPOSITORY =~ ^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$ ]] || fail "repository: expected OWNER/NAME"
 [[ $SHA256 =~ ^([0-9a-f]{64})?$ ]] || fail "sha256: expected 64 hexadecimal digits"
-[ "$(uname -sm)" = "Linux x86_64" ] || fail "the released program is for Linux on x86-64: build kvtool and give 'program'"
+[[ $(uname -sm) =~ ^Linux\ (x86_64|aarch64)$ ]] ||
+  fail "the released program is for Linux on x86-64 and aarch64: build kvtool and give 'program'"
 
-name=kvtool-$VERSION-linux-x86_64
+name=kvtool-$VERSION-linux-${BASH_REMATCH[1]}
 from=$GITHUB_SERVER_URL/$REPOSITORY/releases/download/v$VERSION
 work=$RUNNER_TEMP/kvtool-$VERSION
 rm -rf "$work"

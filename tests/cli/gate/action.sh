@@ -3,7 +3,7 @@ $PYTHON -c "import yaml" 2> /dev/null || { echo "python3-yaml is not installed";
 command -v curl > /dev/null || { echo "curl is not installed"; exit 77; }
 action=$SHARED_SUITE/../../../.github/actions/gate
 version=$("$KVTOOL" --version | sed -n '1s/^kvtool \([0-9.]*\).*/\1/p')
-name=kvtool-$version-linux-x86_64
+name=kvtool-$version-linux-$(uname -m)
 release=site/owner/kvtool/releases/download/v$version
 mkdir -p "$release" "$name/bin" ci
 cp "$KVTOOL" "$name/bin/kvtool"
