@@ -24,7 +24,7 @@ ROOMS = {
     "formats": (19200, 17000),
     "lib/fields": (970, 1200),
     "lib/report": (2500, 1700),
-    "lib/core/base": (4210, 3700),
+    "lib/core/base": (4610, 3700),
     "lib/core/kernels": (5800, 5900),
     "lib/core/snapshot": (3470, 3800),
     "lib/core/archive": (5550, 5500),
@@ -53,7 +53,7 @@ ROOMS = {
     "lib/remote": (720, 800),
     "lib/api": (5100, 3200),
 }
-MOST_FILES = 717
+MOST_FILES = 719
 GOAL_FILES = 650
 SOURCE = (".h", ".cc", ".c", ".hpp")
 
