@@ -28,6 +28,7 @@
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/line/help.h"
 #include "lib/core/base/number.h"
+#include "lib/core/base/system.h"
 #include "lib/core/base/temporary.h"
 #include "lib/core/base/utf8.h"
 #include "lib/core/kernels/targets.h"
@@ -151,13 +152,11 @@ void TellMore(std::string_view name, const CommandFiles& files, double seconds, 
     context.console.Say(
         fmt::format("kvtool: fetched {} bytes in {} requests", traffic.bytes, traffic.requests), 1);
   }
-  struct rusage usage = {};
-  ::getrusage(RUSAGE_SELF, &usage);
   context.console.Say(
       fmt::format("kvtool: {} took {} on {}, SIMD {}, at most {} of memory", name,
                   HumanSeconds(seconds),
                   Plural(static_cast<uint64_t>(context.global.thread_count()), "thread"),
-                  ActiveSimdTarget(), HumanBytes(static_cast<uint64_t>(usage.ru_maxrss) * 1024)),
+                  ActiveSimdTarget(), HumanBytes(sys::PeakMemory())),
       1);
 }
 

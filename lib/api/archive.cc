@@ -19,6 +19,7 @@
 #include "lib/core/archive/records.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/file.h"
+#include "lib/core/base/system.h"
 #include "lib/core/snapshot/layout.h"
 
 using namespace kv;       // NOLINT: the functions below are the library's outermost layer
@@ -57,7 +58,7 @@ PartialFile::PartialFile(uint64_t size, std::string name) : PartialFile() {
     source_ = FileSource::FromBytes({}, std::move(name));
     return;
   }
-  descriptor_ = ::memfd_create("kvtool", MFD_CLOEXEC);
+  descriptor_ = sys::OpenMemory();
   void* map = MAP_FAILED;
   if (descriptor_ >= 0 && size <= static_cast<uint64_t>(INT64_MAX) &&
       ::ftruncate(descriptor_, static_cast<off_t>(size)) == 0) {
@@ -77,10 +78,7 @@ PartialFile::~PartialFile() {
 void PartialFile::Drop(uint64_t offset, uint64_t size) {
   static const auto kPage = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   const uint64_t begin = RoundUp(offset, kPage), end = (offset + size) / kPage * kPage;
-  if (begin >= end) return;
-  // If holes cannot be made, the memory stays allocated until the end.
-  static_cast<void>(::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                                static_cast<off_t>(begin), static_cast<off_t>(end - begin)));
+  if (begin < end) sys::PunchHole(descriptor_, begin, end - begin);
 }
 
 }  // namespace kv::api

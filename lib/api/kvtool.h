@@ -997,9 +997,9 @@ KVT_API kvt_status kvt_queue_wait(kvt_queue* queue, uint64_t ticket, uint64_t ti
 KVT_API int kvt_queue_cancel(kvt_queue* queue, uint64_t ticket);
 
 /* Gives a file descriptor that is readable while a completion can be taken, for poll, epoll and
- * event loops: an eventfd, opened by the first call. It belongs to the queue. Never read it:
- * kvt_queue_poll ends its readiness. It may be readable although kvt_queue_poll then finds nothing,
- * because kvt_queue_wait took the completion.
+ * event loops: an eventfd, on macOS the end of a pipe, opened by the first call. It belongs to the
+ * queue. Never read it: kvt_queue_poll ends its readiness. It may be readable although
+ * kvt_queue_poll then finds nothing, because kvt_queue_wait took the completion.
  * Returns the descriptor; -1: the system gave none, or queue is NULL. Any thread. */
 KVT_API int kvt_queue_fd(kvt_queue* queue);
 

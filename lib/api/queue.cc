@@ -1,48 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <condition_variable>
 #include <thread>
 
 #include "lib/api/batch.h"
 #include "lib/core/base/number.h"
+#include "lib/core/base/system.h"
 
 namespace kv::api {
 namespace {
 
 constexpr uint32_t kMostQueueThreads = 1024, kMostDepth = 1024, kDefaultDepth = 64;
 
-// An eventfd that is readable from Raise to the next Lower. It is opened on first request: a queue
+// A descriptor that is readable from Raise to the next Lower. It is opened on first request: a queue
 // whose callers only wait makes no system call for it.
 class Signal {
  public:
   ~Signal() {
-    if (descriptor_ != -1) ::close(descriptor_);
+    if (event_.reader != -1) ::close(event_.reader);
+    if (event_.writer != event_.reader) ::close(event_.writer);
   }
   // Returns the descriptor, or -1 if the system gave none.
   int Open() {
     const std::lock_guard lock(opening_);
-    if (descriptor_ == -1) descriptor_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return descriptor_;
+    if (!open_) event_ = sys::OpenEvent();
+    open_ = event_.reader != -1;
+    return event_.reader;
   }
   // Writes once until the next Lower, however many completions there are.
   void Raise() {
-    if (descriptor_ != -1 && !raised_.exchange(true)) ::eventfd_write(descriptor_, 1);
+    constexpr uint64_t kOne = 1;
+    if (!open_ || raised_.exchange(true)) return;
+    if (::write(event_.writer, &kOne, sizeof(kOne)) < 0) errno = 0;
   }
   // A completion after this call raises again, and the caller's search finds one before it. Always
   // reads: a Raise at this moment may write after `raised_` is false.
   void Lower() {
-    eventfd_t count;
-    if (descriptor_ != -1) ::eventfd_read(descriptor_, &count);
+    std::array<uint64_t, 16> raises;  // a pipe may hold more than one
+    if (open_ && ::read(event_.reader, raises.data(), sizeof(raises)) < 0) errno = 0;
     raised_ = false;
   }
 
  private:
   std::mutex opening_;
-  std::atomic<int> descriptor_{-1};
-  std::atomic<bool> raised_{false};
+  sys::Event event_;  // constant once `open_` is true
+  std::atomic<bool> open_{false}, raised_{false};
 };
 
 enum Phase : uint64_t { kFree, kOwned, kRunning, kDone };  // kOwned: one thread fills or empties it

@@ -140,12 +140,9 @@ void Folder::Sync() const { ::fsync(descriptor_); }  // as far as the file syste
 
 NewFile::NewFile(const Folder& folder, std::string name) : folder_(folder), name_(std::move(name)) {
   constexpr mode_t kMode = 0666;
-  if (output::HasProc()) {
-    descriptor_ = ::openat(folder.descriptor(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, kMode);
-    if (descriptor_ >= 0) return;
-    if (!output::LacksUnnamedFiles(errno))
-      throw output::IoError("cannot create", folder_.Join(name_));
-  }
+  descriptor_ = sys::OpenUnnamed(folder.descriptor(), ".", 0, kMode);
+  if (descriptor_ < 0 && !output::LacksUnnamedFiles(errno))
+    throw output::IoError("cannot create", folder_.Join(name_));
   for (int attempt = 0; descriptor_ < 0; ++attempt) {
     temporary_ = fmt::format(".{}.kvtool-{}-{}.tmp", name_, ::getpid(), attempt);
     descriptor_ = ::openat(folder.descriptor(), temporary_.c_str(),
@@ -169,7 +166,7 @@ void NewFile::Commit() {
   const std::string path = folder_.Join(name_);
   if (::fsync(descriptor_) != 0 && errno != EINVAL) throw output::IoError("cannot write", path);
   const int folder = folder_.descriptor();
-  const int done = temporary_.empty() ? output::LinkDescriptor(descriptor_, folder, name_)
+  const int done = temporary_.empty() ? sys::LinkUnnamed(descriptor_, folder, name_.c_str())
                                       : output::RenameNoReplace(temporary_, name_, folder);
   if (done != 0 && errno == EEXIST) throw Error(Finding::kExists, "exists").File(path);
   if (done != 0) throw output::IoError("cannot name the finished file", path);

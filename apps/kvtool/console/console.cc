@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +24,7 @@
 #include "apps/kvtool/line/command_line.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/number.h"
+#include "lib/core/base/system.h"
 #include "lib/core/base/utf8.h"
 #include "lib/fields/format.h"
 #include "version.h"
@@ -79,12 +79,6 @@ void MakeSayable(nlohmann::ordered_json& value) {
     renamed[IsUtf8(key) ? key : AsUtf8(key)] = std::move(child);
   }
   value = std::move(renamed);
-}
-
-std::string RandomWord() {
-  uint64_t value = 0;
-  if (::getrandom(&value, sizeof(value), GRND_NONBLOCK) != sizeof(value)) value = 0;
-  return fmt::format("{:016x}", value);
 }
 
 std::string NameOf(const nlohmann::ordered_json& made) {
@@ -164,7 +158,7 @@ std::string JsonText(nlohmann::ordered_json document, int indent, bool ascii) {
 }
 
 Console::Console(Embedding* embedding)
-    : embedding_(embedding), style_mark_("\x1b" + RandomWord()) {}
+    : embedding_(embedding), style_mark_(fmt::format("\x1b{:016x}", sys::Random())) {}
 
 Console::Console(const Console& like, CapturedRun& captured)
     : verbosity(like.verbosity),

@@ -9,6 +9,7 @@
 
 #include "apps/python/src/description.h"
 #include "apps/python/src/errors.h"
+#include "lib/core/base/system.h"
 
 // kvtool.Context, and the calls on frames, which it shares with the functions of the module.
 namespace kvtool_python {
@@ -47,11 +48,12 @@ class Context {
 // Of the calling thread, for functions of the module.
 std::shared_ptr<kvt_ctx> ContextOfThread(uint32_t level);
 
-// Runs one call on `ctx` without the GIL. Long ones on the main thread can be interrupted.
+// Runs one call on `ctx` without the GIL. Long ones on the main thread can be interrupted: Python
+// handles signals there alone.
 template <typename F>
 kvt_status RunCall(kvt_ctx* ctx, size_t bytes, F&& call) {
   constexpr size_t kLongBytes = size_t{4} << 20;
-  if (bytes < kLongBytes || !OnMainThread()) {
+  if (bytes < kLongBytes || !kv::sys::OnMainThread()) {
     const nb::gil_scoped_release released;
     return call();
   }

@@ -2,9 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/python/src/errors.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -42,8 +39,6 @@ void RaiseIfFailed(kvt_status status, const kvt_ctx* ctx) {
   }
   Raise(failure);
 }
-
-bool OnMainThread() { return ::syscall(SYS_gettid) == ::getpid(); }
 
 void RunWatched(const std::function<void()>& work, const std::function<void()>& stop,
                 const std::function<void()>& tick) {

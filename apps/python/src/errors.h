@@ -37,7 +37,4 @@ void RaiseIfFailed(kvt_status status, const kvt_ctx* ctx);
 void RunWatched(const std::function<void()>& work, const std::function<void()>& stop,
                 const std::function<void()>& tick = nullptr);
 
-// Whether signals reach Python code here: it handles them on the main thread alone.
-bool OnMainThread();
-
 }  // namespace kvtool_python

@@ -17,6 +17,7 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/parallel.h"
+#include "lib/core/base/system.h"
 
 namespace kv {
 
@@ -217,8 +218,9 @@ std::shared_ptr<const FileSource> FileSource::FromDescriptor(int descriptor, std
 }
 
 FileSource::State FileSource::ReadState(const struct stat& status) {
-  return {status.st_dev, status.st_ino, static_cast<uint64_t>(status.st_size),
-          status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+  const timespec modified = sys::ModifiedAt(status);
+  return {static_cast<uint64_t>(status.st_dev), status.st_ino,
+          static_cast<uint64_t>(status.st_size), modified.tv_sec, modified.tv_nsec};
 }
 
 void FileSource::RequireUnchanged() const {
@@ -389,7 +391,8 @@ void FetchedFile::Claim(uint64_t first, uint64_t last, std::vector<Run>& runs) {
 }
 
 void FetchedFile::Fetch(const Run& run) {
-  const uint64_t begin = run.first * kBlock, end = std::min(run.last * kBlock, bytes_.size());
+  const uint64_t begin = run.first * kBlock,
+                 end = std::min<uint64_t>(run.last * kBlock, bytes_.size());
   Bytes buffer(end - begin);
   reader_->Read(begin, buffer);
   // Written by a call, not through the mapping: a full disk is then an error, not a signal.

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/core/base/system.h"
+
 namespace kv {
 namespace {
 
@@ -34,7 +36,7 @@ bool IsLarge(std::string_view number) {
 
 std::optional<double> TakeReal(std::string_view& text) {
   double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const auto [end, error] = sys::ReadReal(text.data(), text.data() + text.size(), number);
   if (error == std::errc::invalid_argument) return std::nullopt;
   const std::string_view taken = text.substr(0, static_cast<size_t>(end - text.data()));
   // from_chars leaves the value unchanged if it is out of range.

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -67,19 +66,12 @@ void RefuseExisting(const fs::path& path, Overwrite overwrite) {
   throw Error(Finding::kExists, "exists").File(path.string()).Hint("use -f/--force to overwrite");
 }
 
-bool HasProc() { return ::access("/proc/self/fd", X_OK) == 0; }
-
 bool LacksUnnamedFiles(int error) {
   return error == EOPNOTSUPP || error == EISDIR || error == ENOENT || error == EINVAL;
 }
 
-int LinkDescriptor(int descriptor, int folder, const std::string& name) {
-  const std::string unnamed = fmt::format("/proc/self/fd/{}", descriptor);
-  return ::linkat(AT_FDCWD, unnamed.c_str(), folder, name.c_str(), AT_SYMLINK_FOLLOW);
-}
-
 int RenameNoReplace(const std::string& from, const std::string& to, int folder) {
-  const int done = ::renameat2(folder, from.c_str(), folder, to.c_str(), RENAME_NOREPLACE);
+  const int done = sys::RenameExclusively(folder, from.c_str(), to.c_str());
   if (done == 0 || (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)) return done;
   struct stat status;
   if (::fstatat(folder, to.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
@@ -126,7 +118,7 @@ uint32_t WithSearch(uint32_t mode) { return mode | (mode & kReadBits) >> 2; }
 std::optional<Permissions> Permissions::Of(const fs::path& path) {
   struct stat status;
   if (::stat(path.c_str(), &status) != 0) return std::nullopt;
-  Permissions of{status.st_mode & 0777, status.st_uid, status.st_gid};
+  Permissions of{static_cast<uint32_t>(status.st_mode & 0777), status.st_uid, status.st_gid};
   if (S_ISREG(status.st_mode)) return of;
   if (!S_ISDIR(status.st_mode)) return std::nullopt;
   std::error_code failed;
@@ -181,11 +173,9 @@ AtomicFile::AtomicFile(fs::path path, const OutputRules& rules)
 void AtomicFile::OpenForReplacing() {
   const mode_t mode = rules_.like ? 0600 : 0666;
   RemoveLeftovers(path_);  // a folder may have been written to this path before
-  if (HasProc()) {
-    descriptor_ = ::open(ParentOf(path_).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, mode);
-    if (descriptor_ >= 0) return;
-    if (!LacksUnnamedFiles(errno)) throw IoError("cannot create", path_.string());
-  }
+  descriptor_ = sys::OpenUnnamed(AT_FDCWD, ParentOf(path_).c_str(), 0, mode);
+  if (descriptor_ >= 0) return;
+  if (!LacksUnnamedFiles(errno)) throw IoError("cannot create", path_.string());
   do {
     if (descriptor_ >= 0) ::close(descriptor_);
     temporary_ = Temporary(path_);
@@ -254,12 +244,12 @@ void AtomicFile::Place() {
     throw IoError("cannot name the finished file", path_.string());
   };
   if (!temporary_) {
-    if (LinkDescriptor(descriptor_, AT_FDCWD, path_.string()) == 0)
+    if (sys::LinkUnnamed(descriptor_, AT_FDCWD, path_.c_str()) == 0)
       return SyncFolder(ParentOf(path_));
     if (errno != EEXIST || rules_.overwrite == Overwrite::kRefuse) fail();
     temporary_ = Temporary(path_);
     temporary_.Claim(descriptor_);
-    if (LinkDescriptor(descriptor_, AT_FDCWD, temporary_.name()) != 0) {
+    if (sys::LinkUnnamed(descriptor_, AT_FDCWD, temporary_.name().c_str()) != 0) {
       const int why = errno;
       temporary_.Release();
       errno = why;
@@ -281,10 +271,6 @@ namespace {
 constexpr const char* kMarkAttribute = "user.kvtool.output";
 constexpr std::string_view kParked = ".kvtool-replaced";
 
-bool IsMarked(const fs::path& folder) {
-  return ::getxattr(folder.c_str(), kMarkAttribute, nullptr, 0) >= 0;
-}
-
 // Returns the folder's path without a trailing slash, and with links resolved.
 fs::path FolderPath(fs::path path) {
   if (!path.has_filename()) path = path.parent_path();
@@ -303,7 +289,7 @@ void RequireReplaceable(const fs::path& path, const OutputRules& rules) {
   }
   const bool empty = fs::is_empty(path, failed);
   if (failed) throw Error(Finding::kOpenFailed, failed.message()).File(path.string());
-  if (empty || IsMarked(path)) return;
+  if (empty || sys::HasMark(path.c_str(), kMarkAttribute)) return;
   if (rules.is_dump != nullptr && rules.is_dump(path.string())) return;
   throw Error(Finding::kUsage,
               "is a folder with contents that kvtool did not write: -f does not replace it")
@@ -328,10 +314,6 @@ void RestoreParked(const fs::path& path) {
 }
 
 }  // namespace
-
-int ExchangeNames(const char* a, const char* b) {
-  return ::renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
-}
 
 void ReplaceFolder(const std::string& fresh, const std::string& path, ExchangeCall exchange) {
   const auto fail = [&] { throw IoError("cannot replace the folder", path); };
@@ -387,7 +369,7 @@ AtomicFolder::AtomicFolder(fs::path path, const OutputRules& rules)
     descriptor_ = ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor_ < 0) throw IoError("cannot create the folder", path_.string());
   } while (!working_.Claim(descriptor_));
-  ::fsetxattr(descriptor_, kMarkAttribute, "1", 1, 0);  // without attributes there is no mark
+  sys::SetMark(descriptor_, kMarkAttribute);  // without attributes there is no mark
 }
 
 AtomicFolder::~AtomicFolder() {
@@ -445,7 +427,8 @@ void AtomicFolder::SetFolderMode(int descriptor) const {
 void AtomicFolder::Commit() {
   if (rules_.before_commit) rules_.before_commit();
   SetFolderMode(descriptor_);
-  if (::syncfs(descriptor_) != 0) throw IoError("cannot write", path_.string());
+  if (sys::SyncTree(descriptor_, working_.name().c_str()) != 0)
+    throw IoError("cannot write", path_.string());
   if (replaces_) {
     ReplaceFolder(working_.name(), path_.string());
     working_ = Temporary();  // removes the old folder, which has that name now

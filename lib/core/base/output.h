@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "lib/core/base/file.h"
+#include "lib/core/base/system.h"
 #include "lib/core/base/temporary.h"
 
 // The only way to write a file (AtomicFile) or a folder (AtomicFolder).
@@ -129,12 +130,11 @@ class AtomicFolder {
 std::optional<int> DescriptorNamed(const std::filesystem::path& path);
 
 // Exchanges the folders `fresh` and `path`. If the file system cannot exchange two names, uses two
-// renames and undoes the first if the second fails. `exchange` is renameat2 with RENAME_EXCHANGE.
-// Throws kWriteFailed and then leaves `path` unchanged.
+// renames and undoes the first if the second fails. Throws kWriteFailed and then leaves `path`
+// unchanged.
 using ExchangeCall = int (*)(const char* a, const char* b);
-int ExchangeNames(const char* a, const char* b);
 void ReplaceFolder(const std::string& fresh, const std::string& path,
-                   ExchangeCall exchange = ExchangeNames);
+                   ExchangeCall exchange = sys::ExchangeNames);
 
 }  // namespace kv
 
@@ -152,11 +152,8 @@ void MakeFolders(const std::filesystem::path& path, std::error_code& failed);
 void RefuseExisting(const std::filesystem::path& path, Overwrite overwrite);
 // Renames, but fails with EEXIST if the name exists. Relative names are relative to `folder`.
 int RenameNoReplace(const std::string& from, const std::string& to, int folder = AT_FDCWD);
-// Returns true if /proc is mounted, through which unnamed files get their name.
-bool HasProc();
-// True if creating an unnamed file failed because the file system has none.
+// True if creating an unnamed file failed because the system or the file system has none.
 bool LacksUnnamedFiles(int error);
-int LinkDescriptor(int descriptor, int folder, const std::string& name);
 void PwriteAll(int descriptor, uint64_t offset, ByteSpan bytes, const std::string& name);
 void EndAt(int descriptor, uint64_t size, const std::string& name);
 // Sets the owner as far as permitted, and a mode that lets no user read more than the source's did.

@@ -3,7 +3,6 @@
 #include "lib/core/base/parallel.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +12,7 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
+#include "lib/core/base/system.h"
 
 namespace kv {
 namespace {
@@ -27,10 +27,7 @@ StopScope::StopScope(const std::atomic<bool>& stopped) : before_(stop_of_thread)
 StopScope::~StopScope() { stop_of_thread = before_; }
 
 int UsableCpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int cpus = 1;
-  if (::sched_getaffinity(0, sizeof(set), &set) == 0) cpus = CPU_COUNT(&set);
+  int cpus = std::max(1, sys::Cpus());
   std::ifstream file("/sys/fs/cgroup/cpu.max");  // "QUOTA PERIOD" or "max PERIOD"
   std::string quota, period;
   if (file >> quota >> period) {
@@ -38,7 +35,7 @@ int UsableCpus() {
         ParseNumber<double>(quota).value_or(0) / ParseNumber<double>(period).value_or(1);
     if (allowed > 0) cpus = std::min(cpus, std::max(1, static_cast<int>(allowed + 0.5)));
   }
-  return std::max(1, cpus);
+  return cpus;
 }
 
 void ThrowNoThread(const std::exception& failure, std::string_view what) {

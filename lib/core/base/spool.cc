@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include "lib/core/base/file.h"
+#include "lib/core/base/system.h"
 #include "lib/core/base/temporary.h"
 
 namespace kv {
@@ -12,7 +13,7 @@ namespace fs = std::filesystem;
 int OpenSpool() {
   std::error_code ignored;
   const fs::path folder = fs::temp_directory_path(ignored);
-  const int unnamed = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);
+  const int unnamed = sys::OpenUnnamed(AT_FDCWD, folder.c_str(), O_EXCL, 0600);
   if (unnamed >= 0) return unnamed;
   const Temporary temporary(folder / "spool");  // unlinked as soon as it is open
   const int descriptor =

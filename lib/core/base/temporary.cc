@@ -2,13 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/base/temporary.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -16,11 +13,12 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <ctime>
 #include <mutex>
 #include <new>
 #include <set>
 #include <utility>
+
+#include "lib/core/base/system.h"
 
 namespace kv {
 namespace fs = std::filesystem;
@@ -59,16 +57,6 @@ void Forget(const std::string& name) {
   }
 }
 
-uint64_t Random() {
-  uint64_t value = 0;
-  if (::getrandom(&value, sizeof(value), GRND_NONBLOCK) == sizeof(value)) return value;
-  static std::atomic<uint64_t> counter{0};
-  timespec now;
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return (static_cast<uint64_t>(now.tv_sec) << 30 ^ static_cast<uint64_t>(now.tv_nsec)) +
-         (static_cast<uint64_t>(::getpid()) << 44) + counter++;
-}
-
 std::string Beginning(const fs::path& path) {
   return "." + path.filename().string().substr(0, kMostOfName) + std::string(kMark);
 }
@@ -88,27 +76,6 @@ void RemoveBeside(const fs::path& folder, const std::string& beginning) {
   }
 }
 
-void RemoveAt(int parent, const char* name, int depth);
-
-// Removes the entries of an open folder in one pass. Returns true if there were any.
-bool RemoveEntries(int folder, int depth) {
-  bool any = false;
-  alignas(dirent64) std::array<char, 1024> buffer;
-  ::lseek(folder, 0, SEEK_SET);
-  for (;;) {
-    // Not readdir, which allocates: a signal handler must not.
-    const long got = ::syscall(SYS_getdents64, folder, buffer.data(), buffer.size());
-    if (got <= 0) return any;
-    for (long at = 0; at < got;) {
-      const auto* entry = reinterpret_cast<const dirent64*>(buffer.data() + at);
-      at += entry->d_reclen;
-      if (std::strcmp(entry->d_name, ".") == 0 || std::strcmp(entry->d_name, "..") == 0) continue;
-      any = true;
-      RemoveAt(folder, entry->d_name, depth + 1);
-    }
-  }
-}
-
 void RemoveAt(int parent, const char* name, int depth) {
   if (::unlinkat(parent, name, 0) == 0 || (errno != EISDIR && errno != EPERM)) return;
   if (depth > kDeepest) return;
@@ -117,7 +84,8 @@ void RemoveAt(int parent, const char* name, int depth) {
   // Another thread may still be adding entries, and removing some may make a pass skip others.
   constexpr int kMostPasses = 100;
   for (int pass = 0; pass < kMostPasses; ++pass) {
-    RemoveEntries(folder, depth);
+    sys::Names names(folder);
+    while (const char* below = names.Next()) RemoveAt(folder, below, depth + 1);
     if (::unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno != ENOTEMPTY) break;
   }
   ::close(folder);
@@ -133,7 +101,7 @@ Temporary::Temporary(const fs::path& path) {
   const std::string beginning = Beginning(path);
   const fs::path folder = ParentOf(path);
   RemoveBeside(folder, beginning);
-  name_ = (folder / fmt::format("{}{:016x}{}", beginning, Random(), kEnding)).string();
+  name_ = (folder / fmt::format("{}{:016x}{}", beginning, sys::Random(), kEnding)).string();
   Remember(name_);
 }
 
@@ -202,7 +170,7 @@ void RemoveTemporariesOnSignal() {
 // gone.
 EndingHeld::EndingHeld() {
   sigset_t all;
-  ::sigfillset(&all);
+  sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before_);
   ++holding_back;
 }

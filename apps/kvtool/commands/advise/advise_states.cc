@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <chrono>
@@ -15,6 +14,7 @@
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/doctor/doctor.h"
 #include "apps/kvtool/inputs/run_input.h"
+#include "lib/core/base/system.h"
 #include "lib/core/base/utf8.h"
 
 namespace kv {
@@ -64,6 +64,11 @@ struct Place {
   uint64_t tokens = 0;  // once it is described
 };
 
+// When a file was last written and read, in seconds.
+std::pair<int64_t, int64_t> Times(const struct stat& file) {
+  return {sys::ModifiedAt(file).tv_sec, sys::AccessedAt(file).tv_sec};
+}
+
 // Returns when the files of a dump were last written and read. The folder's own times are newer, as
 // to list a folder is to read it; they count where it has no files. Dumps have folders of layers at
 // most.
@@ -76,11 +81,11 @@ std::pair<int64_t, int64_t> NewestTimes(const std::string& folder, const struct 
     if (entry.depth() == kDeepest) entry.disable_recursion_pending();
     struct stat file;
     if (::lstat(entry->path().c_str(), &file) != 0 || !S_ISREG(file.st_mode)) continue;
-    const std::pair<int64_t, int64_t> times{file.st_mtim.tv_sec, file.st_atim.tv_sec};
+    const std::pair<int64_t, int64_t> times = Times(file);
     if (!newest) newest = times;
     newest = {std::max(newest->first, times.first), std::max(newest->second, times.second)};
   }
-  return newest.value_or(std::pair<int64_t, int64_t>{own.st_mtim.tv_sec, own.st_atim.tv_sec});
+  return newest.value_or(Times(own));
 }
 
 // Finds the states below the inputs, in bounded depth and number. It opens nothing but regular
@@ -112,8 +117,8 @@ class StateWalk {
     if (IsOfTrace(path)) return LeaveOut(name, "of a trace");
     const auto [seen, is_new] = seen_.emplace(std::pair(status.st_dev, status.st_ino), name);
     if (!is_new) return LeaveOut(name, "the same file as " + Printable(seen->second, true));
-    Add({path, name, static_cast<uint64_t>(status.st_size), status.st_mtim.tv_sec,
-         status.st_atim.tv_sec, false});
+    const auto [written_s, read_s] = Times(status);
+    Add({path, name, static_cast<uint64_t>(status.st_size), written_s, read_s, false});
   }
 
   void LookInto(const std::string& path, const std::string& name, const struct stat& status,
@@ -153,13 +158,6 @@ class StateWalk {
   std::map<std::pair<dev_t, ino_t>, std::string> seen_;  // hard links are one file
   uint64_t beyond_ = 0;
 };
-
-std::string AccessTimes(const std::string& path) {
-  struct statvfs system;
-  if (::statvfs(path.c_str(), &system) != 0) return "unknown";
-  if ((system.f_flag & ST_NOATIME) != 0) return "noatime";
-  return (system.f_flag & ST_RELATIME) != 0 ? "relatime" : "strict";
-}
 
 std::optional<Snapshot> OpenState(const std::string& path, const OpenOptions& reading,
                                   bool& is_archive) {
@@ -400,7 +398,7 @@ bool AreStates(const std::vector<std::string>& inputs) {
 StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
   StatesAdvice advice;
   advice.idle_days = request.idle_days;
-  advice.access_times = AccessTimes(request.inputs.front());
+  advice.access_times = sys::AccessTimes(request.inputs.front().c_str());
   advice.knows_time = !context.global.deterministic;
   StateWalk walk(advice);
   for (const std::string& input : request.inputs) walk.Take(input);

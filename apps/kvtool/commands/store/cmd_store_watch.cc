@@ -15,6 +15,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/store/store_commands.h"
+#include "lib/core/base/system.h"
 
 namespace kv {
 namespace {
@@ -119,8 +120,9 @@ class StoreWatch : public StoreCommand {
         continue;
       }
       Watched file;
-      file.look = {status.st_ino, static_cast<uint64_t>(status.st_size), status.st_mtim.tv_sec,
-                   status.st_mtim.tv_nsec};
+      const timespec modified = sys::ModifiedAt(status);
+      file.look = {status.st_ino, static_cast<uint64_t>(status.st_size), modified.tv_sec,
+                   modified.tv_nsec};
       file.since = now;
       const auto before = seen_.find(name);
       if (before != seen_.end() && before->second.look == file.look) file = before->second;

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include <array>
+#include <charconv>
+#include <cstdint>
+
+// The calls that Linux and macOS do not have in common; no other file asks which system it is built
+// for. A call that can fail returns -1 and sets errno.
+//
+// Where macOS has no call like Linux's, its form uses POSIX alone. KVTOOL_PORTABLE chooses those
+// forms on Linux as well, so that tests run them there.
+namespace kv::sys {
+
+// Opens a file without a name in a folder, whose name is relative to the descriptor `at`. With
+// O_EXCL in `flags` the file never gets a name. Fails with an errno that LacksUnnamedFiles knows
+// where there are none; the caller then creates a file under a temporary name.
+int OpenUnnamed(int at, const char* folder, int flags, mode_t mode);
+// Gives such a file its name.
+int LinkUnnamed(int descriptor, int at, const char* name);
+
+// Fails with EEXIST if something is named `to`, and with EINVAL, ENOSYS or EOPNOTSUPP where the
+// file system cannot rename so.
+int RenameExclusively(int at, const char* from, const char* to);
+// Exchanges two names; fails as RenameExclusively where the file system cannot.
+int ExchangeNames(const char* a, const char* b);
+
+// Writes all that is below a folder to the disk; `folder` is its descriptor, `name` its name.
+int SyncTree(int folder, const char* name);
+
+// An extended attribute, which marks a folder.
+int SetMark(int descriptor, const char* attribute);
+bool HasMark(const char* path, const char* attribute);
+
+// The names in an open folder from its beginning, without "." and "..". A signal handler may use an
+// object of this class: readdir allocates.
+class Names {
+ public:
+  explicit Names(int folder);
+  const char* Next();  // nullptr after the last; valid until the next call
+
+ private:
+  bool Fill();
+
+  int folder_;
+  long left_ = 0;  // bytes (Linux) or entries (macOS) of the buffer that were not returned yet
+  char* at_ = nullptr;
+  alignas(8) std::array<char, 1024> buffer_;
+};
+
+// Opens memory that reads and writes as a file; elsewhere than on Linux a file in TMPDIR without a
+// name, which costs no memory while it is not used.
+int OpenMemory();
+// Gives the bytes of a range back, which then read as zeros; where this cannot be done they stay.
+void PunchHole(int descriptor, uint64_t begin, uint64_t size);
+
+// What one writes 8 bytes to is readable at `reader` until 8 bytes are read. Neither end blocks.
+// On Linux both are one eventfd; elsewhere they are a pipe. -1: the system gave none.
+struct Event {
+  int reader = -1, writer = -1;
+};
+Event OpenEvent();
+
+uint64_t Random();  // never waits; guessable only where the system has no randomness yet
+int Cpus();         // CPUs that this process may use, 0 if unknown
+bool OnMainThread();
+uint64_t PeakMemory();                      // bytes
+const char* AccessTimes(const char* path);  // "strict", "relatime", "noatime" or "unknown"
+
+// std::from_chars, which before macOS 26 reads no floating-point number.
+std::from_chars_result ReadReal(const char* begin, const char* end, double& number);
+
+timespec ModifiedAt(const struct stat& status);
+timespec AccessedAt(const struct stat& status);
+
+}  // namespace kv::sys
