@@ -47,7 +47,8 @@ void Take(void* library, const char* name, Function*& function) {
 Curl Load() {
   void* library = nullptr;
   // The variants differ in their TLS library.
-  for (const char* name : {"libcurl.so.4", "libcurl-gnutls.so.4", "libcurl-nss.so.4"}) {
+  for (const char* name :
+       {"libcurl.so.4", "libcurl-gnutls.so.4", "libcurl-nss.so.4", "libcurl.4.dylib"}) {
     library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (library != nullptr) break;
   }

@@ -197,7 +197,7 @@ Permissions Store::permissions() const {
   if (::fstat(root_->descriptor(), &store) != 0 || ::fstat(packs_->descriptor(), &packs) != 0)
     throw SystemError(Finding::kOpenFailed, "cannot open", folder_);
   constexpr mode_t kReadAndWrite = 0666;
-  return {store.st_mode & packs.st_mode & kReadAndWrite, store.st_uid, store.st_gid};
+  return {uint32_t{store.st_mode} & packs.st_mode & kReadAndWrite, store.st_uid, store.st_gid};
 }
 
 uint64_t Store::CountBytes() const {

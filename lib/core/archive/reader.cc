@@ -34,7 +34,7 @@ class ArchiveReader {
 
   void CheckStart() {
     a_.data_->Need(0, kHeaderBytes);
-    a_.data_->Need(bytes_.size() - std::min(bytes_.size(), kTrailerBytes), kTrailerBytes);
+    a_.data_->Need(bytes_.size() - std::min<uint64_t>(bytes_.size(), kTrailerBytes), kTrailerBytes);
     if (!HasMagic(bytes_) && !HasTrailerMagic(bytes_)) {
       throw Error(Finding::kBadMagic, "this is not a .kvz archive").At(0);
     }

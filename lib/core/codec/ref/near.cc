@@ -9,9 +9,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <cfloat>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "lib/core/base/half.h"
@@ -143,7 +143,7 @@ void ExpectedRows::Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expe
       for (uint64_t c = 0; c < columns_; ++c) {
         const float turned = x_[c] * cosines_[c] + partners_[c] * sines_[c];
         // A product beyond the largest float leaves the value unrotated, as FORMAT.md defines.
-        x_[c] = std::fabs(turned) <= FLT_MAX ? turned : x_[c];
+        x_[c] = std::fabs(turned) <= std::numeric_limits<float>::max() ? turned : x_[c];
       }
     }
     Round(expected);
