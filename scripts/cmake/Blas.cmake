@@ -1,5 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-# kv_cblas: OpenBLAS built without threads. A threaded OpenBLAS starts its threads when it is loaded, before
+# kv_cblas on macOS: Accelerate, which every Mac has. It may be called from many threads at once.
+if(APPLE)
+  find_path(KVTOOL_BLAS_INCLUDE NAMES cblas.h DOC "Folder of Accelerate's cblas.h"
+            PATH_SUFFIXES System/Library/Frameworks/Accelerate.framework/Frameworks/vecLib.framework/Headers)
+  if(NOT KVTOOL_BLAS_INCLUDE)
+    message(FATAL_ERROR "no cblas.h of Accelerate found: install the command line tools (xcode-select --install)")
+  endif()
+  set(KVTOOL_BLAS_LIBRARY "-framework Accelerate" CACHE STRING "What is linked for cblas_sgemm and cblas_dgemm")
+  add_library(kv_cblas INTERFACE IMPORTED)
+  target_include_directories(kv_cblas SYSTEM INTERFACE ${KVTOOL_BLAS_INCLUDE})
+  target_compile_definitions(kv_cblas INTERFACE ACCELERATE_NEW_LAPACK)
+  target_link_libraries(kv_cblas INTERFACE "${KVTOOL_BLAS_LIBRARY}")
+  return()
+endif()
+
+# kv_cblas elsewhere: OpenBLAS built without threads. A threaded OpenBLAS starts its threads when it is loaded, before
 # main, and waits for them at exit: under an address-space limit that wait never ends, whatever the command
 # did. Linked as an archive, for at run time Debian's alternatives would choose the threaded library.
 find_library(KVTOOL_BLAS_LIBRARY NAMES libopenblas.a PATH_SUFFIXES openblas-serial
@@ -50,4 +65,5 @@ endif()
 target_link_libraries(kv_cblas INTERFACE ${KVTOOL_BLAS_LIBRARY})
 # Its work buffers are handed out without a lock, and what malloc gives is not looked at everywhere;
 # lib/study/dense/gemm.cc sees to both.
+target_compile_definitions(kv_cblas INTERFACE KVTOOL_WRAPS_BLAS)
 target_link_options(kv_cblas INTERFACE -Wl,--wrap=blas_memory_alloc -Wl,--wrap=blas_memory_free -Wl,--wrap=malloc)

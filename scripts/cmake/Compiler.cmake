@@ -57,6 +57,18 @@ if(KVTOOL_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
+# libc++ before LLVM 20 declares std::jthread on demand alone.
+if(APPLE)
+  add_compile_definitions(_LIBCPP_ENABLE_EXPERIMENTAL)
+endif()
+
+# Links a program, or a library that shows few names, without the functions that none of these reaches.
+if(APPLE)
+  set(kv_drop_unused -Wl,-dead_strip)
+else()
+  set(kv_drop_unused -Wl,--gc-sections)
+endif()
+
 # The cost of an input is counted in basic blocks. What counts them is not counted itself.
 if(KVTOOL_COUNT_STEPS)
   add_library(kv_cost STATIC ${PROJECT_SOURCE_DIR}/tests/fuzz/cost.cc)
@@ -69,7 +81,9 @@ endif()
 # An overflow that slipped through ends the process instead of owning it. Sanitizers find it first, and FORTIFY needs -O1.
 if(KVTOOL_HARDEN AND NOT KVTOOL_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL Debug)
   add_compile_options(-fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
-  add_link_options(-Wl,-z,relro,-z,now)
+  if(NOT APPLE) # whose linker makes them so anyway
+    add_link_options(-Wl,-z,relro,-z,now)
+  endif()
   include(CheckPIESupported)
   check_pie_supported()
 endif()

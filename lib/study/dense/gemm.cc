@@ -12,6 +12,9 @@
 
 #include "lib/core/base/error.h"
 
+static thread_local bool in_product = false;  // true only where the result of malloc is not checked
+
+#ifdef KVTOOL_WRAPS_BLAS
 // An OpenBLAS without threads hands out its work buffers without a lock: two calls at once can get
 // the same buffer, and products come out wrong. The linker routes its calls through these two
 // functions instead (scripts/cmake/Blas.cmake), so that only taking and returning a buffer is
@@ -22,7 +25,6 @@
 // everywhere else it is malloc.
 namespace {
 std::mutex buffers;
-thread_local bool in_product = false;  // true only where the result of malloc is not checked
 
 class Outside {
  public:
@@ -55,6 +57,7 @@ void __wrap_blas_memory_free(void* buffer) {
   __real_blas_memory_free(buffer);
 }
 }
+#endif  // KVTOOL_WRAPS_BLAS
 
 namespace kv {
 namespace {
