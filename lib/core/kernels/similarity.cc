@@ -76,10 +76,7 @@ void Tile(const WideRows& rows, const int16_t* packed, size_t columns, bool add,
   const D16 d16;
   hn::Vec<D32> sums[kRows][kVectors], more[kRows][kVectors];
   for (size_t r = 0; r < kRows; ++r) {
-    for (size_t v = 0; v < kVectors; ++v) {
-      sums[r][v] = add ? hn::LoadU(d32, out + r * stride + v * kLanes) : hn::Zero(d32);
-      more[r][v] = hn::Zero(d32);
-    }
+    for (size_t v = 0; v < kVectors; ++v) sums[r][v] = more[r][v] = hn::Zero(d32);
   }
   for (size_t c = 0; c < columns; c += 2) {
     hn::Vec<D16> query[kVectors];
@@ -93,9 +90,10 @@ void Tile(const WideRows& rows, const int16_t* packed, size_t columns, bool add,
   }
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) {
-      // Adds the two accumulators, which hold odd and even lanes apart on some targets.
-      hn::StoreU(hn::RearrangeToOddPlusEven(sums[r][v], more[r][v]), d32,
-                 out + r * stride + v * kLanes);
+      // NEON keeps halves of a query's sum in two lanes up to here, so earlier slabs are added now.
+      const auto sum = hn::RearrangeToOddPlusEven(sums[r][v], more[r][v]);
+      int32_t* to = out + r * stride + v * kLanes;
+      hn::StoreU(add ? hn::Add(sum, hn::LoadU(d32, to)) : sum, d32, to);
     }
   }
 }
