@@ -33,7 +33,7 @@ echo 'main: error: failed to load model models/x.gguf' > new/empty.json; gate --
 # One folder or log at a time; a case that is not there.
 gate --engine-logs new --engine-logs old 2>&1
 gate --engine-logs old --case bench.jsonl:pp51 2>&1
-# Logs that no rule judged fail, and are a first baseline; a broken log is none.
+# Logs that no rule judged are a first baseline; a broken log is none.
 gate --engine-logs "$logs/bench.json" -q -o first.json -f 2> /dev/null
 gate --engine-logs "$logs/bench.json" --baseline first.json | sed -n 1p
 printf ' eval time = 2000.00 ms / 100 runs\nllama_decode: failed to decode, ret = -3\n' > broken.log
