@@ -18,18 +18,18 @@ SLACK = 100  # lines that a room may be below its ceiling
 
 # room: (ceiling, goal). The goals are those of the plan for the next release; 0: the room is to be emptied.
 ROOMS = {
-    "apps/kvtool": (24350, 10000),
+    "apps/kvtool": (24610, 10000),
     "apps/capture-llama": (3210, 2400),
     "apps/python": (2360, 2200),
     "formats": (19200, 17000),
     "lib/fields": (970, 1200),
     "lib/report": (2500, 1700),
-    "lib/core/base": (4610, 3700),
-    "lib/core/kernels": (5800, 5900),
-    "lib/core/snapshot": (3470, 3800),
-    "lib/core/archive": (5550, 5500),
-    "lib/core/frame": (1160, 900),
-    "lib/core/codec": (10320, 9500),
+    "lib/core/base": (4620, 3700),
+    "lib/core/kernels": (6050, 5900),
+    "lib/core/snapshot": (3490, 3800),
+    "lib/core/archive": (5620, 5500),
+    "lib/core/frame": (1170, 900),
+    "lib/core/codec": (10810, 9500),
     "lib/core/transform": (290, 300),
     "lib/core/weights": (1140, 0),
     "lib/study/eviction": (5110, 4600),
@@ -41,19 +41,19 @@ ROOMS = {
     "lib/study/analysis": (2140, 2600),
     "lib/study/statistics": (650, 650),
     "lib/study/transform": (1350, 1000),
-    "lib/study/gate": (5180, 3600),
+    "lib/study/gate": (5210, 3600),
     "lib/engines/mnn": (12100, 8000),
-    "lib/engines/llamacpp": (810, 600),
+    "lib/engines/llamacpp": (860, 600),
     "lib/engines/infinilm": (1320, 2600),
     "lib/engines/cacheblend": (3590, 2900),
     "lib/engines/dynamo": (290, 290),
     "lib/engines/sglang": (630, 610),
     "lib/corpus": (1820, 1600),
-    "lib/store": (3890, 2800),
-    "lib/remote": (720, 800),
-    "lib/api": (5100, 3200),
+    "lib/store": (3920, 2800),
+    "lib/remote": (730, 800),
+    "lib/api": (5120, 3200),
 }
-MOST_FILES = 719
+MOST_FILES = 721
 GOAL_FILES = 650
 SOURCE = (".h", ".cc", ".c", ".hpp")
 
