@@ -313,6 +313,18 @@ void RestoreParked(const fs::path& path) {
   if (RenameNoReplace(parked.string(), path.string()) != 0) RemoveOrRemember(parked.string());
 }
 
+// Moves a folder to a free name. An error after which it has that name is the lost reply of a
+// network file system, and counts as done.
+bool MoveFolder(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return true;
+  const int why = errno;
+  struct stat status;
+  const bool is_gone = ::lstat(from.c_str(), &status) != 0 && errno == ENOENT;
+  const bool is_there = ::lstat(to.c_str(), &status) == 0;
+  errno = why;
+  return is_gone && is_there;
+}
+
 }  // namespace
 
 void ReplaceFolder(const std::string& fresh, const std::string& path, ExchangeCall exchange) {
@@ -321,10 +333,10 @@ void ReplaceFolder(const std::string& fresh, const std::string& path, ExchangeCa
   if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) fail();
   const EndingHeld held;
   const std::string parked = ParkedName(path).string();
-  if (::rename(path.c_str(), parked.c_str()) != 0) fail();
-  if (::rename(fresh.c_str(), path.c_str()) != 0) {
+  if (!MoveFolder(path, parked)) fail();
+  if (!MoveFolder(fresh, path)) {
     const int why = errno;
-    if (::rename(parked.c_str(), path.c_str()) != 0) {
+    if (!MoveFolder(parked, path)) {
       throw Error(Finding::kWriteFailed, "cannot replace the folder: {}; what it held is in {}",
                   std::strerror(why), parked)
           .File(path);
@@ -332,7 +344,7 @@ void ReplaceFolder(const std::string& fresh, const std::string& path, ExchangeCa
     errno = why;
     fail();
   }
-  if (::rename(parked.c_str(), fresh.c_str()) != 0) RemoveOrRemember(parked);
+  if (!MoveFolder(parked, fresh)) RemoveOrRemember(parked);
 }
 
 FolderFile::~FolderFile() {

@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 
-def is_writing(run):  # its output has no name yet
+def is_writing(run):  # its output has no name yet, or another one beside the input
     folder = f"/proc/{run.pid}/fd"
     try:
-        return any("(deleted)" in os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder))
+        opened = [os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder)]
+        return any("(deleted)" in name or name.startswith(os.path.realpath(".") + "/.") for name in opened)
     except FileNotFoundError:
         return False
 for change in (lambda: os.truncate("a.bin", 100), lambda: os.truncate("a.bin", 8 << 20)):

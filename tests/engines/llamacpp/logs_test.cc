@@ -162,7 +162,7 @@ TEST_CASE("figures that are no numbers are undefined, and broken runs are counte
   CHECK(odd.rules[0].status == gate::Status::kFail);
   CHECK(odd.rules[0].rule.implied);
   const std::string& first = odd.measured.Find("kv_invalid_log_count")->reason;
-  CHECK(first == "llama_decode: failed to decode, ret = -3");
+  CHECK(first == "the first of 2 lines: llama_decode: failed to decode, ret = -3");
   for (const char* text : {"", "eval time", "eval time =", "eval time = 3 ms", ", K (", "\n\n",
                            "K (q8_0): 1 MiB, V (q8_0): 1 MiB", "Average: 3", "{}", "[]"}) {
     CHECK(ReadLog(text, "a.log").empty());

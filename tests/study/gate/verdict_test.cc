@@ -317,6 +317,7 @@ TEST_CASE("Noise of a figure's own repetitions excuses little, and no limit that
     figures.SetNoise("decode_gate_tps", 50, "its repetitions differ");
     GateResult gate = test::NewGate();
     gate.cases = {Case("a", std::move(rules), figures)};
+    gate.cases[0].origin = Origin::kLogs;  // a replay has no such speed
     gate.baseline.emplace();
     gate.baseline->passed = true;
     gate.baseline->cases["a"].figures["decode_gate_tps"] = 100;
