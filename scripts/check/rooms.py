@@ -24,7 +24,7 @@ ROOMS = {
     "formats": (19200, 17000),
     "lib/fields": (970, 1200),
     "lib/report": (2500, 1700),
-    "lib/core/base": (4620, 3700),
+    "lib/core/base": (4640, 3700),
     "lib/core/kernels": (6050, 5900),
     "lib/core/snapshot": (3490, 3800),
     "lib/core/archive": (5620, 5500),
