@@ -60,7 +60,9 @@ for cpu in "${cpus[@]}"; do
   seconds=$SECONDS
   rm -rf "$work/there"
   mkdir "$work/there"
-  (cd "$work/there" && write_answers "$qemu" -cpu "$cpu" "$program") || { echo "$cpu: fails"; exit 1; }
+  # OpenBLAS takes qemu64 for an Opteron, whose 3DNow instructions qemu does not have.
+  (cd "$work/there" && { [ "$cpu" != qemu64 ] || export OPENBLAS_CORETYPE=Prescott; } &&
+    write_answers "$qemu" -cpu "$cpu" "$program") || { echo "$cpu: fails"; exit 1; }
   same=$(scripts/release/same_answers.py "$work/here" "$work/there") || { echo "$same"; echo "$cpu: not as here"; exit 1; }
   version=$("$qemu" -cpu "$cpu" "$program" --version | head -1)
   echo "$cpu: ${version##*, }, the same $same, $((SECONDS - seconds)) s"
