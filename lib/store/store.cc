@@ -83,8 +83,11 @@ void Store::OpenRoot(Use use) {
   std::vector<std::string> names;
   if (root_) names = root_->Names();
   // A temporary name is that of the marker, which another run is about to create, or failed to.
-  if (!std::all_of(names.begin(), names.end(), IsTemporaryName))
+  if (!std::all_of(names.begin(), names.end(), IsTemporaryName)) {
+    // Another run may have made the store since. Its marker is there before any other name.
+    if (root_->Find(std::string(kMarker))) return;
     throw Error(Finding::kExists, "something else than a store is there").File(folder_);
+  }
   if (!root_) {
     // Mode 0700: the store contains conversation content.
     constexpr mode_t kOnlyOwner = 0700;
