@@ -36,6 +36,16 @@ const Fields<TransformSide>& TransformSideFields() {
 
 }  // namespace
 
+const Fields<Transform>& BasisFields() {
+  static const Fields<Transform> fields = {
+      {"basis_type", "How the basis is stored: f32 or bf16",
+       [](const Transform& of) { return of.is_bfloat ? "bf16" : "f32"; }, OneOf("f32", "bf16")},
+      {"basis_bytes", "Bytes of means and bases of K and V", &Transform::basis_bytes},
+      {"rows", "Tokens that it was learnt from", &Transform::rows},
+      {"learnt_from", "XXH3 of each cache that it was learnt from", &Transform::sources}};
+  return fields;
+}
+
 const Fields<Transform>& TransformFields() {
   static const Fields<Transform> fields = {
       {"model", "Name of the model", &Transform::model},
@@ -43,11 +53,7 @@ const Fields<Transform>& TransformFields() {
       {"layers", "Layers of the model", &Transform::layers},
       {"sinks", "First tokens that stay in full", &Transform::sinks},
       {"window", "Last tokens that stay in full", &Transform::window},
-      {"basis_type", "How the basis is stored: f32 or bf16",
-       [](const Transform& of) { return of.is_bfloat ? "bf16" : "f32"; }, OneOf("f32", "bf16")},
-      {"basis_bytes", "Bytes of means and bases", &Transform::basis_bytes},
-      {"rows", "Tokens that it was learnt from", &Transform::rows},
-      {"learnt_from", "XXH3 of each cache that it was learnt from", &Transform::sources},
+      Fields<Transform>::Inline(BasisFields()),
       {"k", "K", &Transform::k, TransformSideFields()},
       {"v", "V", &Transform::v, TransformSideFields()}};
   return fields;

@@ -9,6 +9,8 @@
 
 namespace kv {
 
+// How a basis is stored and what it was learnt from, for every document that names a transform.
+const Fields<Transform>& BasisFields();
 // A learnt transform (.kvx) as documents and the console show it.
 const Fields<Transform>& TransformFields();
 // "transform of smollm2, 30 layers, 1024 + 1024 components learnt from 15300 tokens".

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "apps/kvtool/documents/transform_report.h"
 #include "apps/kvtool/line/command_line.h"
 #include "formats/kvx/kvtc_artifact.h"
 #include "formats/kvx/kvx.h"
@@ -183,14 +184,14 @@ const Fields<TransformUse::Type>& TypeFields() {
 const Fields<TransformUse>& TransformUseFields() {
   static const Fields<TransformUse> fields = {
       Fields<TransformUse>::Inline(&TransformUse::file, HashedFileFields()),
-      {"model", "Name of the model that it was learnt from", &TransformUse::model},
-      {"rope", "How keys are turned back", &TransformUse::rope},
-      {"basis_type", "How the basis is stored: f32 or bf16", &TransformUse::basis_type},
+      {"model", "Name of the model that it was learnt from",
+       [](const TransformUse& of) { return of.transform->model; }},
+      {"rope", "How keys are turned back",
+       [](const TransformUse& of) { return of.transform->rope; }},
+      Fields<TransformUse>::Inline(
+          [](const TransformUse& of) -> const Transform& { return *of.transform; }, BasisFields()),
       {"self", "Whether it was learnt from this very cache, so that its figures flatter",
        &TransformUse::is_self},
-      {"basis_bytes", "Bytes of means and bases of K and V", &TransformUse::basis_bytes},
-      {"rows", "Tokens that it was learnt from", &TransformUse::rows},
-      {"learnt_from", "XXH3 of each cache that it was learnt from", &TransformUse::learnt_from},
       {"first_full", "First tokens in full", &TransformUse::first_full},
       {"last_full", "Last tokens of the prompt in full", &TransformUse::last_full},
       {"types", "Each type that was made with it", &TransformUse::types, TypeFields()}};
@@ -296,17 +297,7 @@ const quant::CacheType* TransformTypes::Make(const std::string& name, bool is_ke
 
 std::optional<TransformUse> TransformTypes::Use() const {
   if (!transform_) return std::nullopt;
-  TransformUse use{hashed_,
-                   transform_->model,
-                   transform_->rope,
-                   transform_->is_bfloat ? "bf16" : "f32",
-                   is_self_,
-                   transform_->basis_bytes(),
-                   transform_->rows,
-                   first_,
-                   last_,
-                   transform_->sources,
-                   {}};
+  TransformUse use{hashed_, &*transform_, is_self_, first_, last_, {}};
   for (const TransformedSide& side : sides_) use.types.push_back({&side});
   return use;
 }

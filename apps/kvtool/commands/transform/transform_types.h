@@ -29,10 +29,9 @@ struct TransformedSide {
 // Identifies a transform in documents, and each type that was made with it.
 struct TransformUse {
   HashedFile file;
-  std::string model, rope, basis_type;
+  const Transform* transform = nullptr;
   bool is_self = false;  // learnt from the very cache that it is judged by
-  uint64_t basis_bytes = 0, rows = 0, first_full = 0, last_full = 0;
-  std::vector<std::string> learnt_from;
+  uint64_t first_full = 0, last_full = 0;
   struct Type {
     const TransformedSide* side;
   };
