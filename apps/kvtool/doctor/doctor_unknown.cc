@@ -259,53 +259,47 @@ bool IsStore(const Source& source, Diagnosis& out) {
   return true;
 }
 
-// Reads a file that was learnt from caches by `model`, which returns the name of theirs. Damage is
-// what is wrong with it.
+// Describes a file that was learnt from caches, which `model` reads for the name of theirs. Damage
+// is what is wrong with it; `use` is offered if there is none.
 template <typename F>
-void LookAtLearnt(std::string_view what, F&& model, Diagnosis& out) {
-  out.what = what;
+void LookAtLearnt(F&& model, Diagnosis::Step use, Diagnosis& out) {
   try {
     const std::string name = model();
     out.what += ", learnt from caches of ";
     out.what += name.empty() ? "a model without a name" : Printable(name);
     IsSound("it reads, and its checksum holds", out);
     out.Suggest("kvtool inspect " + ShellWord(out.file), "what it was learnt from");
+    out.next.push_back(std::move(use));
   } catch (const Error& error) {
     out.Find(fmt::format("{} [{}]", Printable(error.message()), FindingId(error.finding())));
     out.Suggest("kvtool explain " + FindingId(error.finding()), "what this means, and what to do");
   }
 }
 
-// Recognises a profile of a model's keys and values.
-bool IsProfile(const Source& source, Diagnosis& out) {
+// Recognises what `train` writes: a profile of a model's keys and values, or a transform of them.
+bool IsLearnt(const Source& source, Diagnosis& out) {
   if (source.is_folder || source.files.size() != 1) return false;
   const ByteSpan bytes = source.files[0].data->bytes();
-  if (!Profile::HasMagic(bytes)) return false;
-  out.kind = "profile";
-  out.format = "kvp";
-  LookAtLearnt(
-      "a profile for short chunks", [&] { return Profile::Read(bytes)->name(); }, out);
-  if (out.findings.empty()) {
-    out.Suggest("kvtool compress CACHE --profile " + ShellWord(out.file) + " -o CACHE.kvz",
-                "an archive that is coded with it", "CACHE: a cache of this model");
+  const std::string file = ShellWord(out.file);
+  if (Profile::HasMagic(bytes)) {
+    out.kind = "profile";
+    out.format = "kvp";
+    out.what = "a profile for short chunks";
+    LookAtLearnt([&] { return Profile::Read(bytes)->name(); },
+                 {"kvtool compress CACHE --profile " + file + " -o CACHE.kvz",
+                  "an archive that is coded with it", "CACHE: a cache of this model"},
+                 out);
+    return true;
   }
-  return true;
-}
-
-// Recognises a transform that was learnt by `train --transform`.
-bool IsTransform(const Source& source, Diagnosis& out) {
-  if (source.is_folder || source.files.size() != 1) return false;
-  const ByteSpan bytes = source.files[0].data->bytes();
   if (!LooksLikeTransform(bytes)) return false;
   out.kind = "transform";
   out.format = "kvx";
+  out.what = "a transform of K and V";
   LookAtLearnt(
-      "a transform of K and V", [&] { return ReadTransform(bytes).model; }, out);
-  if (out.findings.empty()) {
-    out.Suggest(
-        "kvtool replay quant RUN --transform " + ShellWord(out.file) + " --k kvtc:8 --v kvtc:8",
-        "what keeping caches in it would save and cost", "RUN: a recorded run of this model");
-  }
+      [&] { return ReadTransform(bytes).model; },
+      {"kvtool replay quant RUN --transform " + file + " --k kvtc:8 --v kvtc:8",
+       "what keeping caches in it would save and cost", "RUN: a recorded run of this model"},
+      out);
   return true;
 }
 
@@ -479,8 +473,8 @@ void DiagnoseIncomplete(const Error& error, Diagnosis& out) {
 
 bool DiagnoseOther(const Source& source, Diagnosis& out) {
   const Diagnosis before = out;
-  for (const auto is_one : {IsModel, IsStore, IsProfile, IsTransform, IsDocument, IsSuite, IsLog,
-                            IsWeights, IsTrace, IsGear}) {
+  for (const auto is_one :
+       {IsModel, IsStore, IsLearnt, IsDocument, IsSuite, IsLog, IsWeights, IsTrace, IsGear}) {
     try {
       if (source.files.empty() && is_one != IsTrace) continue;
       if (is_one(source, out)) return true;

@@ -82,9 +82,11 @@ LogsRead ReadLogs(const std::filesystem::path& path) {
   // An empty log beside llama.cpp's logs is taken for one of llama.cpp.
   const bool is_ours = !all.cases.empty();
   for (const std::string& name : empty) {
-    if (!is_ours) all.left_out.push_back(name);
-    if (is_ours)
+    if (is_ours) {
       all.cases.push_back(CutCase(name, "the log is empty: the run died, or did nothing"));
+    } else {
+      all.left_out.push_back(name);
+    }
   }
   // bench.err, if it has only messages, belongs to the run that wrote bench.json.
   std::erase_if(all.cases, [&](const gate::CaseResult& item) {
