@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <condition_variable>
 #include <thread>
 
@@ -16,8 +15,8 @@ namespace {
 
 constexpr uint32_t kMostQueueThreads = 1024, kMostDepth = 1024, kDefaultDepth = 64;
 
-// A descriptor that is readable from Raise to the next Lower. It is opened on first request: a queue
-// whose callers only wait makes no system call for it.
+// A descriptor that is readable from Raise to the next Lower. It is opened on first request: a
+// queue whose callers only wait makes no system call for it.
 class Signal {
  public:
   ~Signal() {
@@ -35,13 +34,15 @@ class Signal {
   void Raise() {
     constexpr uint64_t kOne = 1;
     if (!open_ || raised_.exchange(true)) return;
-    if (::write(event_.writer, &kOne, sizeof(kOne)) < 0) errno = 0;
+    // A full pipe is readable already.
+    [[maybe_unused]] const ssize_t written = ::write(event_.writer, &kOne, sizeof(kOne));
   }
   // A completion after this call raises again, and the caller's search finds one before it. Always
   // reads: a Raise at this moment may write after `raised_` is false.
   void Lower() {
     std::array<uint64_t, 16> raises;  // a pipe may hold more than one
-    if (open_ && ::read(event_.reader, raises.data(), sizeof(raises)) < 0) errno = 0;
+    [[maybe_unused]] const ssize_t taken =
+        open_ ? ::read(event_.reader, raises.data(), sizeof(raises)) : 0;
     raised_ = false;
   }
 

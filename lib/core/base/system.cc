@@ -251,6 +251,17 @@ uint64_t TimeAndCount() {
 
 }  // namespace
 
+uint64_t PeakMemory() {
+#ifdef __APPLE__
+  constexpr uint64_t kUnit = 1;
+#else
+  constexpr uint64_t kUnit = 1024;
+#endif
+  struct rusage usage = {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * kUnit;
+}
+
 Names::Names(int folder) : folder_(folder) { ::lseek(folder, 0, SEEK_SET); }
 
 #ifdef __APPLE__
@@ -297,12 +308,6 @@ bool HasMark(const char* path, const char* attribute) {
   return ::getxattr(path, attribute, nullptr, 0, 0, 0) >= 0;
 }
 
-uint64_t PeakMemory() {
-  struct rusage usage = {};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return static_cast<uint64_t>(usage.ru_maxrss);
-}
-
 const char* AccessTimes(const char* path) {
   struct statfs system;
   if (::statfs(path, &system) != 0) return "unknown";
@@ -344,12 +349,6 @@ int SetMark(int descriptor, const char* attribute) {
 
 bool HasMark(const char* path, const char* attribute) {
   return ::getxattr(path, attribute, nullptr, 0) >= 0;
-}
-
-uint64_t PeakMemory() {
-  struct rusage usage = {};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return static_cast<uint64_t>(usage.ru_maxrss) << 10;
 }
 
 const char* AccessTimes(const char* path) {

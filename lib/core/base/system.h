@@ -12,7 +12,7 @@
 // The calls that Linux and macOS do not have in common; no other file asks which system it is built
 // for. A call that can fail returns -1 and sets errno.
 //
-// Where macOS has no call like Linux's, its form uses POSIX alone. KVTOOL_PORTABLE chooses those
+// A call that only Linux has takes a form of POSIX alone on macOS. KVTOOL_PORTABLE chooses those
 // forms on Linux as well, so that tests run them there.
 namespace kv::sys {
 
@@ -58,8 +58,9 @@ int OpenMemory();
 // Gives the bytes of a range back, which then read as zeros; where this cannot be done they stay.
 void PunchHole(int descriptor, uint64_t begin, uint64_t size);
 
-// What one writes 8 bytes to is readable at `reader` until 8 bytes are read. Neither end blocks.
-// On Linux both are one eventfd; elsewhere they are a pipe. -1: the system gave none.
+// A signal for event loops: after 8 bytes were written to `writer`, `reader` is readable until 8
+// are read. Neither end blocks. On Linux both are one eventfd, elsewhere they are a pipe. Both are
+// -1 if the system gave none.
 struct Event {
   int reader = -1, writer = -1;
 };
