@@ -91,7 +91,7 @@ def check_one(runner, scenario, template, old, complete, faults):
     try:
         code, errors = runner.run(scenario.command, folder, faults)
         found = scenario.look(runner.kvtool, folder)
-        # Where two names cannot be exchanged, a folder that is being replaced has another name for a moment.
+        # A folder that is being replaced has another name for a moment if the two names cannot be exchanged.
         parked = folder / f".{scenario.output}.kvtool-replaced"
         is_parked = found == "absent" and "FAULT_KILL" in faults and parked.is_dir()
         if not is_parked and not scenario.is_sound(found, old, complete):

@@ -151,7 +151,7 @@ void TakeTrace(const std::optional<RecordedRun>& run, std::string& trace) {
   if (run && trace.empty()) trace = run->trace;
 }
 
-// How the names of traces end that are one file.
+// Endings of the names of traces that are one file.
 constexpr std::string_view kTraceEndings[] = {".trace.safetensors", ".trace.npz", ".trace.pt"};
 
 bool IsOfTrace(const fs::path& path) {

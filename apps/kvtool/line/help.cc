@@ -287,8 +287,8 @@ bool Mentions(std::string_view text, std::string_view word, bool anywhere) {
   }
 }
 
-// Commands and options whose texts have a word that is no command: 'kvtool help nats'.
-std::string MentionsOf(std::string_view topic, bool anywhere) {
+// Returns the commands and options whose texts have a word that is no command: 'kvtool help nats'.
+std::string ListMentions(std::string_view topic, bool anywhere) {
   const std::string word(topic);
   const auto has = [&](std::string_view text) { return Mentions(text, word, anywhere); };
   std::string text;
@@ -452,9 +452,9 @@ std::string HelpOn(int count, char* const* words) {
   }
   const GivenCommand given = TakeCommand(count, words);
   if (given.entry == nullptr) {
-    std::string mentions = MentionsOf(topic, false);
+    std::string mentions = ListMentions(topic, false);
     constexpr size_t kLeastLetters = 4;  // of what may stand within a word
-    if (mentions.empty() && topic.size() >= kLeastLetters) mentions = MentionsOf(topic, true);
+    if (mentions.empty() && topic.size() >= kLeastLetters) mentions = ListMentions(topic, true);
     if (mentions.empty()) throw UnknownCommand(topic);
     return mentions;
   }

@@ -116,7 +116,7 @@ kvt_status kvt_h2o_begin(kvt_h2o* h2o, uint64_t new_tokens, kvt_h2o_call* call) 
     const uint32_t layer = h2o->next_layer;
     Require(new_tokens <= kMostTokens && h2o->engine.length(layer) <= kMostTokens,
             "new_tokens: the cache would have 2^31 tokens or more");
-    // Nothing can fail once the engine has begun, so that a call can be repeated after any failure.
+    // Reserves before the engine begins: no later step fails, so a failed call can be repeated.
     h2o->ranges.reserve(h2o->engine.pending(layer).size());
     h2o->ctx->state.Commit();
     h2o->next_layer = (h2o->next_layer + 1) % h2o->engine.geometry().layers;

@@ -1,4 +1,4 @@
-# What advise leaves out is named and kept out of its commands, and its answer says what it takes to follow it.
+# Files that advise leaves out are named and kept out of its commands, and its answer says what it takes to follow it.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 mkdir slots
 for tokens in 100 200 300; do "$KVTOOL" convert -q "$state" --to llama-state --tokens "0:$tokens" -o "slots/turn$tokens"; done
@@ -14,7 +14,7 @@ sed -n '/^answer/,$p' few.txt | sed 's/ about .*, which/ about SIZE, which/; s/f
 # Speeds are those of the codec alone, in the unit of all other speeds.
 sed -n '/codec alone, 1 thread/p' few.txt | grep -o 'codec.*'
 grep -c '^fast .* MiB/s .* MiB/s ' few.txt
-# Of many states 'find' names those that are none, and takes all others.
+# Beyond eight states 'find' names the files that are no states, and takes all others.
 for n in 1 2 3 4 5 6 7 8; do cp slots/turn100 "slots/copy$n"; done
 command=$("$KVTOOL" advise slots --json -q | jq -r '.results[0].recommendation.command')
 echo "$command" | grep -o "! -path [^!]*" | sed 's/ -exec.*//; s/ *$//'

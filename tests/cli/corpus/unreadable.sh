@@ -10,7 +10,7 @@ as_user ./program inspect -q -r all --keep-going || echo "exit $?"
 as_user ./program inspect -q all || echo "exit $?"
 as_user ./program inspect -q all/shut all/z --keep-going || echo "exit $?"
 chmod 755 all/shut
-# Of a trace that is one file and holds K and V, too, a search takes nothing.
+# A search leaves out a trace that is one file, even if it holds K and V too.
 mkdir mixed && cp "$TESTDATA/trace/kjv3m.seq0.bin" mixed/cache.bin
 "$KVTOOL" convert -q "$state" --kv-heads 4 --to npz -o mixed/cache.trace.npz
 "$KVTOOL" compress -q -r mixed --output-dir out && find out -type f

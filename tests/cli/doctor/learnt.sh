@@ -1,4 +1,4 @@
-# What was learnt from caches, a profile and a transform: recognised, checked and shown, whole and damaged.
+# Profiles and transforms are recognised, checked and shown, whole and damaged.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 flags="--kv-heads 4 --head-dim 8"
 "$KVTOOL" train "$state" $flags --name s260k -o model.kvp -q

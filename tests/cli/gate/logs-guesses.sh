@@ -5,7 +5,7 @@ bench() { # SPEED FIELDS: a bench of one test
 }
 mkdir base new none table
 bench 40 '"cpu_info": "EPYC", "model_type": "135M Q8_0", "model_size": 100' > base/bench.json
-# Nothing judges them, and they are what later runs are compared with; two summaries in one folder have their own files.
+# Logs that no rule judges become the first baseline; two summaries in one folder have their own files.
 gate --engine-logs base -o base.json
 gate --engine-logs base -o second.json -q
 ls ./*.md ./*.jsonl
