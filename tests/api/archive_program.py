@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Archives go both ways between the program and libkvtool.
+"""Checks that the program and libkvtool read each other's archives.
 
   archive_program.py KVTOOL API_TESTS
 """

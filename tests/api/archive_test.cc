@@ -22,7 +22,7 @@ using Buffer = std::vector<uint8_t>;
 
 struct Memory {
   Buffer bytes;
-  uint64_t read = 0;  // bytes asked for
+  uint64_t read = 0;  // number of bytes requested
   kvt_status fail = 0;
 
   kvt_source Source() {
@@ -62,7 +62,7 @@ Buffer Values(uint64_t tokens, uint32_t channels, uint32_t seed) {
   return raw;
 }
 
-// Two layers, whose K is one of [head][token][dim].
+// Two layers; K of one is [head][token][dim].
 struct Cache {
   static constexpr uint32_t kTokens = 1500, kHeads = 2, kDim = 128;
   std::vector<kvt_desc> descs;
@@ -179,7 +179,7 @@ TEST_CASE("An archive is written through a sink and read by parts") {
   kvt_pool_free(pool);
 }
 
-// The description that a part of this test points to.
+// Returns the description that a part points to, so that the test can change it.
 kvt_desc& DescOf(const kvt_part& part) { return const_cast<kvt_desc&>(*part.desc); }
 
 TEST_CASE("Misuse of a writer is refused") {
@@ -260,7 +260,7 @@ TEST_CASE("A callback's own status comes back, and any other number is KV0010") 
     };
     CHECK(kvt_unpack(ctx, &sound, open, &opened) == expected);
   }
-  // A number that is no status ends a call also where only one use of the function returns it.
+  // A callback that returns an invalid status ends the call, even if only one of its uses does so.
   for (int bad = 0; bad < 3; ++bad) {
     struct OneBad {
       Memory memory;
@@ -280,7 +280,7 @@ TEST_CASE("A callback's own status comes back, and any other number is KV0010") 
   }
   Memory vast;
   kvt_source source = vast.Source();
-  source.bytes = UINT64_MAX;  // more than there can be is no bug of the library's
+  source.bytes = UINT64_MAX;  // an impossible size is not KVT_E_INTERNAL
   kvt_reader* reader = nullptr;
   CHECK(kvt_reader_open(ctx, &source, &reader, nullptr) == KVT_E_NO_MEMORY);
   const kvt_file file = {sizeof file, 0, "a", &source};
@@ -350,11 +350,11 @@ TEST_CASE("contexts say how many layers in a row archives of level max join") {
   CHECK(two.size() < apart.size());
   CHECK_THROWS_AS(context.JoinLayers(0), kvtool::Error);
   CHECK_THROWS_AS(context.JoinLayers(17), kvtool::Error);
-  CHECK(packed(context) == two);  // a number that is refused changes nothing
+  CHECK(packed(context) == two);  // an invalid number changes nothing
   context.JoinLayers(8);
   CHECK(packed(context) == eight);
   CHECK(kvt_ctx_join_layers(nullptr, 8) != 0);
-  // Levels below join nothing.
+  // Levels below KVT_MAX do not join layers.
   kvtool::Context other(KVT_HIGH);
   const std::vector<std::byte> high = packed(other);
   other.JoinLayers(1);
@@ -410,7 +410,7 @@ TEST_CASE("kvtool.hpp packs and unpacks files, and lets a callback's exception o
 }
 
 TEST_CASE("kvtool.hpp learns profiles, and what is coded with one needs it") {
-  // Two caches of a model whose channels have scales of their own.
+  // Two caches of a model whose channels differ in scale.
   const auto walk = [](uint32_t seed) {
     std::vector<uint16_t> values(256 * 64);
     uint32_t random = seed;
@@ -444,7 +444,7 @@ TEST_CASE("kvtool.hpp learns profiles, and what is coded with one needs it") {
   context.Decode(with, {}, back);
   CHECK(std::equal(back.begin(), back.end(), raw.begin()));
 
-  // An archive that it writes needs it, too.
+  // An archive that was written with the profile needs it, too.
   std::vector<std::byte> archive;
   kvtool::Writer writer(context, parts, [&](kvtool::Bytes bytes) {
     archive.insert(archive.end(), bytes.begin(), bytes.end());
@@ -467,7 +467,7 @@ TEST_CASE("kvtool.hpp learns profiles, and what is coded with one needs it") {
   kvtool::Unpack(context, archive.size(), read, nowhere);
 }
 
-// Everything a reader may be asked; no status is wrong here, only a crash.
+// Calls every function of a reader. Any status is allowed; only a crash is a failure.
 void ReadAll(kvt_ctx* ctx, Memory& archive) {
   const kvt_source source = archive.Source();
   kvt_reader* reader = nullptr;
@@ -496,14 +496,14 @@ TEST_CASE("Damage is a status, and what is left can be read") {
   std::mt19937 random(3);
   for (int i = 0; i < 200; ++i) {
     Memory archive{sound};
-    // Mostly where the structure is: in the first bytes, the index and the trailer.
+    // Most positions are in the structure: the first bytes, the index and the trailer.
     const size_t range = i % 3 == 0 ? 400 : i % 3 == 1 ? 1200 : sound.size();
     const size_t at = i % 3 == 1 ? sound.size() - 1 - random() % range : random() % range;
     archive.bytes[at] ^= static_cast<uint8_t>(1u << random() % 8);
     if (i % 10 == 9) archive.bytes.resize(random() % sound.size());
     ReadAll(ctx, archive);
   }
-  // Without its index all chunks but the one that the end cuts are there.
+  // An archive that was cut before its index still yields all chunks but the one that was cut.
   Memory cut{sound};
   cut.bytes.resize(sound.size() - 2000);
   const kvt_source source = cut.Source();
@@ -550,7 +550,7 @@ TEST_CASE("Files are packed and come back byte for byte") {
   Memory cache_archive{Write(ctx, cache)};
   Folder whole;
   REQUIRE(Unpack(ctx, cache_archive, whole) == 0);
-  REQUIRE(whole.size() == 1);  // a safetensors file, which the next archive understands
+  REQUIRE(whole.size() == 1);  // a safetensors file, which the next archive recognises
   const Buffer file = whole.begin()->second.bytes;
 
   for (const bool folder : {false, true}) {
@@ -586,7 +586,7 @@ TEST_CASE("Files are packed and come back byte for byte") {
   }
 }
 
-// With archive_program.py: reads an archive of the program's and writes one for it.
+// Called by archive_program.py: reads an archive of the program and writes one for it.
 TEST_CASE("archive program", "[.]") {
   const char* folder = std::getenv("KVTOOL_TEST_FOLDER");
   REQUIRE(folder != nullptr);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The example archive_tool, which has the public headers alone, does what the program does: the same bytes.
+"""Checks that the example archive_tool, built with the public headers alone, writes the same bytes as the program.
 
   archive_tool.py KVTOOL EXAMPLE SNAPSHOT
 """

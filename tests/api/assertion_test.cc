@@ -25,7 +25,7 @@ TEST_CASE("A broken invariant is KV9001, on the caller's thread and on the pool'
   CHECK(kv::api::Call(ctx, [&] {
           ctx->pool->Get().ParallelFor(64, [&](uint64_t i) { KV_ASSERT(i < 7); });
         }) == KVT_E_INTERNAL);
-  // The context goes on.
+  // The context remains usable.
   const uint8_t raw[100] = {};
   uint8_t frame[300];
   CHECK(kvt_encode(ctx, nullptr, raw, sizeof raw, frame, sizeof frame, nullptr) == 0);

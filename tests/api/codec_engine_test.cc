@@ -24,7 +24,7 @@ kvt_desc Describe(uint64_t tokens) {
   return desc;
 }
 
-// bf16 channels that remember the token before.
+// bf16 channels, each correlated with its previous token.
 Buffer Values(uint64_t tokens, uint32_t seed = 3) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -187,7 +187,8 @@ TEST_CASE("Frames within rooms, heads and pages of tables are counted") {
 }
 
 TEST_CASE("Heads of a frame whose segments cut rows apart are refused") {
-  // Bytes without a shape are cut at 1 MiB; then the header claims rows of 384 bytes.
+  // Bytes without a shape are split at 1 MiB; then the header is changed to claim rows of 384
+  // bytes.
   const Buffer raw = Values(4500);
   const Context context(KVT_FAST);
   Buffer frame(kvt_encode_bound(raw.size())), heads(raw.size());
@@ -200,7 +201,7 @@ TEST_CASE("Heads of a frame whose segments cut rows apart are refused") {
   std::memcpy(&frame[100], &kClaimedHeads, 4);
   std::memcpy(&frame[104], &kClaimedDim, 4);
   std::memcpy(&frame[112], &tokens, 8);
-  // The header's hash is XXH3-64, as that of a page.
+  // The header's hash is XXH3-64, like that of a page.
   kvt_desc desc = Describe(0);
   desc.dtype = KVT_U8;
   kvt_entry entry = {};
@@ -248,7 +249,7 @@ TEST_CASE("Pages of a table are coded from where the engine has them, and come b
       REQUIRE(kvt_decode_table(context.ctx, &table) == 0);
       CHECK((pages == before));
 
-      // One bad entry changes no other.
+      // An invalid entry does not affect the others.
       ++entries[1].raw_hash;
       CHECK(kvt_decode_table(context.ctx, &table) == KVT_E_CHECKSUM);
       CHECK(entries[1].status == KVT_E_CHECKSUM);

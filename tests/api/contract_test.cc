@@ -139,7 +139,7 @@ TEST_CASE("Every struct has its size, and wrong ones are KV0010 from every funct
   CHECK(kvt_reader_read(reader, 0, 0, 0, nullptr, 0, nullptr) == KVT_OK);
   CHECK(kvt_reader_read(reader, 0, 0, 1, &byte, 1, nullptr) == KVT_E_OUTPUT_TOO_SMALL);
   kvt_need need = {sizeof need, 0, 0, 0, nullptr, nullptr};
-  CHECK(kvt_reader_need(reader, 0, &need) == KVT_E_BAD_ARGUMENT);  // it needs none
+  CHECK(kvt_reader_need(reader, 0, &need) == KVT_E_BAD_ARGUMENT);  // needs none
   kvt_reader_free(reader);
 }
 
@@ -205,9 +205,9 @@ TEST_CASE("Misuse of a queue is KV0010, and nothing else happens") {
   CHECK(kvt_queue_submit(nullptr, &batch, &ticket) == KVT_E_BAD_ARGUMENT);
   CHECK(kvt_queue_submit(queue, nullptr, &ticket) == KVT_E_BAD_ARGUMENT);
   CHECK(kvt_queue_submit(queue, &batch, nullptr) == KVT_E_BAD_ARGUMENT);
-  batch.count = 1;  // of no items
+  batch.count = 1;  // a count without items
   CHECK(kvt_queue_submit(queue, &batch, &ticket) == KVT_E_BAD_ARGUMENT);
-  for (const uint32_t operation : {0, 3, 4, 5}) {  // 3 and 4: of no table
+  for (const uint32_t operation : {0, 3, 4, 5}) {  // 3 and 4 are not defined
     batch.operation = operation;
     CHECK(kvt_queue_submit(queue, &batch, &ticket) == KVT_E_BAD_ARGUMENT);
   }
@@ -292,7 +292,8 @@ TEST_CASE("A batch writes neither its items nor their lists") {
   };
   CHECK(decode(back.data()) == std::pair(kvt_status{KVT_OK}, kvt_status{KVT_OK}));
   CHECK(back == page);
-  // The first item would write over the list of pieces of the second, and over the items.
+  // The first item's output would overlap the second item's list of pieces, and the items
+  // themselves.
   CHECK(decode(reinterpret_cast<std::byte*>(&pieces[201])) ==
         std::pair(kvt_status{KVT_E_BAD_ARGUMENT}, kvt_status{KVT_E_BAD_ARGUMENT}));
   CHECK(decode(reinterpret_cast<std::byte*>(items.data())).first == KVT_E_BAD_ARGUMENT);
@@ -415,7 +416,7 @@ TEST_CASE("A request that was accepted ends the call, and one that was not says 
     const kvt_status status = kvt_encode(context.get(), &desc, page.data(), page.size(),
                                          room.data(), room.size(), nullptr);
     while (start) std::this_thread::yield();
-    // The request may still be on its way to the call that ended: it is refused then.
+    // The request may arrive after the call has ended: then it is refused.
     if (status == KVT_E_CANCELLED) ++stopped;
     if (status != KVT_E_CANCELLED && status != KVT_OK) ++wrong;
     if (status == KVT_E_CANCELLED && accepted == before) std::this_thread::yield();
@@ -423,7 +424,7 @@ TEST_CASE("A request that was accepted ends the call, and one that was not says 
   done = true;
   asks.join();
   CHECK(wrong == 0);
-  CHECK(accepted == stopped);  // none was lost, and none was too many
+  CHECK(accepted == stopped);  // each accepted request stopped one call
 }
 
 }  // namespace

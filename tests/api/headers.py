@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the headers as programs include them, each alone and without a warning, and the programs that the documents show.
+"""Compiles the headers as programs include them, one at a time, without warnings; and the programs that the documents
+show.
 
   headers.py ROOT LIBRARY CC CXX      LIBRARY is libkvtool.so, which the programs of docs/library.md are linked with
 
-C99, C11 and C++20 with CC and CXX, and with clang where it is installed. The program in docs/library.md and the example at
-the top of kvtool.h compile from the page alone; that of the page runs.
+C99, C11 and C++20 with CC and CXX, and with clang where it is installed. The program in docs/library.md and the
+example at the top of kvtool.h compile as they are printed; the page's program also runs.
 """
 import pathlib
 import re
@@ -16,7 +17,8 @@ import tempfile
 
 STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wshadow", "-Wconversion"]
 C = ["-Wstrict-prototypes", "-Wc++-compat"]
-# A unit uses a macro, a constant and a struct, so that nothing of the header is only parsed.
+# The unit uses a macro, a constant and a struct, so that the header's contents are compiled and not
+# only parsed.
 C_UNIT = """#include "{header}"
 #include "{header}"
 static unsigned char room[KVT_ENCODE_BOUND(64)];
@@ -79,7 +81,7 @@ void example(const char* key, void* page, void* frame, void* store);
 void example(const char* key, void* page, void* frame, void* store) {
 """ + example(include / "kvtool.h") + "\n}\n"
         wrong += compile_unit(cc, ["-std=c11", "-Wno-implicit-fallthrough"], shown, ".c", include, folder)
-        # The page's program, with nothing but what the page says: the header and the library.
+        # The page's program, built with only what the page names: the header and the library.
         page = (root / "docs/library.md").read_text()
         programs = [block for block in re.findall(r"^```c\n(.*?)^```$", page, re.S | re.M) if "int main(" in block]
         if len(programs) != 1:

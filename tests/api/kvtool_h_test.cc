@@ -22,7 +22,7 @@ namespace {
 
 using Buffer = std::vector<uint8_t>;
 
-// bf16 channels whose neighbours are alike.
+// bf16 channels with similar neighbouring rows.
 Buffer Page(size_t tokens, size_t channels, uint32_t seed = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -182,7 +182,7 @@ TEST_CASE("A sample tells what a level will make of a page") {
     CHECK(kvt_estimate(ctx, &desc, page.data(), page.size(), rates.data(), 1) ==
           KVT_E_BAD_ARGUMENT);
   }
-  // Nothing, and rows that are longer than a sample.
+  // An empty page, and rows that are longer than a sample.
   kvt_rate rate = {sizeof rate, KVT_DEFAULT, 0, 0, 0};
   CHECK(kvt_estimate(ctx, nullptr, nullptr, 0, &rate, 1) == 0);
   CHECK(rate.ratio == 1);
@@ -290,7 +290,7 @@ TEST_CASE("Items whose buffers overlap are refused, and the others are right") {
   std::vector<kvt_item> items;
   const auto set_up = [&](Buffer& object) {
     pieces.clear();
-    for (size_t i = 0; i < 8; ++i)  // two of each item
+    for (size_t i = 0; i < 8; ++i)  // two outputs of each item
       pieces.push_back(Piece(&object[i * bytes / 2], bytes / 2));
     items.clear();
     for (size_t i = 0; i < 4; ++i)
@@ -326,7 +326,7 @@ TEST_CASE("Items whose buffers overlap are refused, and the others are right") {
   CHECK(statuses(kvt_encode_batch) == Statuses{kBad, kBad, kBad, 0});
 
   set_up(raw);
-  pieces[6] = pieces[0], pieces[7] = pieces[1];  // what is only read may be read twice
+  pieces[6] = pieces[0], pieces[7] = pieces[1];  // inputs may overlap
   REQUIRE(statuses(kvt_encode_batch) == Statuses{0, 0, 0, 0});
   const std::vector<kvt_item> encoded = items;
   const auto set_up_decoding = [&] {
@@ -410,14 +410,15 @@ TEST_CASE("A busy context says so, and one that is cancelled stops") {
   bool was_busy = false;
   while (result == 1 && !was_busy) {
     was_busy = kvt_verify(ctx, frame.data(), 0, nullptr) == KVT_E_BUSY;
-    // Once: a request while the call runs is not lost, and one that came too late says so.
+    // One request is enough: if the call runs, it is not lost, and if it came too late, the result
+    // says so.
     if (was_busy) was_busy = kvt_ctx_cancel(ctx) == 1;
     std::this_thread::yield();
   }
   encoder.join();
   if (was_busy) CHECK(result == KVT_E_CANCELLED);
 
-  // A profile of one part is learnt to the end of the part, and no further.
+  // Training on one part reads to the end of the part, and no further.
   const kvt_part part = {sizeof part, 0, &desc, 0, 0, nullptr};
   const void* const values = page.data();
   const size_t size = page.size();
@@ -433,7 +434,7 @@ TEST_CASE("A busy context says so, and one that is cancelled stops") {
   }
   trainer.join();
   if (was_busy) CHECK(result == KVT_E_CANCELLED);
-  CHECK(kvt_ctx_cancel(ctx) == 0);  // while no call runs: the next one is not stopped
+  CHECK(kvt_ctx_cancel(ctx) == 0);  // no call runs, so the next one is not stopped
   CHECK(Encode(ctx, Desc(8, 8, 128), Page(8, 1024)).size() > 128);
   CHECK(kvt_fault(KVT_E_CANCELLED) == KVT_FAULT_STOPPED);
 }
@@ -470,14 +471,14 @@ TEST_CASE("Every status has its texts and its fault") {
   }
   CHECK(kvt_fault(KVT_E_UNSUPPORTED_VERSION) == KVT_FAULT_UNSUPPORTED);
   CHECK(kvt_fault(KVT_E_INTERNAL) == KVT_FAULT_INTERNAL);
-  // A retry would find no more than the caller gave.
+  // Retrying cannot help: the caller must pass the missing file.
   CHECK(kvt_fault(KVT_E_PROFILE_MISSING) == KVT_FAULT_CALLER);
   CHECK(kvt_fault(KVT_E_REFERENCE_MISSING) == KVT_FAULT_CALLER);
   CHECK(kvt_version() == KVT_VERSION);
   CHECK(std::strstr(kvt_build(), "kvtool 0.2.0, SIMD ") == kvt_build());
 }
 
-// The bytes of a file of the test data.
+// Returns the contents of a test data file.
 Buffer FileOf(const std::string& name) {
   std::ifstream in(std::string(KVTOOL_TESTDATA) + "/" + name, std::ios::binary);
   return Buffer(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
@@ -491,13 +492,13 @@ TEST_CASE("a context codes pages with a profile, and decodes them with it alone"
   kvt_profile_hash(profile, hash);
   CHECK(std::equal(hash, hash + 16, file.end() - 16));
 
-  // A page of layer 1's K, as the profile's model makes them.
+  // Returns a page of layer 1's K with the distribution that the profile learnt.
   const Buffer page = FileOf("profiles/page.f16");
   kvt_desc desc = Desc(page.size() / 64, 4, 8);
   desc.dtype = KVT_F16;
   Context plain, with;
   REQUIRE(kvt_ctx_use_profile(with, profile) == 0);
-  kvt_profile_free(profile);  // the context keeps what it needs
+  kvt_profile_free(profile);  // the context keeps its own copy
   Buffer frame(kvt_encode_bound(page.size())), other(frame.size()), back(page.size());
   size_t written = 0, without = 0;
   REQUIRE(kvt_encode(with, &desc, page.data(), page.size(), frame.data(), frame.size(), &written) ==
@@ -518,7 +519,7 @@ TEST_CASE("a context codes pages with a profile, and decodes them with it alone"
   REQUIRE(kvt_ctx_error(plain, &error) == 0);
   CHECK(std::string(error.hint).find("kvt_ctx_use_profile") != std::string::npos);
 
-  // Estimates are of what the context would encode.
+  // Estimates predict what the context would encode.
   const auto ratio = [&](kvt_ctx* ctx) {
     kvt_rate rate = {sizeof rate, KVT_DEFAULT, 0, 0, 0};
     CHECK(kvt_estimate(ctx, &desc, page.data(), page.size(), &rate, 1) == 0);
@@ -548,7 +549,7 @@ TEST_CASE("a context codes pages with a profile, and decodes them with it alone"
 }
 
 TEST_CASE("a profile is learnt from values in memory, as the program learns it", "[api]") {
-  // The page and itself once more, as another cache of the model.
+  // The page and its copy, as another cache of the model.
   const Buffer page = FileOf("profiles/page.f16");
   kvt_desc desc = Desc(page.size() / 64, 4, 8);
   desc.dtype = KVT_F16;

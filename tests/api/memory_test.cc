@@ -76,7 +76,7 @@ struct Content {
   Buffer raw;
 };
 
-// Channels whose neighbours are alike, so that codecs of every level have something to do.
+// Channels with similar neighbouring rows, so that codecs of every level have something to do.
 Content Make(uint8_t dtype, uint64_t tokens, uint32_t heads, uint32_t dim) {
   Content content;
   content.desc.struct_size = sizeof content.desc;
@@ -94,7 +94,7 @@ Content Make(uint8_t dtype, uint64_t tokens, uint32_t heads, uint32_t dim) {
     x = 0.9f * x + normal(random);
     uint32_t bits;
     std::memcpy(&bits, &x, sizeof bits);
-    bits &= 0xffffe000;  // as widened from fewer bits
+    bits &= 0xffffe000;  // as if widened from fewer bits
     std::memcpy(&content.raw[bytes * i], reinterpret_cast<const uint8_t*>(&bits) + 4 - bytes,
                 bytes);
   }
@@ -119,7 +119,7 @@ size_t Encode(kvt_ctx* ctx, const Content& content, Buffer& frame) {
   return written;
 }
 
-// The same with whole rows and parts of rows that come back, and with nothing to find.
+// The same with repeated rows and parts of rows, and with incompressible data.
 enum class Kind { kAlike, kRepeated, kShared, kNoise };
 Content Vary(Content content, Kind kind) {
   std::mt19937 random(11);
@@ -137,8 +137,8 @@ Content Vary(Content content, Kind kind) {
   return content;
 }
 
-// Encodes and decodes until buffers are as large as they get, then checks that another call of
-// each allocates little.
+// Encodes and decodes until the buffers stop growing, then checks that another call of each
+// allocates little.
 void CheckSteady(uint32_t level, const Content& content) {
   constexpr int64_t kSmall = 16 << 10, kZstdTables = 1 << 20;
   Buffer frame(kvt_encode_bound(content.raw.size())), back(content.raw.size());
@@ -151,7 +151,7 @@ void CheckSteady(uint32_t level, const Content& content) {
   const int64_t live = counts.live;
   counts.largest = counts.calls = 0;
   Encode(context.ctx, content, frame);
-  // zstd exchanges tables that were too large for it many times, and at this level takes them back.
+  // zstd replaces tables that were too large in many calls, and at KVT_MAX allocates them again.
   CHECK(counts.largest < (level == KVT_MAX ? kZstdTables : kSmall));
   const auto segments = static_cast<int64_t>(1 + content.raw.size() / (256 << 10));
   if (level == KVT_FAST && content.desc.role != KVT_KV) CHECK(counts.calls <= 4 * segments + 4);
@@ -196,7 +196,7 @@ TEST_CASE("Decoding a page of bf16 in steady state allocates nothing") {
   }
 }
 
-// Pages of one batch, each with a frame.
+// The pages of a batch, each with its frame.
 struct Pages {
   explicit Pages(const Content& page) : content(page), frames(8 * kvt_encode_bound(kBytes)) {
     for (size_t i = 0; i < 8; ++i) {
@@ -234,7 +234,7 @@ int64_t CountThreads() {
   return std::distance(begin(tasks), end(tasks));
 }
 
-// Hands a batch over and takes its completion, by its ticket or by polling. Returns how many
+// Submits a batch and takes its completion, by its ticket or by polling. Returns how many
 // allocations this thread made.
 int64_t PassThrough(kvt_queue* queue, const kvt_batch& batch, bool polls) {
   kvt_completion done = {};
@@ -267,7 +267,7 @@ TEST_CASE("Who submits to a queue allocates nothing and starts no thread, at eve
         CHECK(PassThrough(queue, pages.Encoding(), round % 2 == 0) == 0);
         CHECK(PassThrough(queue, pages.Decoding(), round % 2 == 1) == 0);
       }
-      // The thread of the queue allocates as little as contexts do.
+      // The queue's thread allocates as little as a context does.
       CHECK(counts.largest < (level == KVT_MAX ? kZstdTables : kSmall));
       CHECK(CountThreads() == threads);
       for (const Buffer& back : pages.back) CHECK(back == pages.content.raw);

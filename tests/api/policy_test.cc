@@ -16,7 +16,7 @@
 namespace {
 
 constexpr uint32_t kQueryHeads = 4, kKvHeads = 2, kDim = 16;
-constexpr uint64_t kPrompt = 400, kTokens = 560;  // more than block always keeps
+constexpr uint64_t kPrompt = 400, kTokens = 560;  // more than the policy block always keeps
 constexpr uint32_t kLayers = 6, kLayer = 1;
 constexpr kvt_geometry kGeometry = {sizeof(kvt_geometry), kLayers, kQueryHeads, kKvHeads, kDim, 4};
 
@@ -31,7 +31,7 @@ struct Model {
   }
 };
 
-// The evictions that both follow, from the end of the prompt on, and what the caller asks for.
+// One step of the comparison: an eviction, and the number of tokens that the caller asks for.
 struct Step {
   kv::eviction::Eviction eviction;
   uint64_t asked = 0;
@@ -63,7 +63,7 @@ std::vector<Step> Steps(const kv::eviction::PolicyInfo& policy) {
   return steps;
 }
 
-// Positions that each head holds at the end, by the replay.
+// The positions that each head holds at the end, according to the replay.
 std::vector<std::set<uint32_t>> Replayed(const Model& model,
                                          const kv::eviction::PolicyInfo& policy) {
   kv::AttentionTrace trace;
@@ -227,7 +227,7 @@ TEST_CASE("Misuse of a policy is refused") {
            [](kvt_scores& s) { s.tokens = UINT64_MAX; }, [](kvt_scores& s) { s.queries = nullptr; },
            [](kvt_scores& s) { s.keys = nullptr; }, [](kvt_scores& s) { s.rows = 21; },
            [](kvt_scores& s) { s.visible = 3; }, [](kvt_scores& s) { s.key_dtype = KVT_I8; },
-           // Memory ends before these.
+           // The described keys would extend past the end of the address space.
            [](kvt_scores& s) { s.key_token_stride = SIZE_MAX / 4; },
            [](kvt_scores& s) { s.key_head_stride = SIZE_MAX - 8; },
            [](kvt_scores& s) { s.keys = reinterpret_cast<const void*>(UINTPTR_MAX - 64); },

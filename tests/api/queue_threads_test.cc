@@ -36,14 +36,14 @@ struct Queue {
     kvt_ctx* ctx = nullptr;
     REQUIRE(kvt_ctx_create(&of_context, &ctx) == KVT_OK);
     REQUIRE(kvt_queue_create(ctx, &params, &queue) == KVT_OK);
-    kvt_ctx_free(ctx);  // the queue needs nothing of it
+    kvt_ctx_free(ctx);  // the queue does not use the context afterwards
   }
   ~Queue() { kvt_queue_free(queue); }
   operator kvt_queue*() const { return queue; }
   kvt_queue* queue = nullptr;
 };
 
-// Pages of one size, their frames and what these decode to, as items of two batches.
+// Pages of one size, their frames and their decoded bytes, as items of two batches.
 struct Pages {
   Pages(size_t count, size_t bytes, uint32_t seed = 1)
       : raw(MakePage(count * bytes, seed)),
@@ -92,7 +92,7 @@ bool IsReadable(int descriptor, int milliseconds) {
   return ::poll(&one, 1, milliseconds) == 1;
 }
 
-// Takes what is done, of at most `cap` tickets.
+// Collects finished tickets, at most `cap` at a time.
 std::vector<kvt_completion> Poll(kvt_queue* queue, size_t cap = 16) {
   std::vector<kvt_completion> done(cap);
   size_t count = 0;
@@ -168,7 +168,7 @@ TEST_CASE("Completions say which item failed first, and why") {
   CHECK(std::string(done.message).size() > 5);
   for (size_t i = 0; i < 9; ++i)
     CHECK(pages.loads[i].status == (i == 3 || i == 6 ? KVT_E_BAD_MAGIC : KVT_OK));
-  // A batch that is refused as a whole has no first item.
+  // If a batch is refused as a whole, no item is named.
   pages.loads[5].struct_size = 8;
   const kvt_completion refused = Await(queue, Submit(queue, pages.Decoding()));
   CHECK(refused.status == KVT_E_BAD_ARGUMENT);
@@ -204,7 +204,7 @@ TEST_CASE("A queue takes as many tickets as it is deep, until completions are ta
   CHECK_FALSE(IsReadable(descriptor, 0));
   ticket = Submit(queue, more);
   CHECK(IsReadable(descriptor, -1));
-  CHECK(Poll(queue, 0).empty());  // takes none, so that it stays readable
+  CHECK(Poll(queue, 0).empty());  // takes no ticket, so the descriptor stays readable
   CHECK(IsReadable(descriptor, -1));
   CHECK(Await(queue, ticket).status == KVT_OK);
 }
@@ -241,7 +241,7 @@ TEST_CASE("A ticket is cancelled or done, and says which") {
     accepted += answer;
   }
   CHECK(accepted > 0);
-  Pages small(1, 512);  // and the queue goes on
+  Pages small(1, 512);  // the queue still works
   CHECK(Await(queue, Submit(queue, small.Encoding())).status == KVT_OK);
 }
 
@@ -289,7 +289,7 @@ TEST_CASE("Many threads share a queue, by tickets of their own and by polling") 
   threads.clear();
   CHECK(wrong == 0);
 
-  // Now nobody waits: two threads poll what four submit.
+  // Now no thread waits: two poll for the batches that four submit.
   const auto hands_over = [&](int number) {
     std::vector<std::unique_ptr<Pages>> all;
     for (int turn = 0; turn < kTurns; ++turn) {
@@ -298,7 +298,7 @@ TEST_CASE("Many threads share a queue, by tickets of their own and by polling") 
       uint64_t ticket = 0;
       while (kvt_queue_submit(queue, &batch, &ticket) == KVT_E_BUSY) std::this_thread::yield();
     }
-    while (polled < 4 * kTurns) std::this_thread::yield();  // the batches must stay until then
+    while (polled < 4 * kTurns) std::this_thread::yield();  // the batches must live until then
   };
   const auto polls = [&] {
     const int descriptor = kvt_queue_fd(queue);

@@ -17,7 +17,7 @@ using Data = std::vector<std::byte>;
 constexpr uint32_t kHeads = 2, kDim = 64;
 constexpr size_t kRow = 2 * kHeads * kDim;
 
-// Noise in bf16: without a reference it hardly compresses.
+// Noise in bf16, which hardly compresses without a reference.
 Data Noise(uint64_t tokens, uint32_t seed) {
   std::mt19937 random(seed);
   Data rows(tokens * kRow);
@@ -37,7 +37,8 @@ kvtool::File FileOf(const std::string& name, const Data& data) {
   return {name, data.size(), From(data)};
 }
 
-// The safetensors file of two layers, whose rows are those of `seed` and then `more` of another.
+// A safetensors file of two layers; their rows are those of `seed`, then `more` rows of another
+// seed.
 Data CacheFile(const kvtool::Context& context, uint64_t tokens, uint64_t more = 0) {
   std::vector<kvt_desc> descs(4, kvtool::Describe(KVT_BF16, tokens + more, kHeads, kDim));
   std::vector<kvt_part> parts;
@@ -66,7 +67,7 @@ Data PackOne(const kvtool::Context& context, const Data& file,
   return archive;
 }
 
-// What the archive restores to, or the finding that tells why it does not.
+// The file that the archive restores to, or the finding that explains the failure.
 struct Outcome {
   Data file;
   int finding = 0;
@@ -125,11 +126,12 @@ TEST_CASE("An archive coded beside another cache needs it, and comes back with i
   CHECK(wrong.finding == 1108);
   CHECK_FALSE(wrong.opened);
   CHECK(UnpackOne(threaded, archive, beside).file == today);
-  // Rows decide: another file that has them, and an archive of one.
+  // A reference is recognised by its rows: another file that has them will do, and so will an
+  // archive of one.
   CHECK(UnpackOne(context, archive, ReferenceTo(context, today)).file == today);
   CHECK(UnpackOne(context, archive, ReferenceTo(threaded, PackOne(context, yesterday))).file ==
         today);
-  // A reference that is no help is not needed.
+  // A reference that saves nothing is not needed for decoding.
   CHECK(UnpackOne(context, PackOne(context, today, ReferenceTo(context, foreign)), {}).file ==
         today);
 }
@@ -156,7 +158,7 @@ TEST_CASE("A reader names the caches that it needs, and reads beside them") {
   CHECK_FALSE(reader.Needs()[0].found);
   CHECK(FindingOf([&] { reader.Read(0, 0, 300, rows); }) == 1108);
   reader.Beside(beside);
-  beside.clear();  // the reader has it
+  beside.clear();  // the reader owns the references now
   CHECK(reader.Needs()[0].found);
   fetched = 0;
   CHECK(reader.Read(2, 100, 300, rows) == rows.size());

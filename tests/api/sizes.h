@@ -10,9 +10,9 @@
 
 #include "lib/api/kvtool.h"
 
-// Calls `use` with every size from 0 to 16 beyond the struct's, in memory of which only so many
-// bytes are the struct. Those of versions up to this one are accepted; others are KV0010, and
-// nothing beyond the struct is written.
+// Calls `use` with every size from 0 to 16 beyond the struct's, in memory where exactly that many
+// bytes belong to the struct. Sizes of this version and older ones are accepted; others give
+// KV0010. Nothing beyond the struct is written.
 template <typename T>
 void TrySizes(const T& sound, const std::function<kvt_status(T*)>& use,
               const std::set<size_t>& versions = {sizeof(T)}) {

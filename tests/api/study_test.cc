@@ -16,7 +16,7 @@ namespace {
 
 using Buffer = std::vector<uint8_t>;
 
-// bf16 channels whose neighbours are alike.
+// bf16 channels with similar neighbouring rows.
 Buffer Page(size_t tokens, size_t channels, uint32_t seed = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -155,7 +155,7 @@ TEST_CASE("MNN's eviction runs in a decode loop, and misuse is refused") {
       REQUIRE(kvt_block_scores(ctx, &scores, sums.data(), blocks) == 0);
       float total = 0;
       for (const float sum : sums) total += sum;
-      CHECK(total == Approx(4));  // query heads, each with weights that add to 1
+      CHECK(total == Approx(4));  // query heads, each with weights that sum to 1
       CHECK(kvt_block_scores(ctx, &scores, sums.data(), blocks - 1) == KVT_E_BAD_ARGUMENT);
       CHECK(kvt_h2o_finish(h2o, sums.data(), blocks - 1, 1, &call) == KVT_E_BAD_ARGUMENT);
       CHECK(kvt_h2o_finish(h2o, sums.data(), blocks, UINT64_MAX, &call) == KVT_E_BAD_ARGUMENT);

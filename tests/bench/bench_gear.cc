@@ -54,7 +54,7 @@ FrameSet StandInFrames(Data data, DType dtype, uint64_t frame_bytes) {
   return set;
 }
 
-// K and V of every layer of a real snapshot, as the engine would feed them.
+// K and V of every layer of a real snapshot, in the chunks that the engine would use.
 FrameSet RealFrames(DType dtype, uint64_t frame_bytes) {
   const std::filesystem::path path =
       std::filesystem::path(KVTOOL_TESTDATA) / "llamacpp/states" /

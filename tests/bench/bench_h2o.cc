@@ -56,7 +56,7 @@ KeyRows Head(const std::vector<std::byte>& keys, size_t head) {
   return {keys.data() + head * kTokens * kDim * 2, KeyType::kF16, kDim * 2, kTokens, kDim};
 }
 
-// Every byte once, eight sums so that adding is never the limit.
+// Reads every byte once. Eight sums, so that additions are never the bottleneck.
 uint64_t ReadAll(const std::vector<std::byte>& bytes) {
   uint64_t sums[8] = {};
   for (size_t at = 0; at + 64 <= bytes.size(); at += 64) {
@@ -109,7 +109,7 @@ struct Buffers {
   std::vector<float> sums = std::vector<float>(kTokens);
 };
 
-// All rows of one head, causal, summed per block.
+// Causal attention of all rows of one head, summed per block.
 void Scores(const KeyRows& keys, const std::vector<float>& queries, size_t block,
             Buffers& buffers) {
   std::fill(buffers.sums.begin(), buffers.sums.end(), 0.0f);
@@ -119,7 +119,7 @@ void Scores(const KeyRows& keys, const std::vector<float>& queries, size_t block
   }
 }
 
-// The products alone: the same tiles, keys already wide.
+// Only the matrix products: the same tiles, with keys already widened.
 void BareGemms(const std::vector<float>& wide, const std::vector<float>& queries,
                Buffers& buffers) {
   for (size_t begin = 0; begin < kTokens; begin += kTileRows) {
@@ -153,7 +153,7 @@ BENCHMARK(B10)
     ->Arg(1)
     ->Unit(benchmark::kMillisecond);
 
-// 32 layers x 32 heads x 4096 rows, heads over threads; the keys of a layer stand for all layers.
+// 32 layers x 32 heads x 4096 rows; threads share the heads. All layers use the keys of one layer.
 void WholeReplay(benchmark::State& state) {
   constexpr size_t kLayers = 32;
   const std::vector<std::byte> keys = HalfKeys(kHeads * kTokens * kDim);

@@ -14,7 +14,7 @@
 namespace kv::bench {
 namespace {
 
-// A stand-in frame of 1 MiB as a reader hands it over, and the codec's own (aligned) buffers.
+// A stand-in frame of 1 MiB as a reader returns it, and the codec's own (aligned) buffers.
 struct Frame {
   static constexpr size_t kBytes = 1 << 20, kWords = kBytes / 2;
   Bytes raw = Store(StandInK({.tokens = 512}, 1), DType::kF16);
@@ -27,7 +27,7 @@ struct Frame {
   Frame() { SplitPlanes2(raw.data(), kWords, planes.data(), high.data()); }
 };
 
-// The peer copies what the kernel reads to where the kernel writes.
+// The peer copies the kernel's input to the kernel's output.
 template <class Kernel>
 void AgainstCopy(benchmark::State& state, double target, ByteSpan from, std::span<std::byte> to,
                  const Kernel& kernel) {
@@ -86,8 +86,9 @@ void B8RleSize(benchmark::State& state) {
               [&] { benchmark::DoNotOptimize(RleEncodedSize(f.high.data(), f.high.size())); });
 }
 
-// 64 MiB of floats: memory, not cache. As many bytes: what a copy reads and writes together. One
-// set of buffers for all, since it matters how lucky they are with huge pages.
+// 64 MiB of floats exceed every cache, so memory is measured. The copy moves as many bytes as the
+// kernel reads and writes. All kernels share one set of buffers, since speed depends on whether a
+// buffer got huge pages.
 struct Conversion {
   static constexpr size_t kValues = 16 << 20;
   std::vector<float> wide = std::vector<float>(kValues);

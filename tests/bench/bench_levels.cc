@@ -135,11 +135,11 @@ void DecodeAgainstHuffman(benchmark::State& state, Part part, DType dtype, doubl
   DecodeVersus(state, Peer("exponent"), Level(Effort::kDefault), part, dtype, kMiB, target);
 }
 
-// Both into buffers that are there already: what the kernel is worth.
+// Both write into existing buffers, so that only the kernels are compared.
 void Window4(benchmark::State& state, bool encode, double target) {
   const Bytes& raw = ChunksOf(Part::kV, DType::kBF16, kMiB)[0].raw;
   const size_t count = raw.size() / 2;
-  constexpr uint32_t kBase = 115;  // of values around 1
+  constexpr uint32_t kBase = 115;  // values around 1
   Bytes fields(count), nibbles(Window4NibbleBytes(count)), escapes(count), copy(raw.size());
   const size_t escaped =
       Window4Encode(raw.data(), count, kBase, fields.data(), nibbles.data(), escapes.data());

@@ -12,10 +12,10 @@
 namespace kv::bench {
 namespace {
 
-// Turns of each side: enough for the fastest one to be the machine's best.
+// Repetitions of each side, enough for the fastest one to be the machine's best.
 constexpr int kTurns = 200;
 
-// Some queries with many candidates, as the search for like rows forms them.
+// Few queries with many candidates, the shape in the search for similar rows.
 void DotProducts(benchmark::State& state) {
   constexpr size_t kQueries = 64, kCandidates = 1024;
   const auto columns = static_cast<size_t>(state.range(0));
@@ -43,7 +43,7 @@ void DotProducts(benchmark::State& state) {
       });
 }
 
-// All signatures that level high compares one row of 128 channels with.
+// The number of signatures that level high compares with one row of 128 channels.
 void Hamming(benchmark::State& state) {
   constexpr size_t kCount = 768;
   const auto words = static_cast<size_t>(state.range(0));

@@ -51,7 +51,7 @@ Mlp RandomMlp(const Shape& shape, MlpNumbers numbers, std::mt19937& random) {
   return Mlp(std::move(linears), numbers);
 }
 
-// The three products alone, over all rows at once, without bias or ReLU.
+// Only the three products, over all rows at once, without bias or ReLU.
 template <typename T>
 struct BareGemms {
   BareGemms(const Mlp& mlp, const std::vector<float>& input, uint64_t row_count)
@@ -117,13 +117,13 @@ void RealShape(benchmark::State& state) {
 }
 BENCHMARK(RealShape)->Name("mlp_16384x640-128-128-128_f32")->Unit(benchmark::kMillisecond);
 
-// The same in an f16 cache: sums in double, one rounding per Linear; the floor is dgemm.
+// The same in an f16 cache: sums in double, rounded once per Linear; the floor is dgemm.
 void RealShapeHalf(benchmark::State& state) {
   RunShape<double>(state, {16384, 640, 128, 128, 128}, MlpNumbers::kF16);
 }
 BENCHMARK(RealShapeHalf)->Name("mlp_16384x640-128-128-128_f16")->Unit(benchmark::kMillisecond);
 
-// One LLaVA image: 32 layers x 32 heads x 115 groups, K and V, each layer its own weights.
+// One LLaVA image: 32 layers x 32 heads x 115 groups, K and V; each layer has its own weights.
 void Llava(benchmark::State& state) {
   constexpr uint64_t kLayers = 32, kRows = 32 * 115;
   std::mt19937 random(2);

@@ -22,7 +22,7 @@ struct Cache {
   Bytes k = Store(StandInK(shape, 1), DType::kF16), v = Store(StandInV(shape, 2), DType::kF16);
   mnn::offline::Options options = mnn::offline::OnlineSimOptions();
   std::vector<DumpEntry> entries;
-  std::vector<Bytes> payloads;  // everything that is compressed
+  std::vector<Bytes> payloads;  // bytes of all compressed blocks
 
   Cache() {
     DumpEntry& entry = entries.emplace_back();
@@ -57,7 +57,7 @@ struct Cache {
                                 payloads.emplace_back(block * row).data());
         }
       }
-      payloads.push_back(plane);  // the chosen blocks together, near enough
+      payloads.push_back(plane);  // about as many bytes as the chosen blocks have
     }
   }
 };

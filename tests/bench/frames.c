@@ -30,7 +30,7 @@ static struct {
 static struct {
   char path[4096];
   unsigned char *raw, *back, *frames;
-  size_t bytes, object_bytes, count, room; /* room: of one frame */
+  size_t bytes, object_bytes, count, room; /* room: for one frame */
   kvt_desc desc;
   kvt_piece *source, *target;
   kvt_item *stores, *loads;
@@ -60,7 +60,7 @@ static kvt_ctx* context_of(uint32_t level, uint32_t threads) {
   return *ctx;
 }
 
-/* Only what an item points to: sizes and statuses are each call's own. */
+/* Sets only what an item points to, because each call writes its own sizes and statuses. */
 static void lay_out(void) {
   size_t i;
   for (i = 0; i < objects.count; ++i) {
@@ -179,7 +179,7 @@ static int answer(uint32_t level, uint32_t threads) {
     fprintf(stderr, "not the same bytes\n");
     return 0;
   }
-  memset(objects.back, 0, objects.bytes); /* so that the next comparison means something */
+  memset(objects.back, 0, objects.bytes); /* makes the next comparison meaningful */
   for (i = 0; i < objects.count; ++i) stored += objects.stores[i].written;
   printf("%zu %" PRId64 " %" PRId64 "\n", stored, middle - begin, end - middle);
   return fflush(stdout) == 0;

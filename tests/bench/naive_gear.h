@@ -6,8 +6,9 @@
 
 namespace kv::bench {
 
-// The gear encoder as one writes it down first: a byte at a time, every candidate built in full,
-// one zstd call after another with a context of its own. The peer of the real one; same bytes.
+// The gear encoder in its simplest form: a byte at a time, every candidate built in full, and a new
+// context for each zstd call. It writes the same bytes as the real encoder, which is compared with
+// it.
 Bytes NaiveGear(ByteSpan raw, size_t plane_count);
 
 }  // namespace kv::bench

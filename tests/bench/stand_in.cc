@@ -22,7 +22,7 @@ class Random {
     return z ^ (z >> 31);
   }
   double Uniform() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
-  // The sum of twelve uniform numbers: variance 1, and exact everywhere, unlike log and cos.
+  // The sum of twelve uniform numbers has variance 1 and, unlike log and cos, is exact everywhere.
   double Gaussian() {
     uint64_t sum = 0;
     for (int i = 0; i < 6; ++i) {
@@ -43,7 +43,7 @@ struct Rotation {
   }
 };
 
-// cos and sin of an angle up to 1, by their series.
+// cos and sin of an angle of at most 1, by their series.
 Rotation Rotate(double angle) {
   double cosine = 0, sine = 0, term = 1;
   for (int n = 0; n < 24; n += 2) {
@@ -55,7 +55,7 @@ Rotation Rotate(double angle) {
   return {cosine, sine};
 }
 
-// 10000^(-2i / dim) turns per token, pairs (i, i + dim / 2), as in Llama.
+// 10000^(-2i / dim) radians per token for the pair (i, i + dim / 2), as in Llama.
 class Rope {
  public:
   explicit Rope(uint32_t head_dim) {
@@ -92,7 +92,7 @@ struct Channel {
 }  // namespace
 
 std::vector<float> StandInK(const StandInShape& shape, uint64_t seed) {
-  constexpr double kMemory = 0.8, kNews = 0.6;  // squares add up to 1
+  constexpr double kMemory = 0.8, kNews = 0.6;  // the squares sum to 1
   Random random(seed);
   std::vector<Channel> channels(uint64_t{shape.heads} * shape.head_dim);
   for (Channel& channel : channels) {
@@ -139,7 +139,7 @@ std::vector<float> StandInRepeatingV(const StandInShape& shape, uint64_t seed,
   std::vector<float> values;
   values.reserve(shape.values());
   for (uint64_t token = 0; token < shape.tokens; ++token) {
-    // Low ids are common, as in text.
+    // Low ids are common, like frequent words in text.
     const double u = random.Uniform();
     const auto id = static_cast<size_t>(u * u * vocabulary);
     const float* from = rows.data() + id * row;

@@ -9,8 +9,8 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/dtype.h"
 
-// Made-up caches for figures that anybody can reproduce: the same bytes for the same seed on every
-// machine, since nothing but IEEE additions and multiplications makes them.
+// Synthetic caches for reproducible figures: a seed gives the same bytes on every machine, because
+// only IEEE additions and multiplications make them.
 namespace kv::bench {
 
 struct StandInShape {
@@ -25,7 +25,7 @@ struct StandInShape {
 std::vector<float> StandInK(const StandInShape& shape, uint64_t seed);
 // V: near-gaussian, scaled per channel and per token.
 std::vector<float> StandInV(const StandInShape& shape, uint64_t seed);
-// V of a first layer: rows are drawn from a vocabulary, so whole rows come back.
+// V of a first layer: rows are drawn from a vocabulary, so whole rows repeat.
 std::vector<float> StandInRepeatingV(const StandInShape& shape, uint64_t seed, uint32_t vocabulary);
 
 // f16, bf16 or f32.

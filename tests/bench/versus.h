@@ -9,8 +9,9 @@
 #include <cstdint>
 #include <limits>
 
-// Figures are ratios between two pieces of work in one process. Both run by turns (A B A B ...), so
-// that whatever else the machine does hits them alike, and the fastest turn of each counts.
+// Compares two pieces of work in one process and reports the ratio of their times. Both run
+// alternately (A B A B ...), so that other load on the machine affects them equally; the fastest
+// repetition of each counts.
 namespace kv::bench {
 
 enum class Clock { kThreadCpu, kWall };
@@ -21,16 +22,15 @@ inline double Now(Clock clock) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// How the ratio is formed: kSpeedup is peer time / own time (more is better), kOverhead the
-// inverse.
+// Selects the ratio: kSpeedup is peer time / own time (more is better), kOverhead the inverse.
 enum class Figure { kSpeedup, kOverhead };
 
 struct Match {
-  uint64_t bytes = 0;  // per turn, for the rates
+  uint64_t bytes = 0;  // per repetition, for the rates
   Figure figure = Figure::kSpeedup;
   double target = 0;  // printed beside the ratio
   Clock clock = Clock::kThreadCpu;
-  int repeats = 1;  // calls per turn: enough to last for some 100 us
+  int repeats = 1;  // calls per repetition, enough to last about 100 us
 };
 
 template <class Peer, class Own>

@@ -35,7 +35,7 @@ ResultsHead HeadOf(uint32_t shard, uint32_t shards, uint64_t entries) {
 
 std::string NameOf(size_t input) { return fmt::format("{:03}", input * 37 % kInputs); }
 
-// One far off, and some that are equal.
+// One outlier, and some equal values.
 double ErrorOf(size_t input) { return input == 5 ? 99 : static_cast<double>(input % 50) / 7; }
 
 TestJson LineOf(size_t input, const ResultsHead& head) {
@@ -59,7 +59,7 @@ TestJson LineOf(size_t input, const ResultsHead& head) {
           {"result", {{"runs", {run}}}}};
 }
 
-// The files of all shards, each line in some order of its own.
+// The result files of all shards, the lines of each in random order.
 std::vector<std::string> FilesOf(uint32_t shards, unsigned seed) {
   std::vector<std::string> files;
   std::mt19937 random(seed);
@@ -175,7 +175,7 @@ TEST_CASE("A merged figure is what plain arithmetic says", "[corpus]") {
   CHECK(error["weighted"].is_null());
   CHECK(figure(json["figures"], "ratio")["weighted"].get<double>() == Approx(original / left));
   CHECK(figure(json["figures"], "predicted_kl_nats")["max"] == 49.5);
-  // One group of each model, and each input in one.
+  // One group per model; each input is in one.
   REQUIRE(json["groups"].size() == 2);
   CHECK(json["groups"][0]["model"].is_null());
   CHECK(json["groups"][1]["model"] == "m1");
@@ -185,7 +185,7 @@ TEST_CASE("A merged figure is what plain arithmetic says", "[corpus]") {
   CHECK(of_group["max"] == 99.0);
   CHECK(figure(json["groups"][1]["figures"], "output_error")["max"].get<double>() ==
         Approx(49.0 / 7));
-  // What lies far out, with its command.
+  // Outliers, with the commands that reproduce them.
   REQUIRE(json["outliers"].size() == 2);
   CHECK(json["outliers"][0]["name"] == NameOf(5));
   CHECK(json["outliers"][0]["command"] == "kvtool replay-quant --k q8_0 " + NameOf(5));

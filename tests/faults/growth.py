@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the work of a command to what its input asks for: growth.py KVTOOL INJECT.
+"""Checks that the work of a command grows no faster than its input: growth.py KVTOOL INJECT.
 
-INJECT is the library built from inject.cc. Work is counted in allocations, which no load of the machine changes: four times
-the input may cost about four times as many, where a quadratic command needs sixteen.
+INJECT is the library built from inject.cc. Work is counted in allocations, which do not depend on the load of the
+machine: for four times the input about four times as many are accepted; a quadratic command needs sixteen times as
+many.
 """
 import os
 import pathlib
@@ -18,7 +19,8 @@ KVTOOL, INJECT = map(os.path.abspath, sys.argv[1:3])
 
 
 def list_missing_names(folder, count):
-    """A list of names that are missing, in a folder of as many files: each may be DIR/STEM of a dump."""
+    """A list of names that are missing, in a folder of as many files; each name may also mean
+    DIR/STEM of a dump."""
     (folder / "d").mkdir()
     for i in range(count):
         (folder / f"d/there-{i}").touch()
@@ -27,7 +29,7 @@ def list_missing_names(folder, count):
 
 
 def list_one_stem(folder, count):
-    """A list that says one stem again and again, which stands for all files of the folder."""
+    """A list that repeats one stem, which stands for all files of the folder."""
     (folder / "d").mkdir()
     for i in range(count):
         (folder / f"d/there-{i}").touch()
@@ -50,9 +52,10 @@ def count_allocations(make, count):
 
 
 def count_added_state(states):
-    """Allocations that one more state takes in a store that has so many: those of eight less those of two, of six.
+    """Returns the allocations per additional state in a store of this size: (those of eight states - those of two) /
+    6.
 
-    Names are so long that each takes an allocation, whoever reads them.
+    The names are too long for a string's own buffer, so that every copy is an allocation.
     """
     with tempfile.TemporaryDirectory(prefix="kvtool-growth-") as place:
         folder = pathlib.Path(place)

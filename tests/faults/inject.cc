@@ -57,7 +57,7 @@ Function* Next(Function*, const char* name) {
 }
 #define NEXT(name) static auto* const next = Next(&name, #name)
 
-// Whether this call is the one that fails; does not return from the one that kills.
+// True if this call is the one to fail. Does not return if the call is to kill the process.
 bool Fails(Call call) {
   if (!counting) return false;
   const long now = ++counts[call];
@@ -67,8 +67,7 @@ bool Fails(Call call) {
   return true;
 }
 
-// One line of the log; written with the system call itself, so that it is neither counted nor
-// failed.
+// Writes one line of the log with the system call itself, so that it is neither counted nor failed.
 __attribute__((format(printf, 1, 2))) void Log(const char* format, ...) {
   if (log_descriptor < 0 || !counting) return;
   char line[8600];
@@ -79,7 +78,7 @@ __attribute__((format(printf, 1, 2))) void Log(const char* format, ...) {
   if (size > 0 && ::syscall(1 /* SYS_write */, log_descriptor, line, size) != size) std::abort();
 }
 
-// A descriptor's file for the log: device and inode, which renames do not change.
+// Identifies a descriptor's file in the log by device and inode, which renames do not change.
 struct FileId {
   unsigned long device = 0, inode = 0;
   bool regular = false;
@@ -117,7 +116,7 @@ struct Setup {
     if (const char* log = std::getenv("FAULT_LOG")) {
       log_descriptor = ::open(log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     }
-    // Children, if any, run without faults.
+    // Child processes run without faults.
     for (const char* name : {"FAULT_CALL", "FAULT_DENY", "FAULT_LOG"}) ::unsetenv(name);
   }
   ~Setup() {
@@ -131,7 +130,7 @@ struct Setup {
   }
 } setup;
 
-// Where a name in an open folder is, for the log.
+// Path of a name in an open folder, for the log.
 class Shown {
  public:
   Shown(int folder, const char* name) {
@@ -215,7 +214,8 @@ int openat64(int folder, const char* path, int flags, ...) {
 
 ssize_t write(int descriptor, const void* bytes, size_t size) {
   NEXT(write);
-  // Messages are not what is tested: a terminal that is gone hides nothing from the exit status.
+  // Writing messages is not tested: if the terminal is gone, the exit status still shows the
+  // result.
   if (descriptor == 2) return next(descriptor, bytes, size);
   if (Fails(kWrite)) return -1;
   const FileId id = IdOf(descriptor);
@@ -325,7 +325,7 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
   return next(thread, attributes, run, with);
 }
 
-// glibc's own entry points: looking malloc up with dlsym would need malloc.
+// glibc's own entry points, because finding malloc with dlsym would need malloc.
 void* __libc_malloc(size_t size);
 void* __libc_calloc(size_t count, size_t size);
 void* __libc_realloc(void* old, size_t size);
@@ -347,7 +347,8 @@ int posix_memalign(void** result, size_t alignment, size_t size) {
   return *result == nullptr ? ENOMEM : 0;
 }
 
-// Calls before main are the dynamic linker's and static objects'; no program can answer for them.
+// Calls before main belong to the dynamic linker and static objects; no program can handle their
+// failure.
 using Main = int(int, char**, char**);
 static Main* program_main = nullptr;
 static int CountedMain(int argc, char** argv, char** environment) {

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs commands with one fault at every Nth system call, and looks at what is left behind.
+"""Runs commands with one fault at every Nth system call, and checks what is left behind.
 
   run.py KVTOOL INJECT [--sample N] [--seed S] [--scenario NAME] [--call NAME] [--part K/N] [--asan LIBASAN]
 
-INJECT is the library built from inject.cc. Without --sample every call of every kind fails once; --part takes every Nth
-fault from the Kth on, so that a long run can be shared out or taken up again. After a fault:
-the exit status is 0 or 4, one line says what happened, the output is the old one, absent or complete, and no
-temporary name is left, or a warning names it and the next run removes it. After SIGKILL the output is old, absent or complete, and running
-the command again succeeds and leaves nothing behind. The write log says that data reached the disk before its name.
+INJECT is the library built from inject.cc. Without --sample every call of every kind fails once; --part takes every
+Nth fault from the Kth on, so that a long run can be shared out or taken up again. After a fault: the exit status is 0
+or 4, one line says what happened, the output is the old one, absent or complete, and no temporary name is left, or a
+warning names it and the next run removes it. After SIGKILL the output is old, absent or complete, and running the
+command again succeeds and leaves nothing behind. The write log shows that data reached the disk before its name.
 """
 import argparse
 import os
@@ -39,7 +39,7 @@ class Runner:
         self.runs = 0
 
     def run(self, command, folder, faults=None):
-        """The command with these faults: exit status and standard error."""
+        """Runs the command with these faults. Returns exit status and standard error."""
         env = plain_environment()
         if faults is not None:
             env.update(faults, LD_PRELOAD=f"{self.asan} {self.inject}" if self.asan else self.inject)
@@ -52,7 +52,7 @@ class Runner:
     def fresh(self, template):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="kvtool-faults-"))
         shutil.copytree(template, folder, dirs_exist_ok=True, copy_function=shutil.copy)
-        for item in template.rglob("*"):  # the marks of folders are extended attributes
+        for item in template.rglob("*"):  # folders are marked by extended attributes
             for name in os.listxattr(item):
                 os.setxattr(folder / item.relative_to(template), name, os.getxattr(item, name))
         return folder
@@ -69,7 +69,8 @@ def check_names(folder, allowed):
 
 
 def check_leftovers(runner, scenario, folder, allowed, errors):
-    """What could not be removed is named in a warning, and the next run with the same output removes it."""
+    """A warning names what could not be removed, and the next run with the same output removes
+    it."""
     extra = extra_names(folder, allowed)
     if not extra:
         return
@@ -85,13 +86,13 @@ def check_leftovers(runner, scenario, folder, allowed, errors):
 
 
 def check_one(runner, scenario, template, old, complete, faults):
-    """One run with one fault, and after a kill a second run without."""
+    """One run with one fault; after a kill, a second run without."""
     folder = runner.fresh(template)
     names = {item.name for item in template.iterdir()} | {scenario.output, *scenario.beside}
     try:
         code, errors = runner.run(scenario.command, folder, faults)
         found = scenario.look(runner.kvtool, folder)
-        # A folder that is being replaced has another name for a moment if the two names cannot be exchanged.
+        # If the file system cannot exchange two names, a folder that is being replaced has another name for a moment.
         parked = folder / f".{scenario.output}.kvtool-replaced"
         is_parked = found == "absent" and "FAULT_KILL" in faults and parked.is_dir()
         if not is_parked and not scenario.is_sound(found, old, complete):
@@ -126,9 +127,10 @@ def identity_of(path):
 
 
 def check_log(log, folder, scenario):
-    """Crash simulation: replays the log of a run that succeeded. A power cut takes what was written and not synced, and
-    names that appeared in a folder which was not synced after that. So at the time a file is named its data is synced;
-    at the end all names below the output are; and before a store's index changes, what it will name is."""
+    """Crash simulation: replays the log of a run that succeeded. A power cut loses data that was not synced, and
+    names in a folder that was not synced after they appeared. So data must be synced before its file is renamed, all
+    names below the output must be synced at the end, and everything that a store's index names must be synced before
+    the index changes."""
     output = scenario.output
     index = folder / output / "index.sqlite"
     index = identity_of(index) if index.exists() else None
@@ -225,7 +227,7 @@ def check_scenario(runner, scenario, options, chooser):
 
 
 def part_of(text):
-    """K/N as two numbers."""
+    """Parses K/N."""
     part, _, parts = text.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
         raise argparse.ArgumentTypeError(f"{text!r} is not K/N with 1 <= K <= N")

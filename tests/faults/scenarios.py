@@ -18,7 +18,8 @@ def plain_environment():
 
 
 def digest(path):
-    """What a path holds: nothing, a file, or a folder with all below it, empty folders too."""
+    """Contents of a path: nothing, a file, or a folder with everything below it, including empty
+    folders."""
     if not path.exists():
         return "absent"
     if path.is_file():
@@ -31,10 +32,10 @@ def digest(path):
 
 
 class Scenario:
-    """A command, what must be there before it, the name that it makes, and names that come with it.
+    """A command, the files that it needs, its output, and further outputs.
 
-    What a look at the output finds is a text; after a fault it must be what was there before or what a run without
-    faults leaves."""
+    The state of the output is described by a text; after a fault it must be the state from before, or that after a
+    run without faults."""
 
     def __init__(self, name, output, command, before=None, beside=(), makes_output=True):
         self.name, self.output, self.command, self.before = name, output, command, before
@@ -48,7 +49,7 @@ class Scenario:
             subprocess.run([kvtool, *command], cwd=folder, check=True, stdin=subprocess.DEVNULL, capture_output=True)
 
     def again(self):
-        """The command after a fault."""
+        """The command to run after a fault."""
         return self.command if "-f" in self.command else [*self.command, "-f"]
 
     def look(self, kvtool, folder):
@@ -58,12 +59,13 @@ class Scenario:
         return found in (old, complete)
 
     def leftovers(self, kvtool, folder):
-        """What a run that failed left inside its output; nothing if nothing."""
+        """What a failed run left inside its output; empty if nothing."""
         return ""
 
 
 class Pieces(Scenario):
-    """An output of pieces that come one by one, each whole: a set of texts, of which some may be missing yet."""
+    """An output of pieces that appear one by one, each complete: a set of texts, some of which may be
+    missing."""
 
     def again(self):
         return self.command
@@ -73,7 +75,8 @@ class Pieces(Scenario):
 
 
 class Lines(Pieces):
-    """A file of results. What follows the last newline is the next run's to remove, and what failed its to try again."""
+    """A file of results. The next run removes whatever follows the last newline, and repeats failed
+    inputs."""
 
     def look(self, kvtool, folder):
         path = folder / self.output
@@ -94,7 +97,7 @@ class Files(Pieces):
 
 
 class Report(Scenario):
-    """A document. One that says what failed is as good as none."""
+    """A document. One that reports the failure counts as absent."""
 
     def look(self, kvtool, folder):
         path = folder / self.output
@@ -104,7 +107,7 @@ class Report(Scenario):
 
 
 class Stored(Scenario):
-    """A store: its states, each as it comes back, found whole by verify."""
+    """A store: its states, each extracted and checked by verify."""
 
     def again(self):
         return self.command
@@ -161,7 +164,7 @@ SCENARIOS = [
            [["store", "add", "-q", "st", "other.bin", "--level", "fast"]], makes_output=False),
     Scenario("store-get", "out.bin", ["store", "get", "-q", "st", "other.bin", "-o", "out.bin", "-T2"],
              [["store", "add", "-q", "st", "other.bin", "--level", "fast"]]),
-    # Not with -q, which leaves out the warning that names what could not be removed of the folder before.
+    # Without -q, which would suppress the warning about remains of the previous folder.
     Scenario("store-get-replaces-folder", "out", ["store", "get", "st", "dump", "-o", "out", "-f", "-T2"],
              [["store", "add", "-q", "st", "dump", "--level", "fast"], ["store", "get", "-q", "st", "dump", "-o", "out"]]),
     Stored("store-gc", "st", ["store", "gc", "-q", "st", "-T2"],

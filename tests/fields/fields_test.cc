@@ -161,7 +161,7 @@ TEST_CASE("Rows of text have a cell for each field with a heading", "[fields]") 
   CHECK(table.rows[0] == std::vector<std::string>{"1.500 KiB", "1.500x"});
   CHECK(Csv(table) == "bytes,ratio\r\n1.500 KiB,1.500x\r\n0 B,0.000x\r\n");
 
-  // A part among the fields of the whole has its columns there.
+  // A nested struct between two fields has its columns at its place.
   const Fields<Result> whole = {
       Fields<Result>::Inline(&Result::worst, PartFields()),
       {"bytes", "Bytes of the source", &Result::bytes, {.column = "bytes"}}};

@@ -53,7 +53,7 @@ TEST_CASE("a repaired archive carries mutated heads into its index, or keeps its
   mutated[archive.chunks().at(0).record_offset + kvz::kPrefixBytes + kLayerAt] = std::byte{77};
   const Bytes repaired = fuzz::RepairKvz(mutated, {});
   CHECK(Archive::Open(FileSource::FromBytes(repaired, "")).chunks().at(0).head.layer == 77);
-  // The kept index still names the layer of before.
+  // The index was kept, so it still names the old layer.
   CHECK_FALSE(DamageOf(fuzz::RepairKvz(mutated, {.rebuild_index = false})).empty());
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("a repaired zip has the CRC of its mutated member", "[fuzz]") {
     for (const ZipEntry& entry : zip.entries()) zip.CheckStored(entry);
   };
   Bytes mutated = intact;
-  // Behind the local header and its name lies the member's content.
+  // The member's content follows the local header and its name.
   mutated[120] ^= std::byte{1};
   CHECK_THROWS(check(mutated));
   CHECK_NOTHROW(check(fuzz::RepairZip(mutated)));

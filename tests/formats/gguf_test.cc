@@ -213,7 +213,7 @@ TEST_CASE("a model divides the rows of its states", "[gguf]") {
     options.geometry = Read(builder.Write());
     state.caches[0].k_row = 16;
     state.caches[0].v_row = 8;
-    CHECK_THROWS_AS(open(), Error);  // the third layer's rows would be 16 channels
+    CHECK_THROWS_AS(open(), Error);  // rows of the third layer would need 16 channels
     options.geometry->layers[2].kv_heads = 2;
     const Snapshot snapshot = open();
     CHECK(snapshot.heads_known());
@@ -243,7 +243,7 @@ TEST_CASE("a model divides the rows of its states", "[gguf]") {
     CHECK(latent.layers[0].k.heads == 1);
     CHECK(latent.layers[0].k.head_dim == 8);
     CHECK(latent.heads_known());
-    // Engines before latent caches kept the heads.
+    // Engine versions without latent caches stored the heads.
     state.caches[0].has_v = true;
     state.caches[0].k_row = 4 * 4;
     state.caches[0].v_row = 4 * 2;

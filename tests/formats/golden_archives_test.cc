@@ -50,7 +50,7 @@ std::vector<Row> ReadManifest() {
   return rows;
 }
 
-// As scripts/make/add_archives.py: a folder is its files with their names and sizes before them.
+// As in scripts/make/add_archives.py: each file of a folder follows its name and size.
 Bytes ContentOf(const Archive& archive, const std::vector<Bytes>& files) {
   if (!archive.is_folder()) return files.at(0);
   Bytes content;
@@ -62,7 +62,7 @@ Bytes ContentOf(const Archive& archive, const std::vector<Bytes>& files) {
   return content;
 }
 
-// What the archive says of its source is what a reader of the source says today.
+// Checks that the archive describes its source as a reader of the source does today.
 void CheckDescription(const Archive& archive, const std::vector<Bytes>& files) {
   const test::TempDir temp;
   const fs::path root = temp / "source";
@@ -107,7 +107,7 @@ TEST_CASE("archives of every version are restored as the manifest says") {
   for (const Row& row : rows) {
     INFO(row.archive);
     const auto data = FileSource::Open(kFolder / row.archive);
-    // A file that changed is no archive of that version any more.
+    // A file that changed is no longer an archive of that version.
     REQUIRE(test::Sha256(data->bytes()) == row.archive_sha256);
     const Archive archive = Archive::Open(data);
     CHECK(archive.has_index());
@@ -131,12 +131,13 @@ TEST_CASE("archives of every version are restored as the manifest says") {
   }
   for (int id = 0; id < 256; ++id) {
     if (Name(static_cast<CodecId>(id)).empty()) continue;
-    // Frames alone hold these; tests/core/frame/frame_test.cc decodes those that exist.
+    // These codecs occur in frames only; tests/core/frame/frame_test.cc decodes the existing
+    // frames.
     const auto codec = static_cast<CodecId>(id);
     if (codec == CodecId::kSplit || codec == CodecId::kBlocks) continue;
-    // The same, with a profile beside it: tests/core/codec/profile_test.cc.
+    // Needs a profile: tests/core/codec/profile_test.cc.
     if (static_cast<CodecId>(id) == CodecId::kProfiled) continue;
-    // Needs another archive beside it: tests/cli/archive/base-golden.sh.
+    // Needs another archive: tests/cli/archive/base-golden.sh.
     if (NeedsOthers(static_cast<CodecId>(id))) continue;
     INFO("codec " << Name(static_cast<CodecId>(id)) << " has no archive: add_archives.py");
     CHECK(codecs.count(static_cast<uint8_t>(id)) == 1);

@@ -18,7 +18,7 @@ constexpr std::string_view kMeta =
     R"({"layers": 2, "heads": 3, "head_dim": 4, "seq_len_in": 5, "seq_len_out": 2,
         "compression_factor": 3, "min_seq_len": 1, "it_len": [0, 0]})";
 
-// A folder in memory; the sizes of the files are in values of two bytes.
+// A folder in memory; sizes of files are given in values of two bytes.
 Source Folder(std::string_view meta, std::optional<uint64_t> input,
               std::optional<uint64_t> output) {
   Source source;
@@ -159,7 +159,7 @@ TEST_CASE("damaged dumps are refused", "[infinilm]") {
   CHECK(Refusal(With("\"heads\": 3", "\"heads\": 4294967296")) == Finding::kBadField);
   CHECK(Refusal(With("[0, 0]", "[0]")) == Finding::kBadField);
   CHECK(Refusal(With("[0, 0]", "7")) == Finding::kBadField);
-  // Extents whose product is past 64 bits.
+  // Extents whose product exceeds 64 bits.
   std::string huge = With("\"heads\": 3", "\"heads\": 4294967295");
   huge.replace(huge.find("\"head_dim\": 4"), 13, "\"head_dim\": 4294967295");
   CHECK(Refusal(huge) == Finding::kOverflow);

@@ -25,7 +25,7 @@ Bytes With(Bytes bytes, uint64_t offset, T value) {
   return bytes;
 }
 
-// The first fault of a strict reading.
+// Returns the first fault that a strict reading finds.
 Error Refusal(Bytes bytes) {
   try {
     ReadKvcm(SourceOf(std::move(bytes)), KvcmReading::kStrict);
@@ -152,7 +152,7 @@ TEST_CASE("the loader models allocate nothing and fail as the real ones do") {
   CHECK(CsrcLoader(With(good, 36, ~uint32_t{0}), "w.bin").message == "std::bad_alloc");
   CHECK(CsrcLoader(With(good, 44, ~uint64_t{0}), "w.bin").message ==
         "cannot create std::vector larger than max_size()");
-  // 2^31 x 2^31 values of 4 bytes wrap to zero bytes.
+  // 2^31 x 2^31 values of 4 bytes overflow to zero bytes.
   CHECK(CsrcLoader(With(good, 44, uint64_t{0x8000000080000000}), "w.bin").message ==
         "std::bad_alloc");
   CHECK(LegacyLoader(With(good, 12, uint32_t{10001}), "w.bin").offset == 12);

@@ -118,7 +118,7 @@ TEST_CASE("frames that do not read as a cache are refused by name", "[kvf]") {
 TEST_CASE("a frame that needs a profile reads with it alone", "[kvf]") {
   Source source = Source::Open(KVTOOL_TESTDATA "/profiles/page.kvf");
   OpenOptions options;
-  options.in_memory = true;  // the profile lies beside it
+  options.in_memory = true;  // the profile is next to it
   const Bytes frame(source.files[0].data->bytes().begin(), source.files[0].data->bytes().end());
   CHECK(Refusal(frame, options) == Finding::kProfileMissing);
   options.profiles = {{"s260k.kvp", OpenProfile(KVTOOL_TESTDATA "/profiles/s260k.kvp")}};
@@ -130,7 +130,7 @@ TEST_CASE("a frame that needs a profile reads with it alone", "[kvf]") {
 
 TEST_CASE("a header's word alone takes no memory", "[kvf]") {
   const Bytes frame = Encoded(Page(FrameRole::kKey), Values());
-  // 2^40 tokens more, with a header hash that fits.
+  // 2^40 tokens more, with a matching header hash.
   Bytes forged(frame.begin(), frame.begin() + kFrameHeaderBytes);
   StoreLE(&forged[16], uint64_t{kHeads * kDim * 2} << 31);  // raw bytes
   StoreLE(&forged[24], uint64_t{0});

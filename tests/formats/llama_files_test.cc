@@ -23,8 +23,7 @@ std::vector<fs::path> Roots() {
   return roots;
 }
 
-// A file of the states or traces, from whichever root has it; traces are a folder of their own in
-// testdata.
+// Path of a state or trace, in whichever root has it; in testdata, traces have their own folder.
 std::optional<fs::path> Find(const std::string& name) {
   std::vector<fs::path> roots = Roots();
   roots.emplace_back(KVTOOL_TESTDATA);
@@ -36,7 +35,7 @@ std::optional<fs::path> Find(const std::string& name) {
 
 bool Has(const std::string& text, const char* part) { return text.find(part) != text.npos; }
 
-// Which layout the engine build in a file's name wrote (shared/data README).
+// The layout that the engine build in a file's name wrote (shared/data README).
 std::string LayoutOf(const std::string& name) {
   const bool mrope = Has(name, "mrope");
   if (Has(name, "raw-ctx")) return "context blob, layout D/E";
@@ -99,7 +98,7 @@ TEST_CASE("every state of a real engine reads, and all its K and V are regions",
         transposed += region.order == Order::kHeadDimToken;
       }
       CHECK(covered == snapshot.kv_bytes());
-      // The last V is the end of the file: nothing is left unread.
+      // The last V ends at the end of the file: no byte is unread.
       CHECK(regions.back().offset + regions.back().size == snapshot.source.total_bytes());
       if (Has(name, "vtrans")) CHECK(transposed == snapshot.layers.size());
       for (const CellGroup& group : snapshot.cell_groups) {
@@ -150,7 +149,7 @@ std::vector<float> Floats(const Snapshot& snapshot, uint32_t layer, bool is_valu
   return values;
 }
 
-// Largest difference over the first values that both have.
+// Largest difference over the values that both have.
 double MaxDifference(const std::vector<float>& a, const std::vector<float>& b) {
   double worst = 0;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
@@ -164,7 +163,8 @@ TEST_CASE("cells kept around a hole are the rows of the whole cache", "[llama]")
   const Snapshot whole = OpenFile(*Find("states/s260k-v050-raw-seqdata.bin"));  // 48 tokens
   for (uint32_t layer = 0; layer < 5; ++layer) {
     for (const bool is_value : {false, true}) {
-      // V is transposed in one and rows in the other; layers past the first depend on the kernel.
+      // V is transposed in one and stored as rows in the other; layers after the first depend on
+      // the kernel.
       const std::vector<float> some = Floats(holes, layer, is_value);
       const std::vector<float> all = Floats(whole, layer, is_value);
       CHECK(some == Floats(shifted, layer, is_value));

@@ -20,7 +20,7 @@ Snapshot Open(Bytes bytes, const OpenOptions& options = {}) {
   return llama_state::Open(SourceOf(std::move(bytes)), options);
 }
 
-// The finding that opening ends with; fails when it succeeds.
+// Returns the finding that opening fails with; the test fails if it succeeds.
 Finding FindingOf(Bytes bytes, const OpenOptions& options = {}) {
   try {
     Open(std::move(bytes), options);
@@ -132,7 +132,7 @@ TEST_CASE("a state cut anywhere is refused, but for places that cannot be told",
     for (uint64_t size = 0; size < bytes.size(); ++size) {
       INFO("cut to " << size);
       Bytes cut(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
-      // K without V is how latent attention is stored: said, not refused.
+      // K without V is how latent attention is stored: reported, not refused.
       if (variant.state.has_streams && size == marks.k_ends[0]) {
         const Snapshot snapshot = Open(cut);
         REQUIRE(snapshot.notes.size() == 1);
@@ -140,7 +140,7 @@ TEST_CASE("a state cut anywhere is refused, but for places that cannot be told",
         CHECK_FALSE(snapshot.layers[0].v.has_value());
         continue;
       }
-      // One output of row 0 also begins an empty cache of layout D.
+      // An output of row 0 is also how an empty cache of layout D begins.
       if (variant.state.has_outputs && size == 41) {
         CHECK(Open(cut).layers.empty());
         continue;
@@ -175,7 +175,7 @@ TEST_CASE("impossible fields are refused with what they are", "[llama]") {
   CHECK(finding(tail, 2) == Finding::kBadField);                // v_trans
   CHECK(finding(tail + 4, 0) == Finding::kBadField);            // layers
   CHECK(finding(tail + 4, 4097) == Finding::kBadField);
-  CHECK(finding(tail + 8, 12) == Finding::kUnknownDtype);  // q4_K is no cache type
+  CHECK(finding(tail + 8, 12) == Finding::kUnknownDtype);  // q4_K is not a cache type
   CHECK(finding(tail + 8, 0xffffffff) == Finding::kUnknownDtype);
   CHECK(finding(tail + 12, 15) == Finding::kBadField);  // row size: not whole f16
   CHECK(finding(tail + 12, 0) == Finding::kLimit);
@@ -290,11 +290,11 @@ TEST_CASE("an empty cache has no layers", "[llama]") {
   CHECK(snapshot.notes[0].text == "the cache is empty");
   state.has_streams = false;
   state.version = 2;
-  CHECK(Open(state.Write()).layers.size() == 2);  // layouts A and B name them all the same
+  CHECK(Open(state.Write()).layers.size() == 2);  // layouts A and B number them alike
 }
 
 TEST_CASE("two readings of the same bytes are reported, --layout chooses", "[llama]") {
-  // V of one channel and 22 tokens whose bytes are the rest of a second, K-only cache.
+  // V of one channel and 22 tokens whose bytes could be the rest of a second, K-only cache.
   LlamaState state;
   state.caches[0].layers = 1;
   state.caches[0].k_row = state.caches[0].v_row = 2;
@@ -347,7 +347,7 @@ TEST_CASE("recurrent states are named: alone refused, behind attention left as t
     out.U32(static_cast<uint32_t>(ids.size()));
     for (int32_t id : ids) out.I32(id);
     out.U32(0);
-    out.U32(4);  // layers, of which two have a state
+    out.U32(4);  // two of the layers have a state
     for (const uint64_t row : rows) {
       out.I32(0);
       out.U64(row);
@@ -371,7 +371,7 @@ TEST_CASE("recurrent states are named: alone refused, behind attention left as t
           fmt::format("2 of 4 layers, 1 cell, {} bytes at {:#x}", file.size() - caches, caches));
     const std::vector<Region> regions = RegionsOf(snapshot);
     CHECK(regions.back().offset + regions.back().size == caches);
-    // One byte less or more, and nothing says what the rest is.
+    // With one byte more or less, the rest cannot be interpreted.
     CHECK(FindingOf({file.begin(), file.end() - 1}) == Finding::kTrailingBytes);
     Bytes more = file;
     more.emplace_back();

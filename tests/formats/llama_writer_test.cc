@@ -31,7 +31,7 @@ Bytes Written(const Snapshot& snapshot, As as = As::kSequence) {
   return {file->bytes().begin(), file->bytes().end()};
 }
 
-// The finding that writing ends with; nothing may be left behind.
+// Returns the finding that writing fails with; no output may remain.
 Finding Refusal(const Snapshot& snapshot, As as = As::kSequence) {
   const test::TempDir folder;
   const auto write = as == As::kSession ? llama_state::WriteSession : llama_state::WriteSequence;
@@ -53,7 +53,7 @@ void ExpectSame(const Snapshot& a, const Snapshot& b) {
   CHECK(diff.verdict() == DiffVerdict::kIdentical);
 }
 
-// The layout's letter in "SEQ 2, layout C/D".
+// The letter of the layout in "SEQ 2, layout C/D".
 std::string LetterOf(const Snapshot& snapshot) {
   std::string word = snapshot.format_version.substr(snapshot.format_version.rfind(' ') + 1);
   word = word.substr(0, word.find_first_of("-'"));
@@ -175,7 +175,7 @@ TEST_CASE("one sequence is cut out of a context as the engine does it", "[llama]
   CHECK(Refusal(session) == Finding::kUnsupportedLayout);
   for (const int32_t sequence : {0, 1}) {
     const Snapshot one = SelectSequence(session, sequence);
-    CHECK(one.tokens.empty());  // the session does not say whose they are
+    CHECK(one.tokens.empty());  // the session does not name the sequence
     const Snapshot again = Open(Written(one));
     CHECK(again.layers[0].k.tokens() == 120);
     ExpectSame(one, again);

@@ -60,9 +60,9 @@ TEST_CASE("as many groups are read as make the file, and no other number") {
   CHECK(Refusal(Named("a", Chunk(1, many, 65))) == Finding::kUnknownFormat);
   CHECK(Refusal(Named("a", Chunk(1, {wide, {99, {1, 1, 1, 1}}}, 97))) == Finding::kSizeMismatch);
   CHECK(Refusal(Named("a", Chunk(1, {wide, {6, {3, 1, 1, 1}}}, 99))) == Finding::kSizeMismatch);
-  // Three planes are neither K and V nor one of them.
+  // Three planes are neither K and V nor one of the two.
   CHECK(Refusal(Named("a", Chunk(1, {{6, {3, 1, 1, 4}}}, 12))) == Finding::kBadField);
-  // Sizes that only fit when they overflow.
+  // Sizes that fit only if they overflow.
   CHECK(Refusal(Named("a", Chunk(1, {wide, {5, {2, 1 << 30, 1 << 30, 1 << 30}}}, 96))) ==
         Finding::kSizeMismatch);
 }
@@ -77,7 +77,7 @@ TEST_CASE("LMCache's keys say what they say and nothing else") {
   CHECK(served->facts[1].second == "31");
   const auto layer = lmcache::ParseKeyFileName("m@2@1@ab12@bfloat16@7@tag%x.pt");
   REQUIRE(layer);
-  CHECK(layer->layer == 7);  // in front of the tags
+  CHECK(layer->layer == 7);  // before the tags
   CHECK(layer->dtype == DType::kBF16);
   CHECK_FALSE(lmcache::ParseKeyName("m@1@0@ab12@half@tag%7")->layer);
   for (const char* none : {"m", "m@1@0@xyz@half", "m@0x1@0@ab", "m@one@0@ab@half", "@@@@", ""})
@@ -112,7 +112,7 @@ TEST_CASE("a raw-block file is only as large as it says") {
     StoreLE(&bytes[4096 + at], value);
     return Refusal(Named("store", std::move(bytes)), all);
   };
-  CHECK(with(8, 2) == Finding::kChecksum);                // a version that nobody has
+  CHECK(with(8, 2) == Finding::kChecksum);                // an undefined version
   CHECK(with(20, uint64_t{1} << 40) == Finding::kLimit);  // an index larger than any
   CHECK(with(20, 16000) == Finding::kChecksum);           // past the end
   CHECK(Refusal(Named("store", Bytes(good.begin(), good.begin() + 100)), all) ==
@@ -120,7 +120,7 @@ TEST_CASE("a raw-block file is only as large as it says") {
 }
 
 TEST_CASE("looking for a torn index costs a few readings of the file, not one for each header") {
-  // Every 512 bytes a header whose index would be all that follows.
+  // A header every 512 bytes, each with an index that would cover the rest of the file.
   constexpr size_t kHeaders = 4096;
   Bytes bytes(kHeaders * 512, std::byte{'{'});
   for (size_t i = 0; i < kHeaders; ++i) {

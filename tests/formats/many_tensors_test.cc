@@ -33,7 +33,7 @@ void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 namespace kv::many_tensors_test {
 namespace {
 
-// `tensors` arrays of one f16 value each, K and V in turn, names as `name` has them.
+// `tensors` arrays of one f16 value each, alternately K and V, named by `name`.
 Source ManyTensors(size_t tensors, std::string (*name)(size_t)) {
   std::string header = "{";
   for (size_t i = 0; i < tensors; ++i) {
@@ -56,7 +56,7 @@ std::string LongName(size_t i) {
   return "model.layers." + std::to_string(i / 2) + ".self_attn." + (i % 2 == 0 ? "k" : "v");
 }
 
-// The same as members of an npz file, stored.
+// The same as members of an npz file, uncompressed.
 Source ManyMembers(size_t tensors, std::string (*name)(size_t)) {
   Bytes npy = MakeNpyHeader(DType::kF16, {1, 1, 1});
   npy.resize(npy.size() + 2);
@@ -75,14 +75,14 @@ void Text(ByteWriter& out, std::string_view text) {
   out.Append(text);
 }
 
-// One value at the memo's place, as torch writes what many tensors share.
+// One value at the memo's position, as torch writes what many tensors share.
 void Shared(ByteWriter& out, uint8_t place) {
   out.U8('h');
   out.U8(place);
 }
 
-// torch.save's dict of tensors: each has a storage of its own in the zip file. In a plain pickle,
-// which has none, they share one that lies in it.
+// Returns torch.save's dict of tensors. In the zip form each has a storage of its own; a plain
+// pickle has none, so they share one inside it.
 Bytes ManyRebuilt(size_t tensors, std::string (*name)(size_t), bool plain) {
   ByteWriter out;
   out.Append("\x80\x02");
@@ -157,7 +157,7 @@ uint64_t CostOf(Source (*make)(size_t, std::string (*)(size_t)), size_t tensors,
   const Source source = make(tensors, name);
   OpenOptions options;
   options.metadata_only = true;
-  options.layout = "thd";  // single values, which tell no order
+  options.layout = "thd";  // single values, which show no order
   const uint64_t before = allocations.load();
   const Snapshot snapshot = OpenSnapshot(source, options);
   const uint64_t cost = allocations.load() - before;
@@ -171,16 +171,16 @@ void CheckFew(Source (*make)(size_t, std::string (*)(size_t)), uint64_t few) {
     CAPTURE(ten, forty);
     CHECK(ten < few * 10'000);
     CHECK(forty < few * 40'000);
-    CHECK(forty < 5 * ten);  // and grows as they do
+    CHECK(forty < 5 * ten);  // and grows with their number
   }
 }
 
 TEST_CASE("every tensor of a file costs a few allocations, however many there are", "[figures]") {
-  // Its own shape and strides and their places in the tables, and what a layer needs of both; a
-  // name too long to lie in its string costs one more each time that it is kept.
+  // Each tensor allocates its shape, its strides, their places in the tables, and what a layer
+  // needs of both; a name too long for its string's own buffer adds one per copy.
   CheckFew(ManyTensors, 12);
   CheckFew(ManyMembers, 12);
-  // Nothing more for the fifteen values of its pickle, and nothing for the record of its storage.
+  // The fifteen values of its pickle and the record of its storage need no further allocations.
   CheckFew(ManyPickled, 12);
   CheckFew(ManyStorages, 12);
 }

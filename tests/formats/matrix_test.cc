@@ -36,7 +36,7 @@ std::optional<Snapshot> TryOpen(const fs::path& path) {
   return std::nullopt;
 }
 
-// What makes a snapshot another kind to a writer.
+// Returns the properties of a snapshot that matter to a writer.
 std::string KindOf(const Snapshot& snapshot) {
   std::string kind = snapshot.format + '|' + snapshot.format_version;
   for (const LayerKv& layer : snapshot.layers) {
@@ -59,7 +59,7 @@ uintmax_t SizeOf(const fs::path& path) {
   return total;
 }
 
-// One path of each kind.
+// Returns one path for each kind.
 std::vector<std::pair<std::string, Snapshot>> Sources() {
   std::vector<fs::path> paths;
   for (const char* root : {"llamacpp", "golden", "trace"}) {
@@ -86,7 +86,7 @@ bool IsRefusal(Finding finding) {
   return InfoOf(finding).code == ErrorCode::kUnsupported || finding == Finding::kGeometryMissing;
 }
 
-// Writes and reads again; nothing if the format refused before it wrote anything.
+// Writes and reads again. Returns nothing if the format refused before it wrote anything.
 std::optional<Snapshot> Through(const FormatEntry& format, const Snapshot& snapshot,
                                 const fs::path& folder,
                                 const std::optional<ModelGeometry>& geometry = std::nullopt) {
@@ -106,7 +106,7 @@ std::optional<Snapshot> Through(const FormatEntry& format, const Snapshot& snaps
   return OpenSnapshot(Source::Open(path), options);
 }
 
-// Formats that number stored layers from 0 say so.
+// Formats that number the stored layers from 0 state this.
 Snapshot Expected(const FormatEntry& format, Snapshot snapshot) {
   if (format.not_kept == nullptr) return snapshot;
   for (const std::string& what : format.not_kept(snapshot)) {
@@ -124,7 +124,7 @@ void ExpectSame(const Snapshot& a, const Snapshot& b) {
   CHECK(diff.verdict() == DiffVerdict::kIdentical);
 }
 
-// Positions and sequences aside, which not every format keeps.
+// Ignores positions and sequences, which not every format stores.
 void ExpectSameValues(const Snapshot& a, const Snapshot& b) {
   ThreadPool pool(1);
   const SnapshotDiff diff = DiffSnapshots(a, b, {}, pool);
@@ -134,8 +134,8 @@ void ExpectSameValues(const Snapshot& a, const Snapshot& b) {
   CHECK(diff.Total().different == 0);
 }
 
-// As `convert` does it: RoPE pairs as the format has them for the model, then written and read.
-// Nothing if it refuses, which must say what to pass.
+// Converts as `convert` does: with RoPE pairs in the order that the format has for the model.
+// Returns nothing if the format refuses; the message must name the option to pass.
 std::optional<Snapshot> Convert(const FormatEntry& format, Snapshot snapshot,
                                 const std::optional<ModelGeometry>& model, const fs::path& folder) {
   snapshot.storage.erase("version");
@@ -150,7 +150,7 @@ std::optional<Snapshot> Convert(const FormatEntry& format, Snapshot snapshot,
   return Through(format, snapshot, folder, model);
 }
 
-// The keys in the order of transformers, if the model tells what that is.
+// Keys in the order of transformers, if the model is known.
 std::optional<Snapshot> InHalves(Snapshot snapshot, const std::optional<ModelGeometry>& model) {
   try {
     FitKeyPairs(PairsWanted::kHalves, "", model, snapshot);

@@ -27,7 +27,8 @@ TEST_CASE("a capped update leaves a gap, a first token above zero does not", "[m
 }
 
 TEST_CASE("after a compaction the update that begins later wins", "[mnn]") {
-  // Prompt of 70, two decoded tokens, then the cache was cut to 40 and two more were decoded.
+  // A prompt of 70 tokens and two decoded ones; then the cache was cut to 40 and two more were
+  // decoded.
   const Joined joined = JoinByPosition(Ranges{{0, 70}, {70, 71}, {71, 72}, {40, 41}, {41, 42}});
   CHECK(joined.ranges ==
         Parts{{0, 0, 40}, {3, 40, 41}, {4, 41, 42}, {0, 42, 70}, {1, 70, 71}, {2, 71, 72}});
@@ -50,7 +51,7 @@ TEST_CASE("joining agrees with painting the updates one by one", "[mnn]") {
       const uint64_t begin = random() % 40;
       updates.push_back({begin, begin + 1 + random() % 15});
     }
-    // Paint in order of (begin, end): the last paint stays.
+    // Paints in the order of (begin, end): the last one wins.
     std::vector<size_t> order(count);
     for (size_t i = 0; i < count; ++i) order[i] = i;
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {

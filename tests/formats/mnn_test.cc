@@ -103,7 +103,7 @@ Snapshot Read(const DumpFolder& folder, const std::string& layout = "") {
   return OpenSnapshot(folder.Open(), options);
 }
 
-// What opening refuses with, or nothing.
+// Returns the message that opening fails with, or nothing.
 template <typename Body>
 std::string Refusal(Finding finding, Body body) {
   try {
@@ -193,7 +193,7 @@ TEST_CASE("padding of a packed dump never reaches the values", "[mnn]") {
   const DumpFolder folder;
   folder.Packed("", 5);
   const json meta = PackedMeta(5);
-  // Everything is padding (0xff) but the places that the index functions name.
+  // All bytes are padding (0xff) except where the index functions point.
   const PackGeometry geometry{5, kDim, 2, 1, 4};
   for (const bool value : {false, true}) {
     const uint64_t head = meta[value ? "value_used_bytes" : "key_used_bytes"];
@@ -352,14 +352,14 @@ TEST_CASE("packed metas must agree with the formulas of the packing", "[mnn]") {
   CHECK(ParseRefusal(with("pack_h", 0), Finding::kBadField) != "");
   CHECK(ParseRefusal(with("pack_l", 2), Finding::kSizeMismatch) != "");
   CHECK(ParseRefusal(with("flash_upper_kv", 8), Finding::kSizeMismatch) ==
-        "");  // as large: 8 = 2*4
+        "");  // the same size: 8 = 2*4
   CHECK(ParseRefusal(with("flash_upper_kv", 16), Finding::kSizeMismatch) != "");
   CHECK(ParseRefusal(with("pack_h", (1u << 31) - 1), Finding::kSizeMismatch) != "");
-  // A head that the engine's memory cut off before the last token.
+  // A head that ends before the last token, because the engine's memory was cut off.
   json cut = PackedMeta(5);
   cut["key_stride_bytes"] = cut["key_used_bytes"] = 24;
   CHECK(ParseRefusal(cut, Finding::kSizeMismatch).find("too small") != std::string::npos);
-  // Without flash attention the block is the capacity.
+  // Without flash attention a block is as long as the capacity.
   json plain = PackedMeta(5);
   plain["flash_upper_kv"] = 0;
   plain["value_used_bytes"] = 69 * 4 * 2;
@@ -415,7 +415,7 @@ TEST_CASE("what an MNN dump cannot say is not written", "[mnn]") {
 TEST_CASE("a dump folder comes back from an archive, its data never opaque bytes", "[mnn][kvz]") {
   const DumpFolder folder;
   folder.Logical("layer_0/", 0, 9, 10);
-  folder.Logical("layer_0/", 4, 2, 50);  // overlaps: part of the first update is in no tensor
+  folder.Logical("layer_0/", 4, 2, 50);  // they overlap: part of the first update is in no tensor
   folder.Packed("layer_0/", 7);
   folder.Packed("layer_0/", 9);
   for (const char* layout : {"logical", "packed"}) {

@@ -134,7 +134,7 @@ TEST_CASE("a GGUF's tensor of factors divides the frequencies") {
   CHECK(InverseFrequencies(model->rope, 8).at(0) == 1);
   bytes.resize(bytes.size() - 1);
   CHECK_THROWS_AS(ReadModelRope(*FileSource::Open(temp.WriteFile("m.gguf", bytes))), Error);
-  // LongRoPE's go by the size of the engine's context, which is not known here.
+  // LongRoPE's frequencies depend on the size of the engine's context, which is unknown here.
   GgufBuilder longer = Small();
   bytes = WithTensor(longer, "rope_factors_long.weight");
   CHECK_THROWS_WITH(ReadModelRope(*FileSource::Open(temp.WriteFile("m.gguf", bytes))),
@@ -156,7 +156,7 @@ TEST_CASE("a GGUF's factor on keys and original context are the engine's") {
   CHECK(rope.scaling.original == 512);
 }
 
-// Which layers turn nothing, a letter each.
+// Marks the layers without rotation, one letter each.
 std::string Unrotated(const ModelRope& model) {
   std::string text;
   for (uint32_t i = 0; i < 6; ++i) text += Name(model.Of(i).scaling) == "no rotation" ? '-' : 'r';
@@ -221,7 +221,7 @@ TEST_CASE("fields that transformers prefers are preferred") {
   CHECK(RopeOf(config).rope.scaling.factor == 8);
   config["rope_scaling"].erase("factor");
   CHECK(RopeOf(config).rope.scaling.factor == 4);
-  config["original_max_position_embeddings"] = 2048;  // of Phi-3, beside the rest, goes first
+  config["original_max_position_embeddings"] = 2048;  // Phi-3's, takes precedence
   CHECK(RopeOf(config).rope.scaling.original == 2048);
   CHECK(RopeOf(config).rope.scaling.factor == 2);
   json olmo = Plain();

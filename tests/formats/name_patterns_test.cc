@@ -8,8 +8,8 @@
 namespace kv::name_patterns_test {
 namespace {
 
-// Names as files have them and almost have them: pieces of the patterns, numbers of every kind, and
-// characters that mean something to whoever shortens names.
+// Names like those of files, and near misses: pieces of the patterns, numbers of every kind, and
+// characters with a meaning in patterns.
 class Names {
  public:
   std::string Next() {
@@ -53,7 +53,7 @@ class Names {
                                                      "\xc3\xa9",
                                                      " "};
     std::string name;
-    if (Below(2) == 0) {  // a pattern, filled in
+    if (Below(2) == 0) {  // a pattern with its numbers filled in
       for (std::string_view rest = NamePatterns()[Below(NamePatterns().size())].text;
            !rest.empty();) {
         if (rest.starts_with("{i}")) {
@@ -76,7 +76,7 @@ class Names {
       const std::string& piece = kPieces[Below(kPieces.size())];
       name = Below(2) == 0 ? name + piece : piece + (Below(2) == 0 ? "." : "") + name;
     }
-    if (Below(500) == 0) name.insert(0, 995, 'a');  // about as long as a name may be
+    if (Below(500) == 0) name.insert(0, 995, 'a');  // about the longest name allowed
     return name;
   }
 

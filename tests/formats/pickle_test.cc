@@ -57,7 +57,7 @@ TEST_CASE("small integers, flags and the empty tuple are one object each, as in 
   CHECK(ids[0] == ids[1]);
   CHECK(ids[0] == ids[2]);
   CHECK(ids[3] == ids[4]);
-  CHECK(ids[3] != ids[5]);  // True is no 1
+  CHECK(ids[3] != ids[5]);  // True is not 1
   CHECK(list.item(3).kind() == PickleKind::kBool);
   CHECK(list.item(5).kind() == PickleKind::kInt);
   CHECK(list.item(6).integer() == 255);
@@ -107,7 +107,7 @@ TEST_CASE("MEMOIZE takes the next place, even where PUT was before") {
       "0K\x07\x94"s
       "0K\x08\x94"s
       "0h\x02."s);
-  CHECK(out_of_order.root().integer() == 8);  // as Python has it
+  CHECK(out_of_order.root().integer() == 8);  // as Python orders them
   const Loaded far(
       "\x80\x04K\x01r\xff\xff\xff\xff"s
       "0K\x07\x94"s
@@ -121,7 +121,7 @@ TEST_CASE("memo places may have gaps and be filled later") {
   const Loaded gap(
       "\x80\x02K\x01q\x05"s
       "0K\x02q\x00"s
-      "0K\x03q\x05"s  // the first one's place again
+      "0K\x03q\x05"s  // reuses the place of the first one
       "0K\x04r\x00\x10\x00\x00"s
       "0(h\x05h\x00j\x00\x10\x00\x00t."s);
   REQUIRE(gap.root().items().size() == 3);
@@ -132,7 +132,7 @@ TEST_CASE("memo places may have gaps and be filled later") {
 }
 
 TEST_CASE("many values, many keys and lists that grow one by one keep what they hold") {
-  // More than two pages of values, and more keys than the first tables of them have room for.
+  // More values than two pages hold, and more keys than the first tables hold.
   std::string stream = "]";
   for (int i = 0; i < 20'000; ++i) {
     stream += "}M";
@@ -271,7 +271,7 @@ TEST_CASE("streams that build no value are refused") {
       ".",          // nothing to return
       "N",          // no STOP
       "NN.",        // two values
-      "(N.",        // an open mark
+      "(N.",        // an unfinished mark
       "0.",         // POP of nothing
       "e.",         // APPENDS without a mark
       "(K\x01s.",   // SETITEM below its mark
@@ -279,9 +279,9 @@ TEST_CASE("streams that build no value are refused") {
       "NK\x01"
       "a.",              // APPEND to None
       "h\x00.",          // memo never set
-      "K\x01)R.",        // an int is called
-      "cx\ny\nK\x01R.",  // arguments that are no tuple
-      "K\x01Q.",         // persistent id that is no tuple
+      "K\x01)R.",        // calls an int
+      "cx\ny\nK\x01R.",  // arguments that are not a tuple
+      "K\x01Q.",         // persistent id that is not a tuple
       "]K\x01"
       "b.",  // BUILD of a list
       "Iabc\n.",
@@ -289,7 +289,7 @@ TEST_CASE("streams that build no value are refused") {
       "Sabc\n.",
       "V\\uzz\n.",
       "\x8b\xff\xff\xff\xff.",  // LONG4 of negative size
-      "\xfe.",                  // no such opcode
+      "\xfe.",                  // undefined opcode
       "N\xfe.",
   };
   for (const std::string& stream : streams) {
@@ -312,7 +312,7 @@ TEST_CASE("depth and cycles are limits, sharing is not") {
   CHECK(Refusal("]q\x00h\x00"s
                 "a.")
             .finding() == Finding::kLimit);
-  // Tuples cannot change, and how high they stand is known as they are made.
+  // Tuples cannot change, so their depth is known when they are made.
   const auto tuples = [](int count) { return "N" + std::string(count, '\x85') + "."; };
   CHECK(Loaded(tuples(999)).root().items().size() == 1);
   CHECK(Refusal(tuples(1000)).finding() == Finding::kLimit);
@@ -321,11 +321,11 @@ TEST_CASE("depth and cycles are limits, sharing is not") {
   };
   CHECK(Loaded(in_lists(399)).root().items().size() == 1);
   CHECK(Refusal(in_lists(400)).finding() == Finding::kLimit);
-  // A list in a tuple in the list itself.
+  // A list inside a tuple inside the same list.
   CHECK(Refusal("]q\x00h\x00\x85"s
                 "a.")
             .finding() == Finding::kLimit);
-  // A list of two of a list of two ... forty times: 2^40 leaves, 40 values.
+  // A list of two lists of two lists ... forty levels deep: 2^40 leaves, 40 values.
   std::string shared = "]";
   for (int i = 0; i < 40; ++i) {
     const char slot = static_cast<char>(i);
@@ -335,7 +335,7 @@ TEST_CASE("depth and cycles are limits, sharing is not") {
 }
 
 TEST_CASE("a short stream cannot make the reader work without end") {
-  // One long text, used as a key again and again, and one long list, copied again and again.
+  // One long text used as a key many times, and one long list copied many times.
   const uint32_t size = 1 << 20;
   std::string keys = "}X" + std::string(reinterpret_cast<const char*>(&size), 4) +
                      std::string(size, 'k') + "q\x00"s + "0";

@@ -101,7 +101,7 @@ TEST_CASE("a damaged LMCache chunk is refused by the field that is wrong") {
   CHECK(with(4, 4) == Finding::kSizeMismatch);
   CHECK(with(3, 3) == Finding::kBadField);
   CHECK(with(4, 0) == Finding::kBadField);
-  // Without its layout nothing is left that would tell it from other bytes.
+  // Without its layout the file cannot be told from other bytes.
   CHECK(with(1, 9) == Finding::kUnknownFormat);
   CHECK(Refusal(Named("a", Chunk(4, 6, {1, 1, 1, 9}, Bytes(9))), {}) == Finding::kUnsupportedKind);
   OpenOptions named;
@@ -236,13 +236,14 @@ TEST_CASE("layers in files of their own come together") {
   REQUIRE(s.layers.size() == 2);
   CHECK(s.layers[1].index == 1);
   CHECK(s.layers[1].v->tokens() == 4);
-  // A model file speaks of the whole cache, not of a page.
+  // A model file describes the whole cache, not one page.
   OpenOptions model = Raw("lmcache-disk-layer::", "*.pt");
   model.geometry.emplace().layers.resize(2, {.kv_heads = 2, .k_dim = 3});
   CHECK(OpenSnapshot(Source::Open(temp.path()), model).layers[1].k.heads == 2);
 }
 
-// One layer of an MNN cache with room for `capacity` tokens: elements say where they are.
+// One layer of an MNN cache with room for `capacity` tokens; the value of an element is its
+// position.
 void WriteCache(const TempDir& temp, const std::string& stem, const mnn::PackGeometry& room,
                 uint64_t heads) {
   ByteWriter k, v;
@@ -329,7 +330,7 @@ TEST_CASE("what is not read is refused by name and with its reason") {
     const auto named = std::find_if(ForeignFormats().begin(), ForeignFormats().end(),
                                     [&](const ForeignFormat& format) { return format.id == id; });
     REQUIRE(named != ForeignFormats().end());
-    CHECK_FALSE(named->hint.empty());  // a way out
+    CHECK_FALSE(named->hint.empty());  // the message names an alternative
   }
 }
 
@@ -342,7 +343,7 @@ TEST_CASE("the catalogue lists every format once per kind, as the registry has i
     if (format.kind == FormatKind::kPreset) {
       const auto preset = raw::ParsePreset(format.id);
       REQUIRE(preset);
-      // What the table asks for is what the reader asks for.
+      // The table and the reader ask for the same fields.
       for (const char letter : preset->preset->order) {
         const bool open =
             letter == 'T' || (letter == 'P' && format.needs.find("P=") == format.needs.npos);

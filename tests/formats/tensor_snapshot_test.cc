@@ -15,7 +15,7 @@
 namespace kv::tensor_snapshot_test {
 namespace {
 
-// Tensors of one shape whose u16 elements count up, so that an element's value is its C index.
+// Tensors of one shape with u16 elements that count up: an element's value is its index in C order.
 class Arrays {
  public:
   Arrays& Add(std::string name, std::vector<uint64_t> shape, DType dtype = DType::kU16,
@@ -157,7 +157,7 @@ TEST_CASE(
   const auto heads = [](const Snapshot& snapshot) { return snapshot.layers.at(0).k.heads; };
   Arrays plain;
   plain.Add("k_0", {2, 3, 4}).Add("v_0", {2, 3, 4});
-  CHECK(plain.Refusal() == Finding::kAmbiguousFormat);  // integers: no values to go by
+  CHECK(plain.Refusal() == Finding::kAmbiguousFormat);  // integers: their values show nothing
   OpenOptions told_heads;
   told_heads.geometry.emplace().uniform = {.kv_heads = 3};
   CHECK(heads(plain.Open(told_heads)) == 3);
@@ -169,7 +169,7 @@ TEST_CASE(
   CHECK(plain.Open(guess).storage.at("axes_guessed") == "yes");
   CHECK(plain.Open(guess).notes.size() == 1);
   CHECK(Arrays().Add("k.0", {2, 3, 4}).Say("kvtool.trace", "1").Open().layers.at(0).k.heads ==
-        3);  // a trace's own names
+        3);  // names that only traces have
   CHECK(heads(plain.Open(Layout("thd"))) == 3);
   CHECK(plain.Open(Layout("thd")).notes.empty());
   CHECK(heads(plain.Open(Layout("[S, H, D]"))) == 3);
@@ -268,7 +268,7 @@ TEST_CASE("a cache is found below one name of the root, and never below two") {
 TEST_CASE("attention probabilities are named for what they are") {
   CHECK(Arrays().Add("0", {1, 4, 6, 6}).Add("1", {1, 4, 6, 6}).Refusal() ==
         Finding::kUnsupportedKind);
-  // Two layers of three steps look like pairs of K and V by their names.
+  // By their names, two layers of three steps look like pairs of K and V.
   Arrays steps;
   for (uint64_t step = 0; step < 3; ++step) {
     for (const char* layer : {"0", "1"}) {
@@ -388,8 +388,8 @@ TEST_CASE("integers become the floats that --as says") {
   CHECK(snapshot.layers[0].k.dtype == DType::kBF16);
 }
 
-// A snapshot of every dtype a cache may have, with cells in two groups and layers that are not in
-// canonical order in memory.
+// A snapshot with every dtype of caches, cells in two groups, and layers in memory in another than
+// the canonical order.
 Snapshot Sample(DType dtype, Bytes& bytes) {
   const uint64_t tokens = 37;
   const uint32_t heads = 3, dim = 64;

@@ -84,12 +84,12 @@ TEST_CASE("arrays of other hosts, of Python 2's bytes and of protocol 5 have the
   const TensorFile swapped =
       ReadPickle(NumpyArray({3}, NumpyType("i2", ">"), PickleBytes("\0\1\0\2\xff\xff"s)));
   CHECK(ValuesOf<int16_t>(swapped) == std::vector<int16_t>{1, 2, -1});
-  // Protocol 2 spells bytes as text of the same code points.
+  // Protocol 2 writes bytes as text with the same code points.
   const std::string encoded =
       Cat({"c_codecs\nencode\n", PickleText("a\xc3\xbf"), PickleText("latin1"), "\x86R"});
   const TensorFile latin = ReadPickle(NumpyArray({2}, NumpyType("u1", "|"), encoded));
   CHECK(ValuesOf<uint8_t>(latin) == std::vector<uint8_t>{0x61, 0xff});
-  // Python 2: a str, which here is no text, and there one by chance.
+  // A str of Python 2: the first is not valid as text, the second is so by chance.
   const TensorFile old = ReadPickle(NumpyArray({2}, NumpyType("u1", "|"), "U\x02\xff\xfe"));
   CHECK(ValuesOf<uint8_t>(old) == std::vector<uint8_t>{0xff, 0xfe});
   const TensorFile ascii = ReadPickle(NumpyArray({2}, NumpyType("u1", "|"),

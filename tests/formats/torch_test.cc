@@ -214,7 +214,7 @@ TEST_CASE("what is written is read again, aligned and under the same names") {
 
 namespace {
 
-// What torch.save(storage, _use_new_zipfile_serialization=False) writes: the argument of
+// Returns what torch.save(storage, _use_new_zipfile_serialization=False) writes: the argument of
 // _load_from_bytes in a plain pickle.
 std::string LegacyStorage(std::string_view type, const std::vector<float>& values) {
   const auto count = static_cast<int64_t>(values.size());
@@ -266,7 +266,7 @@ TEST_CASE("pickle.dump of tensors is read where its storages lie") {
 }
 
 TEST_CASE("what a model returns has its cache once, by its name") {
-  // An OrderedDict subclass: called with its fields, which are its items and its attributes too.
+  // A subclass of OrderedDict, called with its fields: they are its items and also its attributes.
   TorchArchive archive;
   const std::string k =
       PickleTensor(PickleStorage("FloatStorage", "0", 6), 0, {1, 1, 3, 2}, {6, 6, 2, 1});

@@ -218,7 +218,7 @@ TEST_CASE("gradients are read at their positions", "[trace]") {
   ReadGradient(trace, *trace.Find(2), 1, 6, 3, g.data());  // ((1 * 3 + 1) * 4 + 3) * 6
   CHECK(g == std::vector<float>{114, 115, 116, 117, 118, 119});
 
-  // By default the rows are the trace's own.
+  // By default the rows are taken from the trace itself.
   CHECK(OpenTrace(make({1, 5, 4, 6}, "").Write(folder), {}).gradients->begin == 4);
   const auto refused = [&](std::vector<uint64_t> shape, const char* g_start) {
     return Failure(make(std::move(shape), g_start).Write(folder), Finding::kBadField);
@@ -295,7 +295,7 @@ TEST_CASE("a stream of block scores is read call by call", "[trace]") {
   CHECK(trace.prompt_tokens == 6u);
   CHECK(trace.block_scores->kv_heads == 4);
   CHECK(trace.block_scores->parameters == TraceParameters{{"h2o_block_tokens", 2.0}});
-  for (int pass = 0; pass < 2; ++pass) {  // every reader starts at the first call
+  for (int pass = 0; pass < 2; ++pass) {  // each reader starts at the first call
     const auto reader = trace.block_scores->open();
     const auto first = reader->Next();
     REQUIRE(first);

@@ -37,12 +37,12 @@ std::shared_ptr<const FileSource> InMemory(Bytes bytes) {
   return FileSource::FromBytes(std::move(bytes), "a.zip");
 }
 
-// A zip made by hand, so that each field can lie.
+// A zip made by hand, so that each field can have a wrong value.
 struct HandMade {
   std::string name = "x";
   Bytes content = Bytes(5, std::byte{'h'});
   uint16_t flags = 0, method = 0, local_method = 0;
-  uint32_t crc = 0x397b8620;  // of the content
+  uint32_t crc = 0x397b8620;  // size and CRC of the content
   uint32_t size = 5, compressed_size = 5, local_size = 5;
   uint32_t directory_offset_shift = 0;
   int entries = 1, copies = 1;
@@ -155,7 +155,7 @@ TEST_CASE("deflated members inflate into a spool, stored ones beside them stay m
       Bytes{std::byte{1},   std::byte{5},   std::byte{0},   std::byte{0xfa}, std::byte{0xff},
             std::byte{'h'}, std::byte{'e'}, std::byte{'l'}, std::byte{'l'},  std::byte{'o'}};
   zip.compressed_size = 10;
-  zip.flags = 1 << 3;  // local sizes are silent
+  zip.flags = 1 << 3;  // the local header states no sizes
   zip.crc = 0x3610a686;
   ZipArchive archive(InMemory(zip.Build()));
   archive.Inflate(5);

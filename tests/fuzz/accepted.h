@@ -6,8 +6,8 @@
 
 namespace kv::fuzz {
 
-// Inputs that a target took to the end instead of refusing them. A target that forgives refusals
-// says nothing when it refuses everything: a replay of its corpus fails then.
+// Counts inputs that a target accepted. A target that tolerates refusals proves nothing if it
+// refuses everything, so the replay of such a corpus fails.
 inline uint64_t accepted = 0;
 
 }  // namespace kv::fuzz

@@ -7,7 +7,7 @@
 #ifdef KVTOOL_COUNT_STEPS
 #include <atomic>
 
-// AddressSanitizer's, for which GCC installs no header.
+// Functions of AddressSanitizer, for which GCC installs no header.
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*)(const volatile void*, size_t),
                                                          void (*)(const volatile void*));
 

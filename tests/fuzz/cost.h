@@ -5,30 +5,30 @@
 #include <cstddef>
 #include <cstdint>
 
-// What an input makes a target do, in units that neither the machine nor its load changes. Counted
-// in builds with KVTOOL_COUNT_STEPS; elsewhere every cost is 0.
+// The cost of an input in units that do not depend on the machine or its load. Counted in builds
+// with KVTOOL_COUNT_STEPS; elsewhere every cost is 0.
 namespace kv::fuzz {
 
 struct Cost {
-  uint64_t steps = 0;      // basic blocks of kvtool's own code that ran, loops in libraries apart
-  uint64_t allocated = 0;  // bytes, in all calls together
+  uint64_t steps = 0;      // executed basic blocks of kvtool's own code, without loops in libraries
+  uint64_t allocated = 0;  // bytes of all allocations together
 };
 
 bool CostIsCounted();
-// Begins to count at 0.
+// Starts counting at 0.
 void StartCost();
-// What was counted since StartCost; counting ends.
+// Stops counting and returns the cost since StartCost.
 Cost StopCost();
 
-// An input of a few bytes may do what every input does: open, build tables, refuse.
+// Allowance of every input, however short: opening, building tables, refusing.
 inline constexpr double kFreeBytes = 4096;
 
-// Steps for each byte that was read or allocated.
+// Steps per byte that was read or allocated.
 inline double StepRatio(const Cost& cost, size_t input_bytes) {
   const double bytes = static_cast<double>(input_bytes) + static_cast<double>(cost.allocated);
   return static_cast<double>(cost.steps) / (kFreeBytes + bytes);
 }
-// Bytes allocated for each byte that was read.
+// Bytes allocated per byte that was read.
 inline double MemoryRatio(const Cost& cost, size_t input_bytes) {
   return static_cast<double>(cost.allocated) / (kFreeBytes + static_cast<double>(input_bytes));
 }

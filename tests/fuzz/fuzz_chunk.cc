@@ -18,7 +18,7 @@ namespace {
 
 using namespace kv;
 
-// Rows that depend on their number alone, so that a changed run often still has the right hash.
+// Rows that depend only on their number, so that a changed run often still has a matching hash.
 class Pattern : public ReferenceRows {
  public:
   DType Read(const ReferenceRun& run, uint64_t elements, Bytes& rows) const override {
@@ -31,7 +31,7 @@ class Pattern : public ReferenceRows {
   }
 };
 
-// Other chunks of the archive: as many rows, sixteen columns.
+// Other chunks of the archive, with as many rows and sixteen columns.
 class PatternNeighbours : public NeighbourSource {
  public:
   explicit PatternNeighbours(uint64_t tokens) : tokens_(tokens) {}
@@ -49,7 +49,7 @@ class PatternNeighbours : public NeighbourSource {
   const uint64_t tokens_;
 };
 
-// The values, by neighbours that say nothing of them.
+// Encodes the values with unrelated neighbours.
 void RoundTripByLayers(uint64_t columns, ByteSpan values, CodecScratch& scratch) {
   if (columns == 0) return;
   const uint64_t rows = values.size() / 2 / columns;
@@ -65,7 +65,7 @@ void RoundTripByLayers(uint64_t columns, ByteSpan values, CodecScratch& scratch)
   if (!std::equal(back.begin(), back.end(), whole.begin())) std::abort();
 }
 
-// The values lie near the pattern, as far as the input says.
+// Makes the values similar to the pattern, as far as the input says.
 void RoundTripByReference(const ChunkShape& shape, ByteSpan values, Effort effort,
                           CodecScratch& scratch) {
   if (values.empty() || shape.tokens == 0) return;
@@ -85,7 +85,7 @@ void RoundTripByReference(const ChunkShape& shape, ByteSpan values, Effort effor
   if (back != near) std::abort();
 }
 
-// Rows whose errors beside the pattern are those of a neighbour, as far as the input says.
+// Makes rows whose errors against the pattern resemble a neighbour's, as far as the input says.
 void RoundTripByErrors(uint64_t columns, ByteSpan values, CodecScratch& scratch) {
   if (columns == 0) return;
   const uint64_t rows = values.size() / 2 / columns;

@@ -50,7 +50,7 @@ void AsResults(std::string_view text) {
 
 }  // namespace
 
-// The first line of a manifest with the number and the hash of the lines behind it.
+// Returns the first line of a manifest, with the number and the hash of the following lines.
 kv::Bytes FuzzRepair(kv::ByteSpan input, unsigned) {
   const std::string_view text = AsText(input);
   const size_t end = text.find('\n');

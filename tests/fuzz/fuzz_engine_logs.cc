@@ -41,7 +41,7 @@ void Judge(const BenchTable& table) {
   Evidence evidence;
   CheckCells(table, evidence);
   const RuntimeFacts facts = CollectTableFacts(table, &table);
-  // A wait that is no number is a row without one, never a wait of 0.
+  // A wait that is not a number gives a row without a wait, never a wait of 0.
   const std::vector<AnalyzerRow> rows = ExactRows(table);
   for (size_t i = 0; i < rows.size(); ++i) {
     const bool has_column = table.HasColumn("h2o_lossless_async_wait_us");
@@ -96,14 +96,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Try([&] {
     const std::vector<Summary> summaries(2, kv::gate::ParseSummary(text, "summary.json"));
     const std::string page = kv::gate::SummaryPage(summaries, kv::test::Engine()).Text();
-    Require(page.find("<script") == page.rfind("<script"));  // no other than that of tables
+    Require(page.find("<script") == page.rfind("<script"));  // only the markup of tables
     Require(!kv::gate::SummaryJunit(summaries[0], kv::test::Engine()).empty());
   });
   InvalidLines invalid;
   ScanInvalidLines(text, "a.log", invalid);
   const std::string clean = LogText(text);
   Require(clean.find('\0') == std::string::npos);
-  // The same words in UTF-16 are the same words.
+  // The same text in UTF-16 has the same words.
   if (clean == text && text.find_first_of("\xef\xfe\xff") == std::string_view::npos) {
     std::string wide;
     for (const char c : OnlyUtf8(text)) wide += {c, '\0'};

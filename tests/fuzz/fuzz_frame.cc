@@ -13,7 +13,7 @@ namespace {
 
 using namespace kv;
 
-// Fills a list by its C function, and ends where it leaves the frame or the raw bytes.
+// Fills a list with its C function. Aborts if an entry is outside the frame or the raw bytes.
 template <typename T, typename List>
 std::vector<T> Listed(ByteSpan frame, List list) {
   size_t count = 0;

@@ -21,7 +21,7 @@ std::optional<Bytes> Decoded(GearKind kind, ByteSpan container, CodecScratch& sc
     KV_ASSERT(layout.planes.size() == PlanesOf(kind));
     return DecodeGear(kind, container, scratch);
   } catch (const Error&) {
-    return std::nullopt;  // refused, with a name
+    return std::nullopt;  // refused with a finding
   }
 }
 

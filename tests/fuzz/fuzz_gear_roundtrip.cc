@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Bytes back(raw.size());
   DecodeChunk(chunk.codec, shape, chunk.payload, back, scratch);
   if (!std::equal(back.begin(), back.end(), raw.begin(), raw.end())) std::abort();
-  // The same payload under another codec is refused or decodes to something; it does no harm.
+  // With another codec number the payload must be refused or decode to something, without harm.
   for (const CodecId codec :
        {CodecId::kRaw, CodecId::kGear16, CodecId::kGear32, CodecId::kZstdPlanes, CodecId::kZstd}) {
     try {

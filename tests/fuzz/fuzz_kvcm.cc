@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const kv::KvcmExamination examined = kv::ExamineKvcm(source);
   if (examined.weights.has_value() != loads) std::abort();
   if (examined.weights) {
-    // Read again, without a refusal, it is written as the same bytes.
+    // A file that is read without a refusal is written as the same bytes.
     kv::MemorySink sink, again;
     kv::WriteKvcm(*examined.weights, examined.weights->dtype, sink);
     kv::Source written;

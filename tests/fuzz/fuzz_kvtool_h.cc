@@ -22,7 +22,7 @@ struct Input {
   size_t size;
 };
 
-// A context, and a queue with one thread of its own.
+// A context, and a queue with one thread.
 struct Coders {
   kvt_ctx* ctx = nullptr;
   kvt_queue* queue = nullptr;
@@ -34,7 +34,7 @@ bool Ended(kvt_status status) {
   return status == 0;
 }
 
-// A ticket ends as the call that it stands for, with the same bytes.
+// A ticket must end like the call that it replaces, with the same bytes.
 void AsTicket(kvt_queue* queue, const Input& input, kvt_status expected,
               const std::vector<uint8_t>& raw) {
   std::vector<uint8_t> room(raw.size());
@@ -43,7 +43,7 @@ void AsTicket(kvt_queue* queue, const Input& input, kvt_status expected,
   item.struct_size = sizeof item;
   item.pieces = &piece;
   item.piece_count = 1;
-  item.frame = const_cast<uint8_t*>(input.data);  // decoding only reads it
+  item.frame = const_cast<uint8_t*>(input.data);  // decoding does not change it
   item.frame_bytes = input.size;
   kvt_batch batch = {};
   batch.struct_size = sizeof batch;
@@ -59,7 +59,7 @@ void AsTicket(kvt_queue* queue, const Input& input, kvt_status expected,
   if (item.status != expected || (expected == 0 && room != raw)) std::abort();
 }
 
-// The first bytes describe a table of up to four pages, the others are what lies there.
+// The first bytes describe a table of up to four pages, the others are their contents.
 void AsTable(kvt_ctx* ctx, const Input& input) {
   constexpr size_t kHead = 16, kPages = 4, kPageBytes = 4096;
   if (input.size <= kHead) return;
@@ -76,7 +76,7 @@ void AsTable(kvt_ctx* ctx, const Input& input) {
     entries[i].struct_size = sizeof(kvt_entry);
     entries[i].bytes = static_cast<uint32_t>(head[4 + i]) << (head[8 + i] % 8);
     entries[i].codec = head[8 + i] / 8;
-    index[i] = head[12 + i] % (kPages + 1);  // one beyond the pages
+    index[i] = head[12 + i] % (kPages + 1);  // one past the last page
   }
   const size_t room = (input.size - kHead) / kPages;
   std::vector<uint8_t> coded(input.data + kHead, input.data + input.size),
@@ -161,7 +161,7 @@ void AsArchive(kvt_ctx* ctx, Input& input) {
 
 }  // namespace
 
-// Archives under right hashes; other bytes stay.
+// Repairs the hashes of archives; other inputs stay as they are.
 kv::Bytes FuzzRepair(kv::ByteSpan input, unsigned choice) {
   return kv::fuzz::RepairKvz(input, {choice % 4 != 0, choice % 8 < 6});
 }

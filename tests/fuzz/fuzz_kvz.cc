@@ -26,7 +26,7 @@ class Nowhere : public RestoreTarget, private Sink {
   void Write(ByteSpan) override {}
 };
 
-// A bomb is no bug, but takes long to fuzz.
+// A decompression bomb is valid, but takes long to fuzz.
 constexpr uint64_t kMostBytes = 32 << 20;
 
 uint64_t TensorBytes(const Archive& archive) {
@@ -35,7 +35,7 @@ uint64_t TensorBytes(const Archive& archive) {
 
 constexpr uint32_t kHeads = 2, kHeadDim = 8, kRow = 2 * kHeads * kHeadDim;
 
-// Two layers of f16 in half of the bytes each, without V.
+// Two layers of f16, each with K in half of the bytes, without V.
 Snapshot AsCache(Bytes bytes) {
   Snapshot snapshot;
   const uint64_t tokens = bytes.size() / 2 / kRow;
@@ -61,7 +61,7 @@ std::shared_ptr<const Reference> AsReference(Bytes bytes) {
   return reference;
 }
 
-// Rows that depend on their number alone: those that archives in the corpus are coded against.
+// Rows that depend only on their number: archives in the corpus are coded against them.
 References FixedReferences(size_t count) {
   static const std::shared_ptr<const Reference> fixed = [] {
     Bytes rows(64 * 2 * kRow);
@@ -72,7 +72,7 @@ References FixedReferences(size_t count) {
   return References(count, fixed);
 }
 
-// The same rows but for the first, those of the second layer near them, as far as they say so.
+// The same rows except the first; those of the second layer are similar, as far as the input says.
 std::shared_ptr<const Reference> NearReference(ByteSpan input) {
   Bytes rows(input.begin(), input.end());
   const size_t layer = rows.size() / 2 / kRow * kRow;
@@ -81,7 +81,7 @@ std::shared_ptr<const Reference> NearReference(ByteSpan input) {
   return AsReference(std::move(rows));
 }
 
-// The bytes as f16 and as anything, in small chunks; an Error ends the run.
+// Encodes the bytes as f16 and as unknown bytes, in small chunks; an Error ends the run.
 void RoundTrip(ByteSpan input, ThreadPool& pool) {
   if (input.empty()) return;
   const unsigned choice = std::to_integer<unsigned>(input[0]);
@@ -103,7 +103,7 @@ void RoundTrip(ByteSpan input, ThreadPool& pool) {
   KV_ASSERT(comparer.differences().empty());
 }
 
-// The bytes as a folder of pages of one layer's K, which are coded together, and a rest.
+// Encodes the bytes as a folder of pages of one layer's K, which are coded together, and a rest.
 void PagesRoundTrip(ByteSpan input, ThreadPool& pool) {
   constexpr uint64_t kPage = 4 * kRow;
   constexpr std::array kOrders = {Order::kTokenHeadDim, Order::kHeadTokenDim, Order::kHeadDimToken};
@@ -171,7 +171,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (TensorBytes(archive) <= kMostBytes) LoadTensors(archive, {}, pool);
     ++kv::fuzz::accepted;
   } catch (const Error&) {
-    // Refused, with a name.
+    // Refused with a finding.
   }
   return 0;
 }

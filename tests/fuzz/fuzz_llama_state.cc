@@ -8,7 +8,7 @@ namespace {
 
 using kv::Snapshot;
 
-// Whatever opens must also be walked safely: regions, values, heads.
+// Everything that opens must also be safe to walk: regions, values, heads.
 template <typename Open>
 void Try(const kv::Bytes& bytes, const kv::OpenOptions& options, const Open& open) {
   try {

@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const bool certain = kv::lmcache::ProbeChunk(source) == kv::Confidence::kCertain;
     const kv::Snapshot snapshot = kv::lmcache::OpenChunk(source, {});
-    // What is read without a doubt was a chunk.
+    // A file that is read without a warning was a chunk.
     KV_ASSERT(certain);
     for (const kv::LayerKv& layer : snapshot.layers) {
       kv::Gather(layer.k, 0, layer.k.tokens(), kv::Order::kTokenHeadDim);

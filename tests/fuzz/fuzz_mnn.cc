@@ -29,7 +29,7 @@ void ReadFolder(const kv::mnn::DumpMeta& meta, kv::ByteSpan text) {
   }
 }
 
-// The same text for the reader that looks past damage, beside two files that it may name.
+// Gives the same text to the reader that tolerates damage, next to two files that it may name.
 void ReadLeniently(kv::ByteSpan text) {
   kv::Source source;
   source.is_folder = true;

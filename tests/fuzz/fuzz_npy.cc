@@ -4,7 +4,7 @@
 #include "formats/tensors/tensor_snapshot.h"
 #include "tests/fuzz/accepted.h"
 
-// One file as npy and as npz, then as a cache.
+// Reads one file as npy and as npz, then as a cache.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* begin = reinterpret_cast<const std::byte*>(data);
   kv::OpenOptions options;

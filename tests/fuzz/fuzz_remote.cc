@@ -17,7 +17,7 @@ void Require(bool holds) {
   if (!holds) std::abort();
 }
 
-// Names live as long as the process, which a fuzzer keeps for hours.
+// Registered names stay in memory until the process ends, and a fuzzer runs for hours.
 constexpr uint64_t kMostNamedBytes = 256 << 20;
 
 void AsUrl(const std::string& text) {

@@ -4,7 +4,7 @@
 
 #include "lib/core/base/bytes.h"
 
-// Defined by targets whose input lies under hashes: the input with right ones. `choice` selects
-// among ways to repair. Weak: null in the other targets. The replay feeds each damaged corpus file
-// repaired as well.
+// Returns the input with matching hashes. Only targets whose input is protected by hashes define
+// it. `choice` selects among ways to repair. Weak: null in the other targets. The replay feeds each
+// damaged corpus file repaired as well.
 __attribute__((weak)) kv::Bytes FuzzRepair(kv::ByteSpan input, unsigned choice);

@@ -18,7 +18,7 @@ namespace {
 using namespace kv;
 using namespace kv::store;
 
-// A bomb is no bug, but takes long to fuzz.
+// A decompression bomb is valid, but takes long to fuzz.
 constexpr uint64_t kMostBytes = 1 << 18;
 constexpr size_t kMagicBytes = 8;
 
@@ -74,7 +74,8 @@ void AsPack(ByteSpan input) {
   }
 }
 
-// Right hashes of each object's payload and head; where `decoded`, of what it decodes to as well.
+// Repairs the hashes of each object's payload and head; with `decoded` also that of the decoded
+// content.
 void RepairObject(Bytes& pack, uint64_t at, uint64_t payload_bytes, bool decoded) {
   constexpr size_t kRawBytesAt = 32, kRawHashAt = 40, kPayloadHashAt = 56, kHeadHashAt = 96;
   std::byte* head = pack.data() + at;
@@ -92,7 +93,7 @@ void RepairObject(Bytes& pack, uint64_t at, uint64_t payload_bytes, bool decoded
     StoreLE(head + kRawHashAt, Hash64(raw));
     hash_head();
   } catch (const Error&) {
-    // What does not decode keeps the hash that it has.
+    // An object that does not decode keeps its hash.
   }
 }
 

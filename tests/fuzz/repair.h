@@ -6,23 +6,23 @@
 
 #include "lib/core/base/bytes.h"
 
-// Files whose content lies under hashes stop a fuzzer at the first of them. These functions put the
-// hashes of a mutated file right again, so that what lies behind them is reached. They trust
-// nothing: where a structure is damaged beyond its hashes they keep the bytes as they are.
+// A fuzzer's mutation of a hashed file fails at the first hash. These functions repair the hashes
+// of a mutated file, so that the code after the check is reached. They trust nothing: bytes of a
+// structure that is otherwise damaged stay as they are.
 namespace kv::fuzz {
 
 struct KvzRepair {
-  // Writes the index again from the chunk records; otherwise its mutated payload is kept under a
-  // right hash.
+  // Rebuilds the index from the chunk records; otherwise the mutated payload is kept and its hash
+  // repaired.
   bool rebuild_index = true;
-  // Chunks that decode get the right hash of their decoded bytes, too.
+  // Also repairs the hash of the decoded bytes of chunks that decode.
   bool decoded_hashes = true;
 };
-// A .kvz with right hashes of header, records, tables and trailer. Tables come out uncompressed, so
-// that a mutation of the result changes their fields.
+// Repairs a .kvz: hashes of header, records, tables and trailer. Tables are written uncompressed,
+// so that a mutation of the result changes their fields.
 Bytes RepairKvz(ByteSpan archive, const KvzRepair& repair);
 
-// A zip with the right CRC of each stored member in its local header and in the directory.
+// Repairs a zip: the CRC of each stored member in its local header and in the directory.
 Bytes RepairZip(ByteSpan archive);
 
 }  // namespace kv::fuzz

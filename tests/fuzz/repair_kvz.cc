@@ -17,7 +17,7 @@ struct MutatedRecord {
   Bytes head, payload;
 };
 
-// One record as its own lengths tell it, whatever its hashes say.
+// One record, delimited by its own lengths; its hashes are not checked.
 std::optional<MutatedRecord> Parse(ByteSpan archive, uint64_t at, uint64_t& end) {
   ByteReader in(archive.subspan(at));
   if (archive.size() - at < kvz::kPrefixBytes) return std::nullopt;
@@ -41,7 +41,7 @@ std::optional<MutatedRecord> Parse(ByteSpan archive, uint64_t at, uint64_t& end)
   return record;
 }
 
-// Decodes the payload of a source or index record if it can and stores it raw.
+// Decodes the payload of a source or index record if possible, and stores it raw.
 void Uncompress(MutatedRecord& record) {
   if (record.head.size() != kvz::kTableHeadBytes) return;
   const auto codec = static_cast<CodecId>(LoadLE<uint32_t>(record.head.data()));
@@ -74,11 +74,12 @@ void PutDecodedHash(MutatedRecord& record) {
     DecodeChunk(static_cast<CodecId>(head.codec), head.shape(), record.payload, raw, scratch);
     StoreLE(record.head.data() + kDecodedHashAt, Hash64(raw));
   } catch (const Error&) {
-    // Heads and payloads that are refused keep the hash they have.
+    // Heads and payloads that are refused keep their hashes.
   }
 }
 
-// What the old index says between the table and its entries: file hashes and the source's.
+// The fields of the old index between the table and its entries: hashes of the files and of the
+// source.
 Bytes HashesOfIndex(ByteSpan index, uint64_t files) {
   Bytes hashes((files + 1) * 8);
   if (index.size() < 8) return hashes;

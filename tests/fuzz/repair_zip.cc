@@ -12,7 +12,8 @@ constexpr uint64_t kCentralMethodAt = 10, kCentralCrcAt = 16, kCentralSizeAt = 2
 constexpr uint64_t kCentralOffsetAt = 42;
 constexpr uint64_t kLocalCrcAt = 14, kLocalNameAt = 26;
 
-// Where the content of the member that the entry at `central` names lies, if it is stored and fits.
+// Finds the content of the member that the directory entry at `central` names, if it is stored and
+// in bounds.
 std::optional<ByteSpan> StoredContent(ByteSpan file, uint64_t central) {
   const uint64_t local = LoadLE<uint32_t>(&file[central + kCentralOffsetAt]);
   const uint64_t size = LoadLE<uint32_t>(&file[central + kCentralSizeAt]);

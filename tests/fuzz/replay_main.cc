@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 using kv::fuzz::Cost;
 using kv::fuzz::Input;
 
-// The dearest input so far, by each measure.
+// The most expensive input so far, by each measure.
 struct Highest {
   double steps = 0, memory = 0;
 };
@@ -61,7 +61,7 @@ size_t Replay(const Input& input) {
   return runs;
 }
 
-// Sorted by name, so that a search begins the same way everywhere.
+// Sorted by name, so that a search begins in the same order everywhere.
 bool ReadCorpus(const std::vector<std::string>& folders, std::vector<Input>& corpus) {
   std::vector<fs::path> paths;
   for (const std::string& folder : folders) {
@@ -81,7 +81,7 @@ bool ReadCorpus(const std::vector<std::string>& folders, std::vector<Input>& cor
   return true;
 }
 
-// Holds the dearest input to the target's line of bounds.txt: NAME STEPS MEMORY.
+// Compares the most expensive input with the target's line of bounds.txt: NAME STEPS MEMORY.
 bool WithinBounds(const std::string& name) {
   std::ifstream file(KVTOOL_FUZZ_BOUNDS);
   std::string line;

@@ -12,7 +12,8 @@ namespace kv::fuzz {
 namespace {
 
 constexpr size_t kMostBytes = 1 << 16;
-// Of each measure so many inputs are kept to climb from: one alone ends on the nearest hill.
+// Number of inputs kept for each measure: climbing from only one would end at the nearest local
+// maximum.
 constexpr size_t kKept = 24;
 
 class Mutator {
@@ -58,7 +59,7 @@ class Mutator {
         }
         break;
       }
-      default: {  // a range of the other input
+      default: {  // copies a range of the other input
         const size_t from = Below(other.size());
         const size_t take = std::min(Below(4096) + 1, other.size() - from);
         const auto first = other.begin() + static_cast<std::ptrdiff_t>(from);
@@ -67,7 +68,7 @@ class Mutator {
     }
   }
 
-  // Sizes and counts are where the dear paths begin.
+  // Sizes and counts lead to the expensive paths.
   void WriteNumber(Input& input, size_t at) {
     const size_t bytes = std::min(size_t{1} << Below(4), input.size() - at);
     uint64_t value = uint64_t{1} << Below(64);
@@ -83,7 +84,7 @@ struct Ranked {
   Input input;
 };
 
-// Keeps the dearest, each ratio once.
+// Keeps the most expensive inputs, one for each ratio.
 bool Keep(std::vector<Ranked>& kept, double ratio, const Input& input) {
   const auto place = std::find_if(kept.begin(), kept.end(),
                                   [&](const Ranked& other) { return other.ratio <= ratio; });

@@ -13,14 +13,14 @@ namespace kv::fuzz {
 
 using Input = std::vector<uint8_t>;
 
-// The dearest inputs that a search found, one by each measure.
+// The most expensive inputs that a search found, one for each measure.
 struct Slowest {
   Input by_steps, by_memory;
   double steps = 0, memory = 0;
   uint64_t tried = 0;
 };
 
-// Climbs from the inputs given to dearer ones by mutation, until the time is up. Repeatable up to
+// Mutates the given inputs towards more expensive ones until the time is up. Repeatable, except for
 // how far it gets.
 Slowest SearchSlowest(const std::vector<Input>& corpus, std::chrono::seconds duration,
                       uint64_t seed, const std::function<Cost(const Input&)>& run);

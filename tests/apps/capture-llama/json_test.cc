@@ -82,7 +82,7 @@ TEST_CASE("the capture program writes JSON that others read") {
     CHECK(read.at("inner") ==
           nlohmann::json({{"n", -3}, {"x", 0.1}, {"none", nullptr}, {"yes", true}}));
     CHECK(read.at("list") == nlohmann::json({1, 2}));
-    // What it writes it also reads.
+    // The parser reads everything that the writer writes.
     JsonReader again(text, "again");
     again.Skip();
     again.End();

@@ -30,7 +30,7 @@ Evictions Read(const std::string& text) {
 }
 
 json Plan(json events) {
-  if (events.is_object()) events = json::array({events});  // clang copies what is alone in braces
+  if (events.is_object()) events = json::array({events});  // clang copies a single braced value
   return {{"schema", "kvtool.h2o-plan/1"}, {"policy", "x"}, {"events", std::move(events)}};
 }
 

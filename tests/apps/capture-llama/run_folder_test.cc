@@ -36,7 +36,7 @@ capture::Status StatusOf(const std::function<void()>& body) {
   return capture::kDone;
 }
 
-// Rows of layer `layer`, as the engine would give them.
+// Rows of layer `layer`, in the form in which the engine returns them.
 std::vector<float> Queries(int layer, size_t rows) {
   std::mt19937 random(static_cast<unsigned>(layer));
   std::normal_distribution<float> normal;
@@ -50,7 +50,7 @@ void WriteTrace(const RunFolder& folder, const std::vector<int32_t>& tokens) {
     const std::string name = "q." + std::to_string(layer);
     capture::RowFile file(folder.At("trace/" + name + ".safetensors"), name, "F32", 4, {4, 3});
     const std::vector<float> rows = Queries(layer, tokens.size());
-    file.Append(std::as_bytes(std::span(rows).first(12)));  // as it comes: one row, then the rest
+    file.Append(std::as_bytes(std::span(rows).first(12)));  // in two calls: one row, then the rest
     file.Append(std::as_bytes(std::span(rows).subspan(12)));
     CHECK(file.rows() == tokens.size());
     CHECK_THROWS_AS(file.Append(std::as_bytes(std::span(rows).first(11))), Failure);

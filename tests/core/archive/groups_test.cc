@@ -22,7 +22,7 @@ using test::Unpack;
 constexpr uint32_t kHeadCount = 2, kDim = 16;
 constexpr uint64_t kPageTokens = 4;
 
-// Pages of two layers' K and V, named against the order of their tokens.
+// Pages of K and V of two layers; the order of the names is not that of the tokens.
 struct PagedCache {
   Source source;
   Snapshot snapshot;
@@ -194,7 +194,7 @@ TEST_CASE("groups: a lost chunk names every file that it takes with it, and no o
     }
     CHECK(named.size() == chunk.head.tokens / kPageTokens);
     CHECK(unpacked.files == expected);
-    // Truncated: nothing of the rest is made up.
+    // The file is truncated: the missing part is not invented.
     Bytes cut = PackPages(cache, true);
     cut.resize(cut.size() / 2);
     const test::Unpacked rest = Unpack(OpenBytes(cut), true);

@@ -37,7 +37,8 @@ Sample MakeSample() {
   return sample;
 }
 
-// Restored bytes equal the original except in the lost ranges, which are zero and reported.
+// Checks that restored bytes equal the original except in the lost ranges, which are zero and
+// reported.
 void CheckRestored(const Sample& sample, const test::Unpacked& unpacked) {
   REQUIRE(unpacked.files.size() == 1);
   REQUIRE(unpacked.files[0].size() == sample.original.size());
@@ -71,7 +72,7 @@ TEST_CASE("kvz: any one flipped byte is found and costs at most its chunk", "[kv
           return at >= chunk.payload_offset && at < chunk.record_end();
         });
     if (hit == sample.chunks.end()) {
-      CHECK(unpacked.report.lost.empty());  // heads, tables and trailer are there twice
+      CHECK(unpacked.report.lost.empty());  // heads, tables and trailer are stored twice
     } else {
       REQUIRE(unpacked.report.lost.size() == 1);
       CHECK(unpacked.report.lost[0].chunk == hit->head);
@@ -119,7 +120,7 @@ TEST_CASE("kvz: without its index, damage costs a chunk and the rest is found", 
   }
 }
 
-// An archive of one made-up source table and chunk, every hash right.
+// An archive with a forged source table and chunk, whose hashes all match.
 Bytes Forge(const kvz::SourceTable& table, const std::vector<ChunkHead>& heads,
             const Bytes& payload = Bytes(8)) {
   using namespace kvz;
@@ -161,7 +162,7 @@ ChunkHead OpaqueHead(uint64_t offset, uint64_t size) {
 
 TEST_CASE("kvz: records of an archive inside a payload are not taken for one's own",
           "[kvz][damage]") {
-  // Stored raw, the inner records lie in plain sight of a search.
+  // The inner records are stored raw, so the search for records can find them.
   const Sample inner = MakeSample();
   kvz::SourceTable table;
   table.files.push_back({"", inner.packed.size(), std::nullopt});
@@ -259,7 +260,7 @@ TEST_CASE("kvz: malformed archives with right hashes are refused by name", "[kvz
   wrong.source_order = Order::kHeadDimToken;
   wrong.extent_tokens = 1;
   CHECK(with({wrong}) == Finding::kBadField);
-  // Two chunks of one extent that both claim its first token.
+  // Two chunks of one extent that both claim the first token.
   wrong = keys;
   wrong.source_order = Order::kHeadDimToken;
   wrong.tokens = 1;

@@ -40,7 +40,7 @@ Bytes Archived(const kvz::SourceTable& table) {
   return out.Release();
 }
 
-// Counts what it is given, and how often.
+// Counts the received bytes and the calls.
 class CountingTarget : public RestoreTarget, public Sink {
  public:
   Sink& Begin(size_t) override { return *this; }
@@ -117,7 +117,7 @@ TEST_CASE("kvz: one name cannot be a file and a folder", "[kvz]") {
   table.empty_folders = {"../d"};
   CHECK(RefusalOf(table) == Finding::kUnsafeName);
 
-  Source source;  // not from a file system, which has no such folder
+  Source source;  // the source was not read from a file system, which has no such folder
   source.is_folder = true;
   for (const char* name : {"a", "a/b"}) {
     source.files.push_back({name, FileSource::FromBytes({}, name)});
@@ -187,7 +187,7 @@ TEST_CASE("kvz: empty folders and the executable bit are kept and compared", "[k
   CHECK(archive.files()[1].executable);
   CHECK(SourceComparer(archive, source).differences().empty());
   CHECK(SourceComparer(archive, plain).differences().size() == 1);
-  // Versions that know neither read what has neither.
+  // A table without these fields keeps the version that older readers know.
   const kvz::SourceTable table = kvz::DescribeSource(plain, nullptr, {});
   CHECK(kvz::EncodeTable(table)[0] == std::byte{1});
   CHECK(kvz::EncodeTable(kvz::DescribeSource(source, nullptr, {}))[0] == std::byte{5});

@@ -91,7 +91,7 @@ TEST_CASE("kvz: at compat known heads are coded head by head, unknown ones as ro
     const KvTensor& tensor = chunk.head.kind == ChunkKind::kKey ? layer.k : *layer.v;
     CHECK(chunk.head.order == (tensor.heads_known ? Order::kHeadTokenDim : Order::kTokenHeadDim));
     CHECK(raw == Gather(tensor, chunk.head.token_begin, chunk.head.tokens, chunk.head.order));
-    // The payload is the engine's container.
+    // The payload is the engine's own container.
     REQUIRE(static_cast<CodecId>(chunk.head.codec) == CodecId::kGear16);
     const ByteSpan payload =
         archive.data().bytes().subspan(chunk.payload_offset, chunk.payload_bytes);
@@ -105,7 +105,7 @@ TEST_CASE("kvz: at compat elements in no named order are coded by their planes",
     KvSourceBuilder builder(9);
     builder.Layer({.dtype = dtype, .tokens = 100, .heads = 2, .head_dim = 64}, nullptr);
     Snapshot snapshot = builder.Build();
-    // The piece is forgotten; what its bytes are is not.
+    // The piece no longer describes the bytes, but their stored range and type are known.
     const StridedPiece piece = snapshot.layers[0].k.pieces[0];
     snapshot.stored.push_back({piece.data, snapshot.layers[0].k.bytes(), dtype});
     snapshot.layers[0].k.pieces[0].dim.step *= 2;
@@ -203,7 +203,8 @@ TEST_CASE("kvz: an archive can be archived", "[kvz]") {
   const Bytes inner = Pack(snapshot.source, &snapshot);
   CHECK(Unpack(OpenBytes(Pack(OneFile(inner), nullptr))).files[0] == inner);
 
-  // As the registry reads it: tensors of the inner archive are no regions of its file.
+  // The outer archive is read like any source: the tensors of the inner archive are no regions of
+  // its file.
   OpenOptions options;
   options.metadata_only = true;
   const Snapshot read = OpenSnapshot(OneFile(inner), options);
@@ -272,7 +273,7 @@ TEST_CASE("kvz: tensors load as they were, whole or in part", "[kvz]") {
             Gather(*original.layers[i].v, 0, 210, Order::kTokenHeadDim));
     }
 
-    // Only what is needed is read: all other payloads may be damaged.
+    // Reading a range touches only the chunks that it needs: all other payloads may be damaged.
     Selection wanted;
     wanted.layers = {{3}};
     wanted.tokens = {{20, 50}};

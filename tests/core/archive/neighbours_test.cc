@@ -51,7 +51,7 @@ const ArchivedChunk& ChunkOf(const Archive& archive, uint32_t layer, ChunkKind k
   return archive.chunks()[0];
 }
 
-// The archive without index, its chunks' heads and payloads changed, all hashes right.
+// Returns the archive without its index and with changed heads and payloads; all hashes match.
 template <typename Change>
 Archive Rewritten(const Bytes& bytes, const Change& change) {
   const Archive archive = OpenBytes(bytes);
@@ -183,7 +183,7 @@ TEST_CASE("neighbours: circles, chunks of themselves and missing ones are refuse
   const auto refusal = [&](const std::function<void(ChunkHead&, Bytes&)>& body) {
     return RefusalOf(change(body), 2, ChunkKind::kKey);
   };
-  // Itself, and V of its own layer, which is coded by it.
+  // A chunk may use neither itself nor V of its own layer, which depends on it.
   CHECK(refusal([](ChunkHead&, Bytes& payload) {
           StoreLE(payload.data() + kFirstNeighbour, uint32_t{2});
           payload[kFirstNeighbour + 4] = std::byte{0};
@@ -199,7 +199,7 @@ TEST_CASE("neighbours: circles, chunks of themselves and missing ones are refuse
         }) == Finding::kLostChunk);
   CHECK(refusal([](ChunkHead&, Bytes& payload) { payload[0] = std::byte{5}; }) ==
         Finding::kBadFrame);
-  // More columns than the neighbour has, and more than anybody may look at.
+  // More columns than the neighbour has, and more than the limit of the format.
   for (const uint16_t columns : {33, 1024, 0}) {
     CHECK(refusal([&](ChunkHead&, Bytes& payload) {
             StoreLE(payload.data() + kFirstNeighbour + 6, columns);
@@ -225,7 +225,7 @@ TEST_CASE("neighbours: beside a reference, layers differ from it alike", "[kvz][
   }
   CHECK(RefusalOf(OpenBytes(joined), 3, ChunkKind::kKey) == Finding::kLostChunk);
   CHECK(RefusalOf(OpenBytes(joined), 0, ChunkKind::kKey) == Finding::kReferenceMissing);
-  // Rows of another cache would be refused even where only those of a neighbour differ.
+  // Rows of another cache are refused even if only the neighbour's rows differ.
   LayeredCache changed(4, 300, 0.02f, 0.05f);
   Bytes bytes = test::CopyOf(changed.source.files[0].data->bytes());
   const uint64_t tensor = 300 * LayeredCache::kChannels * 2;
@@ -242,7 +242,7 @@ TEST_CASE("neighbours: beside a reference, layers differ from it alike", "[kvz][
 TEST_CASE("neighbours: what a reference does not have is coded by layers alone",
           "[kvz][layers][ref]") {
   const LayeredCache cache(3, 400);
-  LayeredCache fewer(3, 400, 0.02f, 0.05f);  // of which only the first half is there
+  LayeredCache fewer(3, 400, 0.02f, 0.05f);  // only the first half of this neighbour exists
   const std::byte* data = fewer.source.files[0].data->bytes().data();
   const uint64_t tensor = 400 * LayeredCache::kChannels * 2;
   const auto half = [&](uint64_t place) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kChannels = 32;
 
-// A cache of one layer whose tokens are these; the same token has the same rows but for noise.
+// A one-layer cache of these tokens; equal tokens have equal rows up to noise.
 struct Cache {
   Source source;
   Snapshot snapshot;
@@ -120,11 +120,11 @@ TEST_CASE("references: tokens that both have are found, wherever they stand", "[
   };
   check(a, a, {{0, 0, 0, 100, 0}});
   check(a + b, a, {{0, 0, 0, 100, 0}});                                 // a chat that grew
-  check(c + a, a, {{0, 40, 0, 100, 40}});                               // a chunk that moved
-  check(a + c, b + c, {{0, 100, 60, 40, 40}});                          // another prompt before it
+  check(c + a, a, {{0, 40, 0, 100, 40}});                               // a moved chunk of text
+  check(a + c, b + c, {{0, 100, 60, 40, 40}});                          // a new prompt before it
   check(a + c + b, a + b, {{0, 0, 0, 100, 0}, {0, 140, 100, 60, 40}});  // an edit
   check(a, c, {});
-  check(Tokens(8, 1), Tokens(8, 1), {});  // not worth a run
+  check(Tokens(8, 1), Tokens(8, 1), {});  // too short for a run
 }
 
 TEST_CASE("references: of several, the nearest one counts, then the longest", "[kvz][ref]") {
@@ -142,7 +142,7 @@ TEST_CASE("references: of several, the nearest one counts, then the longest", "[
     CHECK(runs[1].there == 100);
     CHECK(runs[1].tokens == 60);
   }
-  // Not clearly nearer: the longer one.
+  // If no reference is clearly nearer, the longer one is chosen.
   const auto shorter = ReferenceTo(CacheOf(a, 0.2f));
   const std::vector<TokenRun> runs = Match(here, {shorter, noisy});
   REQUIRE(runs.size() == 1);
@@ -157,7 +157,7 @@ TEST_CASE("references: without ids, values and then positions tell tokens", "[kv
   const ReferencePlan moved(here.snapshot, {ReferenceTo(there)});
   REQUIRE(moved.RunsOf(4, false, 0, 140).size() == 1);
   CHECK(moved.RunsOf(4, false, 0, 140)[0].turn == 40);
-  CHECK(moved.RunsOf(4, true, 0, 140)[0].turn == 0);  // V does not turn
+  CHECK(moved.RunsOf(4, true, 0, 140)[0].turn == 0);  // V is not rotated
   CHECK(moved.RunsOf(4, false, 50, 20)[0].first_token == 10);
   CHECK(moved.RunsOf(4, false, 0, 30).empty());
   CHECK(moved.RunsOf(3, false, 0, 140).empty());
@@ -177,7 +177,7 @@ TEST_CASE("references: archives come back with them and are refused without", "[
   CHECK(PackBy(here, references, 3) == packed);
   CHECK(packed.size() < test::Pack(here.source, &here.snapshot, 4096).size() * 3 / 4);
   Archive archive = test::OpenBytes(packed);
-  REQUIRE(archive.reference_names().size() == 2);  // the first serves nothing
+  REQUIRE(archive.reference_names().size() == 2);  // no chunk uses the first reference
   CHECK(archive.reference_names()[0] == references[1]->name);
   const auto finding = [&] {
     try {
@@ -221,7 +221,7 @@ TEST_CASE("references: rows that are copied from another cache than the archive'
   const RestoreReport report = test::Unpack(archive, true).report;
   CHECK(report.damage.size() >= all_equal);
   for (const Damage& damage : report.damage) CHECK(damage.finding == Finding::kReferenceDiffers);
-  // Content that is another one although the rows are right is damage.
+  // If the content differs although its rows match, the chunk is damaged.
   CodecScratch scratch;
   Bytes raw;
   archive.UseReferences(references);
@@ -245,7 +245,7 @@ TEST_CASE("references: one that has the tokens and other values costs its name a
   other.snapshot.tokens = a;
   const uint64_t alone = test::Pack(here.source, &here.snapshot, 4096).size();
   CHECK(PackBy(here, {ReferenceTo(other)}).size() <= alone + alone / 1000 + kName);
-  // Some rows in the middle are equal: they are found, and the others cost nothing.
+  // Some rows in the middle are equal: the search finds them, and the others cost nothing.
   std::vector<int32_t> some = Tokens(2000, 2);
   std::copy(a.begin() + 500, a.begin() + 1500, some.begin() + 500);
   Cache partly = CacheOf(some, 0);
@@ -253,7 +253,7 @@ TEST_CASE("references: one that has the tokens and other values costs its name a
   CHECK(PackBy(here, {ReferenceTo(partly)}).size() < alone * 6 / 10);
 }
 
-// An archive whose rows are decoded when somebody needs them.
+// An archive whose rows are decoded on demand.
 std::shared_ptr<const Reference> LazyReferenceTo(const Bytes& packed, References its_references) {
   Archive archive = test::OpenBytes(packed);
   archive.UseReferences(std::move(its_references));
@@ -267,7 +267,8 @@ TEST_CASE("references: chains of archives come back, decoded where they are need
   const auto first = [&](size_t count) {
     return std::vector<int32_t>(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
   };
-  // Three that grow, one that is near the last, and one that grows from that.
+  // Three caches that extend each other, one that is similar to the last, and one that extends
+  // that.
   const Cache caches[] = {CacheOf(first(150), 0), CacheOf(first(260), 0), CacheOf(first(400), 0),
                           CacheOf(first(400), 0.01f), CacheOf(all, 0.01f)};
   References chain;
@@ -284,7 +285,7 @@ TEST_CASE("references: chains of archives come back, decoded where they are need
     }
     chain = {LazyReferenceTo(packed, chain)};
   }
-  // Any tokens, in any order, and what cannot be had.
+  // Tokens can be read in any order; tokens beyond the end are refused.
   const RowsOfReferences rows(chain);
   const auto read = [&](const ReferenceRun& run) {
     Bytes bytes;
@@ -307,7 +308,7 @@ TEST_CASE("references: chains of archives come back, decoded where they are need
   };
   CHECK(refusal(chain, {.layer = 3, .rows = 1}) == Finding::kReferenceDiffers);
   CHECK(refusal(chain, {.layer = 4, .rows = 2, .first_token = 429}) == Finding::kReferenceDiffers);
-  // One that is damaged, or lacks its own reference, is refused as a reference.
+  // A reference that is damaged, or lacks its own reference, is refused.
   Bytes damaged = first_packed;
   damaged[first_packed.size() / 4] ^= std::byte{1};
   CHECK(refusal({LazyReferenceTo(damaged, {})}, {.layer = 4, .rows = 150}) ==

@@ -23,8 +23,8 @@ using test::Unpack;
 
 constexpr uint32_t kHeadDim = 32, kLayers = 2;
 
-// Sequences that walk on their own, with keys turned by their positions; `turns` puts their rows by
-// turns, otherwise one sequence follows the other.
+// Independent sequences (random walks) whose keys are rotated by their positions. With `turns`
+// their rows alternate, otherwise one sequence follows the other.
 struct Batched {
   Batched(uint32_t sequences, uint64_t each, bool turns, uint32_t gap = 1) {
     const uint64_t tokens = sequences * each;
@@ -94,7 +94,7 @@ uint64_t KeysAndValues(const Archive& archive) {
   return archive.stored_bytes(ChunkKind::kKey) + archive.stored_bytes(ChunkKind::kValue);
 }
 
-// The same records below another source table, all hashes right.
+// Replaces the source table of the same records; all hashes match.
 Bytes WithTable(const Bytes& bytes, const std::function<void(kvz::SourceTable&)>& change) {
   const kvz::Record record = kvz::ReadRecord(bytes, kvz::kHeaderBytes);
   kvz::SourceTable table = kvz::DecodeTable(kvz::ReadTable(bytes, record, 1 << 20));
@@ -176,7 +176,7 @@ TEST_CASE("row order: one sequence in order is written as if nobody knew of cell
        {Effort::kCompat, Effort::kFast, Effort::kDefault, Effort::kHigh, Effort::kMax}) {
     CHECK(OpenBytes(Pack(one, effort)).ordered_chunks() == 0);
   }
-  // Levels that look at no other rows leave them where they are.
+  // Levels that do not compare rows keep the stored order.
   CHECK(OpenBytes(Pack(turns, Effort::kCompat)).ordered_chunks() == 0);
   CHECK(OpenBytes(Pack(turns, Effort::kFast)).ordered_chunks() == 0);
 }
@@ -209,7 +209,7 @@ TEST_CASE("row order: parts and lost chunks are the same tokens as ever", "[kvz]
 TEST_CASE("row order: archives that lie about cells are refused", "[kvz][rows][reject]") {
   const Batched turns(3, 100, true);
   const Bytes bytes = Pack(turns, Effort::kHigh);
-  // As they are, without an index.
+  // The same archive, cut before its index.
   CHECK(Unpack(OpenBytes(WithTable(bytes, [](kvz::SourceTable&) {})), true).report.lost.empty());
   const auto no_cells = [](kvz::SourceTable& table) { table.description->cell_groups.clear(); };
   CHECK(DecodingFails(OpenBytes(WithTable(bytes, no_cells))) == Finding::kInconsistent);
@@ -217,14 +217,14 @@ TEST_CASE("row order: archives that lie about cells are refused", "[kvz][rows][r
     table.description->cell_groups[0].cells.pop_back();
   };
   CHECK(DecodingFails(OpenBytes(WithTable(bytes, too_few))) == Finding::kInconsistent);
-  // Another order: the rows' hash is that of their places in the source.
+  // If the order differs, the hash of the rows is over their order in the source.
   const auto others = [](kvz::SourceTable& table) {
     std::swap(table.description->cell_groups[0].cells[5],
               table.description->cell_groups[0].cells[6]);
   };
   CHECK(DecodingFails(OpenBytes(WithTable(bytes, others))) == Finding::kChecksum);
-  // Chunks without the flag of the table are left out, as damage; without a description there is
-  // nothing to order by.
+  // Chunks without the flag in the table are dropped as damaged; without a description there is no
+  // order.
   const Archive unflagged =
       OpenBytes(WithTable(bytes, [](kvz::SourceTable& table) { table.by_cells = false; }));
   CHECK(std::count_if(unflagged.damage().begin(), unflagged.damage().end(),
@@ -238,7 +238,8 @@ TEST_CASE("row order: archives that lie about cells are refused", "[kvz][rows][r
 TEST_CASE("row order: streams, sequences, positions, and what is equal", "[kvz][rows]") {
   Snapshot snapshot;
   CellGroup group;
-  // Shared by two sequences, the second's own, one of no sequence, another stream, the first's.
+  // Cells: shared by two sequences, of the second alone, of no sequence, of another stream, of the
+  // first alone.
   group.cells = {{4, 0, {1}}, {2, 0, {1, 0}}, {9, 0, {}},         {0, 1, {0}},
                  {3, 0, {0}}, {4, 0, {1}},    {INT64_MAX, 1, {}}, {INT64_MIN, 1, {0}}};
   snapshot.layers.push_back(

@@ -25,7 +25,7 @@ TEST_CASE("an arena hands out the same memory to every piece of work", "[arena]"
   const void* first = nullptr;
   for (int piece = 0; piece < 3; ++piece) {
     const Arena::Scope scope(&arena);
-    // More than one block at first; a single one from then on.
+    // Uses several blocks at first, and a single one after that.
     const auto small = Numbers(&arena, 100), large = Numbers(&arena, 1 << 20);
     CHECK(IsAligned(small.data()));
     CHECK(IsAligned(large.data()));
@@ -70,7 +70,7 @@ TEST_CASE("without a scope or an arena, memory is the heap's", "[arena]") {
     const Arena::Scope scope(&arena);
     const auto inside = Numbers(&arena, 3000);
     CHECK(inside == outside);
-    outside.assign(1, 7);  // its memory goes back where it came from, whenever it does
+    outside.assign(1, 7);  // its memory returns to its arena, at any time
   }
   outside.push_back(8);
   CHECK(outside == ArenaVector<uint32_t>({7, 8}));

@@ -17,8 +17,8 @@ bool IsCancelled(const CallState& state) {
   }
 }
 
-// The calls of one thread and the requests of another meet at `turn`, so that each request falls
-// where the test wants it: in even turns a call runs, in odd ones none does.
+// One thread makes calls, another requests. They meet at `turn`, so that each request falls where
+// the test wants it: a call runs in even turns, none in odd ones.
 TEST_CASE("A request stops the call that runs, and never the next one", "[threads]") {
   constexpr int kTurns = 2000;
   CallState state;

@@ -13,7 +13,7 @@ TEST_CASE("binary16 survives the way to binary32 and back for all 65536 patterns
     const float wide = F16ToF32(half);
     const bool is_nan = (half & 0x7c00) == 0x7c00 && (half & 0x3ff) != 0;
     REQUIRE(std::isnan(wide) == is_nan);
-    // A signalling NaN comes back quiet; everything else unchanged.
+    // A signalling NaN becomes quiet; all other values are unchanged.
     REQUIRE(F32ToF16(wide) == (is_nan ? half | 0x200 : half));
   }
 }

@@ -83,7 +83,7 @@ TEST_CASE("Depth, keys and bytes of a document are bounded") {
   for (int i = 0; i < 65; ++i) objects = "{\"a\":" + objects + "}";
   CHECK(refused(objects));
   CHECK(refused("{\"a\":[" + objects + "]}"));
-  // Brackets and quotes in strings are no levels.
+  // Brackets and quotes inside strings do not count as levels.
   CHECK(ReadJson("[\"" + std::string(1000, '[') + "\\\"" + std::string(1000, '{') + "\"]").size() ==
         1);
   CHECK(ReadOrderedJson(Wide(4096)).size() == 4096);

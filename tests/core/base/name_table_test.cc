@@ -11,7 +11,7 @@ namespace kv::name_table_test {
 
 using Repeats = std::vector<std::pair<uint32_t, uint32_t>>;
 
-// More names than are asked for ahead, fewer, and none.
+// Counts below, at and above the number of names that are prefetched.
 TEST_CASE("a table filled at once finds every name and tells every repeated one") {
   const auto count = GENERATE(0u, 1u, 5u, 16u, 17u, 5000u);
   std::vector<std::string> names;

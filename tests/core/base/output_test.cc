@@ -51,7 +51,7 @@ TEST_CASE("without an exchange of names a folder is replaced by two renames", "[
   dir.WriteFile("out/old", AsBytes("old"));
   ReplaceFolder((dir / "fresh").string(), (dir / "out").string(), NoExchange);
   CHECK(Contents(dir / "out/new") == "new");
-  CHECK(Contents(dir / "fresh/old") == "old");  // what Temporary then removes
+  CHECK(Contents(dir / "fresh/old") == "old");  // leftovers for Temporary to remove
   CHECK(EntriesIn(dir.path()) == 2);
 }
 
@@ -85,7 +85,7 @@ TEST_CASE("a folder left aside by a run that was killed gets its name back", "[o
         Finding::kExists);
   CHECK(Contents(dir / "out/old") == "old");
   CHECK(EntriesIn(dir.path()) == 1);
-  // and one that was replaced before the end is removed
+  // and a replaced one is removed before the end
   dir.WriteFile(".out.kvtool-replaced/older", AsBytes("older"));
   CHECK_THROWS_AS(AtomicFolder(dir / "out", Overwrite::kRefuse), Error);
   CHECK(Contents(dir / "out/old") == "old");
@@ -146,7 +146,7 @@ TEST_CASE("leftovers are removed unless a living run holds them", "[output]") {
   REQUIRE(::flock(held, LOCK_EX) == 0);
   { const Temporary temporary(dir / "out"); }
   CHECK(!fs::exists(dir / ".out.kvtool-1.tmp"));
-  // A file that is written without a name finds what was left of a folder.
+  // Writing a file finds the leftovers of a folder of the same name.
   dir.WriteFile(".plain.kvtool-4.tmp/a/b", AsBytes("x"));
   { const AtomicFile plain(dir / "plain", Overwrite::kRefuse); }
   CHECK(!fs::exists(dir / ".plain.kvtool-4.tmp"));
@@ -259,7 +259,7 @@ TEST_CASE("permissions follow the source and never widen", "[output]") {
     AtomicFile file(dir / "out", rules);
     struct stat status;
     REQUIRE(::fstat(file.descriptor(), &status) == 0);
-    CHECK((status.st_mode & 077) == 0);  // nobody else may look at it unfinished
+    CHECK((status.st_mode & 077) == 0);  // the unfinished file is private
     file.Commit();
     REQUIRE(::stat((dir / "out").c_str(), &status) == 0);
     CHECK((status.st_mode & 0777) == mode);
@@ -279,7 +279,7 @@ TEST_CASE("a file that was written to since it was opened is told from others", 
   const auto source = FileSource::Open(path);
   CHECK_NOTHROW(source->RequireUnchanged());
   dir.WriteFile("other", AsBytes("other"));
-  fs::rename(dir / "other", path);  // the mapped one is as it was
+  fs::rename(dir / "other", path);  // the mapped file itself is unchanged
   CHECK_NOTHROW(source->RequireUnchanged());
   const auto again = FileSource::Open(path);
   ::usleep(20'000);
@@ -315,7 +315,8 @@ TEST_CASE("text from outside is printed without control characters", "[output]")
   CHECK(Printable("\xff\xc0\x80\xed\xa0\x80\xf4\x90\x80\x80\xe2\x82") ==
         "\\xff\\xc0\\x80\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80\\xe2\\x82");
   CHECK(Printable(std::string_view("a\0b", 3)) == "a\\x00b");
-  // What reorders the text around it: U+061C, U+200E, U+200F, U+202A..202E, U+2066..2069.
+  // Characters that reorder the text around them: U+061C, U+200E, U+200F, U+202A..202E,
+  // U+2066..2069.
   for (const char* mark :
        {"\xd8\x9c", "\xe2\x80\x8e", "\xe2\x80\x8f", "\xe2\x80\xaa", "\xe2\x80\xab", "\xe2\x80\xac",
         "\xe2\x80\xad", "\xe2\x80\xae", "\xe2\x81\xa6", "\xe2\x81\xa7", "\xe2\x81\xa8",

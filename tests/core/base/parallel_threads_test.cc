@@ -39,7 +39,7 @@ TEST_CASE("a scope stops the pools of its thread between two indices", "[threads
       }
       REQUIRE(seen < 10 + threads);
     }
-    // Outside of the scope nothing stops.
+    // After the scope, nothing stops the calls.
     seen = 0;
     pool.ParallelFor(100, body);
     REQUIRE(seen == 100);
@@ -55,7 +55,7 @@ TEST_CASE("the failure of the lowest index is the one reported", "[threads]") {
       });
       FAIL("must throw");
     } catch (const std::runtime_error& error) {
-      // 3 may run first and stop the hand-out before 2 starts, but never the other way round.
+      // Item 3 may run first and stop the hand-out before 2 starts, but never the reverse.
       CHECK((std::string(error.what()) == "2" || std::string(error.what()) == "3"));
     }
   }

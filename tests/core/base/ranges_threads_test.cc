@@ -28,7 +28,7 @@ class Reader : public RangeReader {
     while (left > 0 && !served_.failing_calls.compare_exchange_weak(left, left - 1)) {
     }
     if (left > 0) throw Error(Finding::kReadFailed, "the line is down");
-    // Any thread may be here, and Catch's own assertions are for one.
+    // Catch's assertions work on one thread only, and any thread may run this.
     if (offset + to.size() > served_.size) throw std::out_of_range("beyond the file");
     served_.bytes += to.size();
     for (uint64_t i = 0; i < to.size(); ++i) to[i] = At(offset + i);
@@ -54,7 +54,7 @@ TEST_CASE("A range comes once, in whole blocks, and nothing else comes") {
   CHECK(served.bytes == FetchedFile::kBlock);
   CHECK(Holds(file->bytes(), FetchedFile::kBlock, 2 * FetchedFile::kBlock));
   CHECK(file->bytes()[0] == std::byte{0});
-  file->Need(0, 3 * FetchedFile::kBlock);  // around what is there
+  file->Need(0, 3 * FetchedFile::kBlock);  // around the existing ranges
   CHECK(served.bytes == 3 * FetchedFile::kBlock);
   file->Need(served.size - 1, 100);
   file->Need(served.size, 100);
@@ -102,7 +102,7 @@ TEST_CASE("Many threads need overlapping ranges, some of which fail at first") {
     }
   }
   CHECK(wrong == 0);
-  CHECK(served.bytes <= served.size);  // nothing came twice
+  CHECK(served.bytes <= served.size);  // no range was added twice
 }
 
 TEST_CASE("A file of no bytes, one beyond the limit, and one that no file can be") {

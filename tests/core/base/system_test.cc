@@ -21,7 +21,7 @@
 namespace kv::system_test {
 namespace {
 
-// While an object of this class lives, no call gets a descriptor: each fails with EMFILE.
+// While an object of this class exists, every call that opens a descriptor fails with EMFILE.
 class NoDescriptors {
  public:
   NoDescriptors() {

@@ -11,7 +11,7 @@
 namespace kv::blocks_test {
 namespace {
 
-// Values whose upper bytes repeat and whose lower bytes are noise.
+// Values with repeating upper bytes and noise in the lower ones.
 Bytes Values(size_t bytes, uint32_t word) {
   std::mt19937 random(5);
   Bytes raw(bytes);
@@ -45,7 +45,7 @@ TEST_CASE("Planes split and join to the same words, whole values or not", "[code
   CHECK(ChoosePlanes(DType::kF16, 8) == WordPlanes{2, false});
   CHECK(ChoosePlanes(DType::kF32, 8) == WordPlanes{4, false});
   CHECK(ChoosePlanes(DType::kF32, 7) == WordPlanes{});
-  // 1.0 in bf16 is 0x3f80: its exponent, 127, is a plane's byte.
+  // 1.0 in bf16 is 0x3f80: plane 1 holds its exponent, 127.
   const std::byte one[] = {std::byte{0x80}, std::byte{0x3f}};
   Bytes planes(2);
   SplitWords(ChoosePlanes(DType::kBF16, 2), one, planes);
@@ -137,7 +137,7 @@ TEST_CASE("Blocks that contradict their table are refused", "[codec][reject]") {
 }
 
 TEST_CASE("A block that is not one zstd frame with its size is refused", "[codec][reject]") {
-  const Bytes raw(1000, std::byte{7});  // one block of one plane, which shrinks
+  const Bytes raw(1000, std::byte{7});  // one block of one plane, which compresses
   const auto payload_of = [&](const Bytes& block) {
     Bytes payload = Encode(DType::kU8, raw);
     payload.resize(32);

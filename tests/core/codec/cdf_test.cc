@@ -31,7 +31,7 @@ void CheckDecodes(const Bytes& frame, const Bytes& values, bool bfloat) {
   REQUIRE(back == values);
 }
 
-// The frame, which is the same on every target.
+// Returns the frame, and checks that every target encodes the same.
 Bytes CheckRoundTrip(const Bytes& values, bool bfloat, uint64_t rows, uint64_t columns,
                      uint64_t head_dim) {
   const Bytes frame = Encode(values, bfloat, rows, columns, head_dim);
@@ -102,7 +102,7 @@ TEST_CASE("any grid and any bits survive being coded whole", "[cdf]") {
   }
 }
 
-// Partners that are neither near nor in another group are left out.
+// Partners that are neither near channels nor in another group are dropped.
 TEST_CASE("keys of heads of any size come back", "[cdf]") {
   for (uint64_t half = 1; half <= 33; ++half) {
     Grid grid = MakeGrid(80, 4 * half, 2 * half, false, 0);
@@ -188,7 +188,7 @@ TEST_CASE("headers of cdf frames have limits", "[cdf][reject]") {
   refuse(16, bytes(uint16_t{7}));
   refuse(18, bytes(uint16_t{7}));
   refuse(18, bytes(uint16_t{33}));
-  refuse(2, bytes(uint32_t{1}));  // takes the low half of a turn for a far channel
+  refuse(2, bytes(uint32_t{1}));  // reads the low half of an angle as a far channel
 }
 
 TEST_CASE("the slots of all halves tile 2^30 and are found again", "[cdf]") {
@@ -250,7 +250,7 @@ TEST_CASE("slots come back in their order, and only all of them", "[cdf]") {
 }
 
 TEST_CASE("rows turn there and back", "[cdf]") {
-  constexpr uint64_t kColumns = 43;  // two heads, and some of a third
+  constexpr uint64_t kColumns = 43;  // two heads, and a part of a third
   for (const bool neighbours : {false, true}) {
     Rotation rotation{neighbours ? 1u : 8u, {}};
     for (uint32_t pair = 0; pair < 8; ++pair) rotation.turns.push_back(0x28be60db >> pair * 3);

@@ -27,7 +27,7 @@ struct Grid {
   ChunkShape Shape(DType dtype) const { return {dtype, rows, 1, columns, Order::kTokenHeadDim}; }
 };
 
-// Channels that remember (`memory` near 1) or not (0), as halves.
+// Channels with correlated rows (`memory` near 1) or independent ones (0), as halves.
 Bytes Walk(const Grid& grid, DType dtype, float memory, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -51,8 +51,8 @@ Bytes WithCopies(Bytes rows, const Grid& grid) {
   return rows;
 }
 
-// Rows of one of a few tokens, of whose channels the upper quarter of every 32 comes back and the
-// rest does not: slow rotary pairs.
+// Rows of a few different tokens. Of every 32 channels the upper quarter repeats with the token,
+// like slow rotary pairs; the rest is noise.
 Bytes WithSlowChannels(Bytes rows, const Grid& grid) {
   std::mt19937 random(3);
   for (uint64_t row = 16; row < grid.rows; ++row) {
@@ -78,7 +78,7 @@ Bytes RoundTrip(const ChunkShape& shape, const EncodedChunk& chunk, size_t size)
 }
 
 TEST_CASE("chunks of every dtype come back, whole units or not", "[codec]") {
-  CodecScratch scratch;  // shared, as an archive shares it
+  CodecScratch scratch;  // shared, as in an archive
   for (const DTypeInfo& info : AllDTypes()) {
     for (const size_t size : {0, 1, 2, 3, 34, 100, 4097, 34 * 20 * 18 * 22}) {
       for (const uint32_t values : {1, 3, 40, 256}) {
@@ -153,7 +153,7 @@ TEST_CASE("no level above compat is larger by more than a thousandth, nor are hi
             return EncodeChunk(grid.Shape(dtype), raw, effort, scratch).payload.size();
           };
           const size_t compat = size(Effort::kCompat), standard = size(Effort::kDefault);
-          const size_t slack = 24;  // tiny chunks: a thousandth of them is no byte
+          const size_t slack = 24;  // tiny chunks: a thousandth of their size is less than a byte
           CHECK(standard <= compat + compat / 1000 + slack);
           CHECK(size(Effort::kHigh) <= standard + standard / 1000 + slack);
           CHECK(size(Effort::kMax) <= compat);
@@ -288,7 +288,7 @@ TEST_CASE("rows refuse references to what is not there, and themselves", "[codec
   refused(0, 200);  // no codec
   refused(1, 0);    // no new rows
   refused(1, 51);   // more than rows
-  refused(1, 30);   // not what the references say
+  refused(1, 30);   // the references disagree
   refused(4, 255);
   refused(5, 255);  // references past the end
   for (const CodecId id :
@@ -296,7 +296,7 @@ TEST_CASE("rows refuse references to what is not there, and themselves", "[codec
     CHECK_THROWS_AS(DecodeChunk(id, ShapeOf(DType::kU8, 1), raw, out, scratch), Error);
     CHECK_THROWS_AS(DecodeChunk(id, shape, ByteSpan(raw).first(3), out, scratch), Error);
   }
-  // Rows inside floats inside rows would share a buffer.
+  // A codec of rows inside floats inside rows would use the same buffer twice.
   Bytes nested = {std::byte{1}, std::byte{18}};
   nested.resize(60);
   CHECK_THROWS_AS(DecodeChunk(CodecId::kWidened, ShapeOf(DType::kF32, 16), nested,

@@ -12,7 +12,7 @@
 namespace kv::compat_test {
 namespace {
 
-// Per chunk: where its bytes lie, and what they take.
+// For each chunk: its position and size in the file.
 using ChunkSizes = std::map<std::pair<uint64_t, uint64_t>, std::pair<uint64_t, uint64_t>>;
 ChunkSizes SizesAt(const Source& source, const Snapshot& snapshot, Effort effort,
                    uint64_t chunk_bytes) {
@@ -33,14 +33,14 @@ ChunkSizes SizesAt(const Source& source, const Snapshot& snapshot, Effort effort
   return sizes;
 }
 
-// A set of states of one's own: KVTOOL_COMPAT_DIR=FOLDER.
+// KVTOOL_COMPAT_DIR=FOLDER selects another set of states.
 std::filesystem::path StatesFolder() {
   const char* given = std::getenv("KVTOOL_COMPAT_DIR");
   return given != nullptr ? std::filesystem::path(given)
                           : std::filesystem::path(KVTOOL_TESTDATA) / "llamacpp/states";
 }
 
-// With as many heads as are told; nothing where the file does not divide so.
+// Uses the given number of heads; returns nothing if the file is not divisible by it.
 std::optional<Snapshot> WithHeads(const Source& source, uint32_t heads) {
   OpenOptions options;
   if (heads > 0) {
@@ -55,8 +55,8 @@ std::optional<Snapshot> WithHeads(const Source& source, uint32_t heads) {
   }
 }
 
-// By how many bytes in ten thousand a chunk of the level may be larger. The default level does not
-// look for matches that save less than it would take.
+// By how many bytes in ten thousand a chunk of the level may be larger than the engine's. The
+// default level does not search for matches that would cost more than they save.
 uint64_t AllowedLoss(Effort effort) { return effort == Effort::kDefault ? 40 : 10; }
 
 }  // namespace

@@ -23,7 +23,7 @@ struct Sample {
   Bytes bytes;
 };
 
-// Words that make every predictor and backend win somewhere.
+// Words for which each predictor and backend wins somewhere.
 std::vector<Sample> Samples(uint32_t word_bytes, size_t words) {
   std::mt19937 random(static_cast<uint32_t>(words));
   std::normal_distribution<float> gauss;
@@ -52,7 +52,7 @@ std::vector<Sample> Samples(uint32_t word_bytes, size_t words) {
           {"flicker", flicker},    {"random", random_bytes}, {"zeros", Bytes(words * word_bytes)}};
 }
 
-// The format's text, word for word.
+// Copied word for word from the format's description.
 Bytes Plain(ByteSpan raw, size_t planes, const GearOptions& options) {
   ByteWriter out;
   const size_t words = raw.size() / planes;
@@ -146,7 +146,7 @@ TEST_CASE("gear: an encoder without predictors takes raw, an empty plane ten zer
   DecodePlane(ReadPlaneFrame(reader), {}, scratch);
 }
 
-// A container of planes that all say `raw_len` and hold `payload`.
+// A container whose planes all state `raw_len` and hold `payload`.
 Bytes Container(uint32_t words, int planes, int mode, int codec, uint32_t raw_len,
                 const Bytes& payload) {
   ByteWriter out;
@@ -199,7 +199,8 @@ TEST_CASE("gear: a few bytes that claim gigabytes are refused before any allocat
             Finding::kBadFrame);
     }
   }
-  // A real frame of less than the header says: 8 against 2^31 bytes, and against 9.
+  // A valid frame that is shorter than the header states: 8 bytes instead of 2^31, and instead of
+  // 9.
   Bytes eight(64);
   eight.resize(ZSTD_compress(eight.data(), eight.size(), "12345678", 8, 3));
   for (const uint32_t words : {0x80000000u, 9u}) {

@@ -65,7 +65,7 @@ TEST_CASE("an 8-bit float is the f16 with its bits, f8_e4m3 divided by 256", "[c
       CHECK_THROWS_AS(NarrowHalves(dtype, wrong, back), Error);
     }
   }
-  // The exponent's highest bit, which f8_e4m3 lacks.
+  // The highest exponent bit, which f8_e4m3 lacks.
   Bytes wrong(2), one(1);
   StoreLE(wrong.data(), uint16_t{0x4000});
   CHECK_THROWS_AS(NarrowHalves(DType::kF8E4M3, wrong, one), Error);

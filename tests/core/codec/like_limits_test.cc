@@ -19,7 +19,7 @@ struct Shape {
   bool bfloat;
 };
 
-// Keys of few tokens that come back at other positions, partners half a head apart.
+// Keys of a few tokens that repeat at other positions; rotary partners are half a head apart.
 Bytes Keys(const Shape& shape, float size) {
   constexpr uint64_t kTokens = 8;
   std::mt19937 random(3);
@@ -61,7 +61,7 @@ Bytes Encode(const Shape& shape, const Bytes& values, const LikenessPlan& plan) 
   return frame;
 }
 
-// What came of it: values, or nothing if the frame was refused.
+// Returns the decoded values, or nothing if the frame was refused.
 std::optional<Bytes> Decode(const Bytes& frame, bool bfloat, size_t size) {
   CodecScratch scratch;
   Bytes values(size);
@@ -74,7 +74,7 @@ std::optional<Bytes> Decode(const Bytes& frame, bool bfloat, size_t size) {
   return values;
 }
 
-// Where the likenesses of a frame without escapes begin.
+// Offset of the similar rows' records in a frame without escapes.
 constexpr size_t kAfterHeader = 16;
 
 }  // namespace
@@ -95,7 +95,7 @@ TEST_CASE("values near the largest floats are predicted from likenesses", "[like
   const Shape shape{60, 32, 16, true};
   const Bytes values = Keys(shape, 0x1p126f);
   const Bytes frame = Encode(shape, values, PlanFor(shape, Keys(shape, 1)));
-  // Their powers are no floats, so that nothing is known of their rotation.
+  // The powers of these frequencies are not finite floats, so their rotation is unknown.
   CHECK(FindRotation(values, true, 1, shape.rows, shape.columns, shape.head_dim, {}).turns.empty());
   test::ForEachTarget([&](const std::string& target) {
     INFO(target);
@@ -111,7 +111,7 @@ TEST_CASE("predictions that overflow go the same way on every target", "[like][r
     for (const uint8_t largest : {1, 2, 16, 64, 125, 253}) {
       Bytes bad = frame;
       bad[3] = std::byte{largest};
-      // The end gives the damage away, but until then all go the same way.
+      // The end of the frame reveals the damage; until then all targets must decode the same.
       std::optional<Bytes> first;
       test::ForEachTarget([&](const std::string& target) {
         INFO(target << ", " << static_cast<int>(largest));
@@ -136,7 +136,7 @@ TEST_CASE("planes of likenesses that are too short, too long or none are refused
   const auto length = LoadLE<uint32_t>(frame.data() + at);
   CodecScratch scratch;
   for (const size_t rows : {size_t{0}, size_t{59}, size_t{60}, size_t{61}, size_t{4000}}) {
-    const Bytes planes(3 * rows);  // no row is like any
+    const Bytes planes(3 * rows);  // no row is similar to another
     Bytes zstd(Zstd::Bound(planes.size()));
     zstd.resize(scratch.zstd.Compress(planes, zstd));
     Bytes bad(frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(at + 4));
@@ -178,7 +178,7 @@ TEST_CASE("a frame of no values has no rows of any width", "[like][lms][reject]"
     return frame.begin() + static_cast<std::ptrdiff_t>(offset);
   };
 
-  // All that such a frame would be.
+  // The complete frame.
   ByteWriter writer;
   writer.Append(ByteSpan(frame).first(kAfterHeader));
   WriteLikenesses({}, scratch, writer);

@@ -123,7 +123,7 @@ TEST_CASE("a damaged frame is refused or decodes to something, never past its bo
 }
 
 TEST_CASE("tables list or pack their frequencies", "[context]") {
-  // As few to as many symbols and tables as there may be, alike and not.
+  // From the fewest to the most symbols and tables allowed, with similar and different statistics.
   std::mt19937 random(8);
   for (const uint32_t bits : {6, 7, 8}) {
     for (const uint32_t tables : {1, 2, 16}) {

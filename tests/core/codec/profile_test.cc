@@ -39,7 +39,7 @@ Bytes RoundTrip(const Profile& profile, size_t entry, DType dtype, uint32_t colu
   return payload;
 }
 
-// The error of reading a profile that was changed in one place, and hashed again.
+// Changes a profile in one place, updates its hash, and returns the error of reading it.
 std::optional<Finding> ReadChanged(Bytes file, size_t at, std::byte value) {
   file.at(at) = value;
   const Hash128Bytes hash = Hash128(ByteSpan(file).first(file.size() - 16));
@@ -56,7 +56,7 @@ std::optional<Finding> ReadChanged(Bytes file, size_t at, std::byte value) {
 
 TEST_CASE("pages coded with a profile come back, whatever is in them", "[profile]") {
   const auto profile = TrainedProfile();
-  REQUIRE(profile->entries().size() == 4);  // K and V, f16 and bf16
+  REQUIRE(profile->entries().size() == 4);  // K and V, in f16 and in bf16
   for (size_t entry = 0; entry < 4; ++entry) {
     const DType dtype = profile->entries()[entry].dtype;
     const bool is_value = profile->entries()[entry].is_value;
@@ -65,9 +65,9 @@ TEST_CASE("pages coded with a profile come back, whatever is in them", "[profile
       Bytes raw = ModelRows(dtype, is_value, rows, kColumns, 7);
       const Bytes payload = RoundTrip(*profile, entry, dtype, kColumns, raw);
       if (rows >= 40) CHECK(payload.size() < raw.size() * 9 / 10);
-      // Narrower rows, as a part of the heads has.
+      // Narrower rows, as in a part of the heads.
       RoundTrip(*profile, entry, dtype, kColumns / 2, raw);
-      // Values that no table has.
+      // Values that are in none of the tables.
       std::mt19937 random(1);
       for (size_t i = 0; i < raw.size(); i += 1 + random() % 64)
         raw[i] = static_cast<std::byte>(random());
@@ -80,7 +80,7 @@ TEST_CASE("pages coded with a profile come back, whatever is in them", "[profile
   }
 }
 
-// Learnt of zeros, field 0 of a symbol stands for exponent 0 and for all above 31.
+// In a profile learnt from zeros, field 0 of a symbol stands for exponent 0 and for all above 31.
 TEST_CASE("pages come back by a profile that saw zeros, alone or first", "[profile]") {
   const Bytes zeros(64 * kColumns * 2), raw = ModelRows(DType::kBF16, true, 300, kColumns, 7);
   const auto trained = [&](const std::vector<ByteSpan>& pages) {
@@ -97,7 +97,7 @@ TEST_CASE("pages come back by a profile that saw zeros, alone or first", "[profi
   RoundTrip(*alone, 0, DType::kBF16, kColumns, raw);
   const size_t size = RoundTrip(*without, 0, DType::kBF16, kColumns, raw).size();
   CHECK(RoundTrip(*first, 0, DType::kBF16, kColumns, raw).size() <= size + size / 100);
-  // Read again, it is the same profile.
+  // A profile that was written and read again works the same.
   RoundTrip(*Profile::Read(alone->file()), 0, DType::kBF16, kColumns, raw);
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("rows that a profile lists cost next to nothing", "[profile]") {
   REQUIRE(entry.row_count() > 20);
   const Bytes listed(entry.rows.begin(), entry.rows.begin() + 20 * entry.row_bytes());
   CHECK(RoundTrip(*profile, 2, entry.dtype, kColumns, listed).size() < 64);
-  // Listed, new and repeated ones.
+  // Rows that are in the table, new ones, and repeated ones.
   Bytes mixed = listed;
   const Bytes fresh = ModelRows(entry.dtype, false, 3, kColumns, 99);
   for (int i = 0; i < 2; ++i) mixed.insert(mixed.end(), fresh.begin(), fresh.end());
@@ -168,7 +168,8 @@ TEST_CASE("a profile's file is read back whole, or not at all", "[profile][rejec
   CHECK(finding_of(ByteSpan(file).first(file.size() - 1)) == Finding::kTruncated);
   CHECK(finding_of(longer) == Finding::kTrailingBytes);
   CHECK(finding_of(changed) == Finding::kChecksum);
-  // With a right hash: version, number of entries, length of the name, role, type, bits, columns.
+  // Fields that are changed, with a matching hash: version, number of entries, length of the name,
+  // role, type, bits, columns.
   const size_t entry = 28 + 5;
   CHECK(ReadChanged(file, 8, std::byte{2}) == Finding::kUnsupportedVersion);
   CHECK(ReadChanged(file, 13, std::byte{4}) == Finding::kLimit);
@@ -201,7 +202,7 @@ TEST_CASE("profiled chunks that are cut, changed or of another shape are refused
   for (size_t size = 0; size < payload.size(); ++size) {
     CHECK_THROWS_AS(Back(profile.get(), shape, ByteSpan(payload).first(size), raw.size()), Error);
   }
-  // Whatever a byte says instead, nothing is read or written beyond the chunk.
+  // Whatever value a byte has instead, nothing outside the chunk is read or written.
   for (size_t at = 0; at < std::min<size_t>(payload.size(), 200); ++at) {
     for (const int value : {0, 1, 4, 0x7f, 0xff}) {
       Bytes changed = payload;

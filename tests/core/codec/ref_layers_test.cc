@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kColumns = 32, kRows = 300;
 using Values = std::vector<float>;
-// Which K or V: the layer, and whether it is V.
+// Identifies K or V of a layer: its number, and true for V.
 using Which = std::pair<uint32_t, bool>;
 
 Values Noise(uint32_t seed, float deviation) {
@@ -26,7 +26,7 @@ Values Noise(uint32_t seed, float deviation) {
   return values;
 }
 
-// Rows times a matrix of random weights.
+// Multiplies rows by a matrix of random weights.
 Values Mixed(const Values& rows, uint32_t seed, uint64_t columns = kColumns) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, 1 / std::sqrt(static_cast<float>(kColumns)));
@@ -99,7 +99,7 @@ Rotation Turning() {
   return rotation;
 }
 
-// Each row turned by its number and by `more`.
+// Rotates each row by its number plus `more`.
 Values Turned(const Values& rows, uint32_t more = 0) {
   const Rotation rotation = Turning();
   Turner turner(rotation, kColumns);
@@ -109,8 +109,9 @@ Values Turned(const Values& rows, uint32_t more = 0) {
   return turned;
 }
 
-// A layer's K or V beside a reference, where the layer before and its own K have the same cause of
-// their errors. The reference numbers its layers from 10, and stands 7 positions further on.
+// K or V of a layer with a reference. Its errors have the same cause as those of the layer before,
+// and as those of its own K. The reference numbers its layers from 10, and its positions are 7
+// higher.
 struct Case {
   explicit Case(bool is_value, DType dtype = DType::kF16, DType theirs = DType::kF32)
       : is_value(is_value), shape{dtype, kRows, 2, kColumns / 2, Order::kTokenHeadDim} {
@@ -216,7 +217,7 @@ TEST_CASE("neighbours that say nothing are left out", "[ref][layers]") {
   CodecScratch scratch;
   CHECK(one.Encode(scratch).codec == CodecId::kRefCdf);
   CHECK(Case(true).Encode(scratch, Effort::kHigh).codec == CodecId::kRef);
-  // A reference that has no such rows for a neighbour is none for it.
+  // A neighbour is ignored if the reference lacks its rows.
   Case poor(true);
   poor.neighbours = {{9, false, 4}};
   poor.here.Put({9, false}, DType::kF16, Noise(80, 1));
@@ -252,18 +253,18 @@ TEST_CASE("chunks of errors that no encoder writes are refused", "[ref][layers]"
   };
   CHECK(forged(kHead, 0) == Finding::kBadFrame);                  // no neighbours
   CHECK(forged(kHead, 5) == Finding::kBadFrame);                  // too many
-  CHECK(forged(kHead + 1, 2) == Finding::kBadFrame);              // neither turns nor not
-  CHECK(forged(kFirst, 8) == Finding::kLostChunk);                // of a layer that is not there
+  CHECK(forged(kHead + 1, 2) == Finding::kBadFrame);              // neither rotated nor not
+  CHECK(forged(kFirst, 8) == Finding::kLostChunk);                // a layer that does not exist
   CHECK(forged(kFirst + 4, 2) == Finding::kBadFrame);             // neither K nor V
   CHECK(forged(kFirst + 5, 1) == Finding::kBadFrame);             // reserved
   CHECK(forged(kFirst + 6, 0) == Finding::kBadFrame);             // no columns
-  CHECK(forged(kFirst + 6, kColumns + 1) == Finding::kBadFrame);  // more than it has
+  CHECK(forged(kFirst + 6, kColumns + 1) == Finding::kBadFrame);  // more columns than allowed
   CHECK(forged(kFirst + 7, 0xff) == Finding::kBadFrame);          // more than anybody may have
-  CHECK(forged(kFirst + 8, 1) == Finding::kReferenceDiffers);     // no such layer elsewhere
+  CHECK(forged(kFirst + 8, 1) == Finding::kReferenceDiffers);     // the reference lacks this layer
   CHECK(forged(kFirst + 16, 1) == Finding::kReferenceDiffers);    // hash
   CHECK(forged(kTurns, 0) == Finding::kBadFrame);                 // no distance of partners
-  CHECK(forged(kTurns + 2, 0) != Finding::kInternal);             // turned by nothing
-  // As many columns as it has may be taken of none but its own.
+  CHECK(forged(kTurns + 2, 0) != Finding::kInternal);             // rotated by nothing
+  // Rows are only taken from a neighbour with exactly as many columns.
   Case other = one;
   other.elsewhere.Put({12, true}, DType::kF32, Noise(99, 1));
   CHECK(other.RefusalOf(good) == Finding::kReferenceDiffers);

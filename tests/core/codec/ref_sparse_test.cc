@@ -37,7 +37,7 @@ struct Case {
     EncodeNearDifferences(Near(scratch.context.arena), scratch, out);
     return Bytes(out.bytes().begin(), out.bytes().end());
   }
-  // kInternal if the bytes decode.
+  // Returns kInternal if the bytes decode.
   Finding Decode(ByteSpan bytes, std::vector<uint16_t>& decoded) const {
     CodecScratch scratch;
     NearRows near = Near(scratch.context.arena);
@@ -54,7 +54,7 @@ struct Case {
     decoded.assign(near.values.begin(), near.values.end());
     return Finding::kInternal;
   }
-  // The bytes that it takes.
+  // Checks that the values decode, and returns the encoded size.
   size_t ComesBack() const {
     const Bytes bytes = Encoded();
     std::vector<uint16_t> decoded;
@@ -73,7 +73,7 @@ TEST_CASE("lists of differences come back", "[ref]") {
     one.values.front() ^= 1;
     one.values.back() ^= 1;
     CHECK(one.ComesBack() <= 16);
-    // One in a hundred, most of them by a step: twelve bits each at most.
+    // One value in a hundred differs, usually by one step: each costs at most twelve bits.
     std::mt19937 random(3);
     size_t differ = 2;
     for (uint16_t& value : one.values) {
@@ -89,7 +89,7 @@ TEST_CASE("lists of differences come back", "[ref]") {
 }
 
 TEST_CASE("differences of any size come back", "[ref]") {
-  // From the first place to the last and back; zeros of both signs; what is no number.
+  // From the first to the last value and back; zeros of both signs; infinities and NaN.
   const std::vector<std::pair<uint16_t, uint16_t>> pairs = {
       {0xffff, 0x7fff}, {0x7fff, 0xffff}, {0x0000, 0x8000}, {0x8000, 0x0000}, {0x7c00, 0x7e01},
       {0xfc00, 0x3c00}, {0x3c00, 0xbc00}, {0x0001, 0x8001}, {0x7bff, 0x7c00}};
@@ -101,7 +101,7 @@ TEST_CASE("differences of any size come back", "[ref]") {
       if (i % 70 != 0) one.values[i] = one.expected[i];
     }
     one.ComesBack();
-    // All of them, and none of many after one that came at once.
+    // All values differ; then none after a first one.
     Case all(30, bfloat);
     std::mt19937 random(5);
     for (uint16_t& value : all.values) value = static_cast<uint16_t>(random());
@@ -109,7 +109,7 @@ TEST_CASE("differences of any size come back", "[ref]") {
     Case first(3000, bfloat);
     for (size_t i = 0; i < 200; ++i) first.values[i] ^= 1;
     CHECK(first.ComesBack() < 400);
-    first.values[60000] ^= 1;  // far on, by means of short gaps
+    first.values[60000] ^= 1;  // far apart, reached through the longest gaps
     first.ComesBack();
   }
 }
@@ -124,12 +124,12 @@ TEST_CASE("lists that no encoder writes are refused", "[ref]") {
   for (size_t size = 0; size < good.size(); ++size)
     CHECK(one.Decode(ByteSpan(good).first(size), decoded) != Finding::kInternal);
   Bytes bad = good;
-  bad[0] = std::byte{24};  // a start that is none
+  bad[0] = std::byte{24};  // an invalid start
   CHECK(one.Decode(bad, decoded) == Finding::kBadFrame);
   bad = good;
   bad.push_back(std::byte{0});
   CHECK(one.Decode(bad, decoded) == Finding::kBadPayload);
-  // Any other byte is refused or gives other values.
+  // Any other byte is refused or decodes to other values.
   for (size_t at = 0; at < good.size(); ++at) {
     for (const int flip : {1, 0x10, 0x80, 0xff}) {
       bad = good;
@@ -138,7 +138,7 @@ TEST_CASE("lists that no encoder writes are refused", "[ref]") {
       CHECK((one.Decode(bad, decoded) != Finding::kInternal || decoded != one.values));
     }
   }
-  // A gap beyond the last value, and a distance beyond the last place.
+  // A gap beyond the last value, and a difference beyond the last possible one.
   Case few(1);
   few.expected.assign(kColumns, 0x3c00);
   few.values = few.expected;
@@ -153,13 +153,13 @@ TEST_CASE("lists that no encoder writes are refused", "[ref]") {
     bytes.resize(1 + (at + 7) / 8);
     return bytes;
   };
-  // No plain bits: 23 zeros and a one are the last value. Up by one; by 2^16.
+  // Without plain bits, 23 zeros and a one select the last value. It changes by 1, then by 2^16.
   REQUIRE(few.Decode(list(0, {{1u << 23, 24}, {0, 1}, {1, 1}}), decoded) == Finding::kInternal);
   CHECK(decoded.back() == 0x3c01);
   CHECK(std::equal(decoded.begin(), decoded.end() - 1, few.expected.begin()));
   CHECK(few.Decode(list(0, {{1u << 23, 24}, {0, 1}, {0, 24}, {0xffff, 16}}), decoded) ==
         Finding::kBadPayload);
-  // One plain bit: eleven zeros, a one and a plain one are a 24th of 23 values.
+  // With one plain bit, eleven zeros, a one and a plain one select a 24th of 23 values.
   few.expected.back() = 0;
   CHECK(few.Decode(list(1, {{1u << 11, 12}, {1, 1}}), decoded) == Finding::kBadPayload);
 }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kColumns = 48;
 
-// One layer's K or V, as any type.
+// Rows of one layer's K or V, in any type.
 class Rows : public ReferenceRows {
  public:
   Rows(DType dtype, Bytes bytes) : dtype_(dtype), bytes_(std::move(bytes)) {}
@@ -62,7 +62,7 @@ Rotation Turning() {
   return rotation;
 }
 
-// The chunk, decoded and compared on every target, which all encode alike.
+// Encodes the chunk, then decodes and compares it on every target. All targets must encode alike.
 EncodedChunk Code(const ChunkShape& shape, const Bytes& raw, const std::vector<ReferenceRun>& runs,
                   const Rows& rows, Effort effort = Effort::kDefault) {
   const Rotation rotation = Turning();
@@ -159,7 +159,7 @@ TEST_CASE("a reference that does not help is left out", "[ref]") {
   const EncodedChunk alone = EncodeChunk(shape, raw, Effort::kDefault, scratch);
   const Rows other(DType::kF16, As(DType::kF16, Values(kRows, 8)));
   CHECK(Code(shape, raw, {{.rows = kRows}}, other).payload == alone.payload);
-  // Only the last rows are alike: the others are coded as without it.
+  // Only the last rows are similar: the others are coded as without the reference.
   std::vector<float> half = Values(kRows, 8), same = Values(kRows, 7);
   std::copy(same.begin() + 100 * kColumns, same.end(), half.begin() + 100 * kColumns);
   for (float& value : half) value *= 1.001f;
@@ -186,16 +186,16 @@ TEST_CASE("frames that no encoder writes are refused", "[ref]") {
     bytes.at(at) = std::byte{value};
     return RefusalOf(shape, bytes, raw.size(), &rows);
   };
-  CHECK(forged(0, 25) == Finding::kBadFrame);             // own rows that refer to others
-  CHECK(forged(0, 24) == Finding::kBadFrame);             // or are split
+  CHECK(forged(0, 25) == Finding::kBadFrame);             // inner codec needs references
+  CHECK(forged(0, 24) == Finding::kBadFrame);             // or splits heads
   CHECK(forged(1, 1) == Finding::kBadFrame);              // reserved
   CHECK(forged(11, 1) == Finding::kBadFrame);             // 2^24 runs
   CHECK(forged(14, 2) == Finding::kBadFrame);             // neither K nor V
-  CHECK(forged(15, 2) == Finding::kBadFrame);             // of no kind
-  CHECK(forged(20, 50) == Finding::kBadFrame);            // leaves the chunk
+  CHECK(forged(15, 2) == Finding::kBadFrame);             // of an undefined kind
+  CHECK(forged(20, 50) == Finding::kBadFrame);            // extends past the chunk
   CHECK(forged(27, 0x80) == Finding::kBadFrame);          // giant
-  CHECK(forged(35, 0xff) == Finding::kReferenceDiffers);  // tokens that are not there
-  CHECK(forged(36, 1) == Finding::kBadFrame);             // turned by nothing
+  CHECK(forged(35, 0xff) == Finding::kReferenceDiffers);  // tokens that do not exist
+  CHECK(forged(36, 1) == Finding::kBadFrame);             // rotated by nothing
   CHECK(forged(40, 0) == Finding::kReferenceDiffers);
   for (size_t size = 0; size < good.size(); size += size < 200 ? 1 : 97) {
     INFO(size);
@@ -204,14 +204,14 @@ TEST_CASE("frames that no encoder writes are refused", "[ref]") {
   Bytes longer = good;
   longer.resize(good.size() + 2);
   CHECK(RefusalOf(shape, longer, raw.size(), &rows) == Finding::kBadPayload);
-  // Damage anywhere is refused or gives other values, and nothing else happens.
+  // Damage anywhere is refused or decodes to other values, without any other effect.
   for (size_t at = 0; at < good.size(); at += 3) {
     const Finding finding = forged(at, static_cast<uint8_t>(at));
     CHECK((finding == Finding::kInternal || finding < Finding::kForbiddenGlobal));
   }
 }
 
-// Errors that have to do with the expected value and with those of neighbours, as real ones do.
+// Errors that depend on the expected value and on the errors of neighbours, as real ones do.
 std::vector<float> Related(const std::vector<float>& values) {
   std::mt19937 random(12);
   std::normal_distribution<float> normal;
@@ -247,7 +247,7 @@ TEST_CASE("learned distributions of errors take less than tables", "[ref]") {
 
 TEST_CASE("the slowest level keeps to tables where they take less", "[ref]") {
   constexpr uint64_t kRows = 200;
-  // Most values are equal; and a few rows, of which nothing can be learned.
+  // Most values are equal; a few rows differ in too many values to learn from.
   std::vector<float> values = Values(kRows, 1), few = values;
   for (size_t i = 0; i < few.size(); i += 11) few[i] *= 1.001f;
   const Rows rows(DType::kF16, As(DType::kF16, values));
@@ -265,7 +265,7 @@ TEST_CASE("where nearly all values are equal, those that are not are listed", "[
   const std::vector<float> values = Values(kRows, 1);
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     for (const Effort effort : {Effort::kFast, Effort::kDefault, Effort::kMax}) {
-      // Every tenth row differs in one value: those between are no runs of their own.
+      // Every tenth row differs in one value: the equal rows between them do not form runs.
       std::vector<float> few = values;
       for (size_t row = 5; row < 200; row += 10) few[row * kColumns + row % kColumns] *= 1.01f;
       const ChunkShape shape = ShapeOf(dtype, kRows);
@@ -276,7 +276,7 @@ TEST_CASE("where nearly all values are equal, those that are not are listed", "[
       REQUIRE(runs.size() == 1);
       CHECK_FALSE(runs[0].equal);
       CHECK(chunk.payload.size() < 12 + 44 + 4 + 20 * 3);
-      // Many equal rows are: they are copied.
+      // Many rows are equal: they are copied.
       few = values;
       few[0] *= 1.01f;
       chunk = Code(shape, As(dtype, few), {{.rows = kRows}}, rows, effort);
@@ -285,7 +285,7 @@ TEST_CASE("where nearly all values are equal, those that are not are listed", "[
       CHECK((!two[0].equal && two[0].rows == 1 && two[1].equal));
       CHECK(RefusalOf(shape, chunk.payload, 2 * kRows * kColumns, nullptr, chunk.codec) ==
             Finding::kReferenceMissing);
-      // Short equal stretches beside rows that are no help stay equal.
+      // Short equal stretches beside rows that gain nothing stay equal.
       std::vector<float> half = Values(kRows, 5);
       std::copy_n(values.begin(), 40 * kColumns, half.begin());
       const EncodedChunk part = Code(shape, As(dtype, half), {{.rows = kRows}}, rows, effort);
@@ -314,7 +314,7 @@ TEST_CASE("learned distributions that no encoder writes are refused", "[ref]") {
     bytes.at(at) = std::byte{value};
     return refusal(bytes);
   };
-  // Head, a run, a rotation without turns, then factors with their length; 20 bytes and some.
+  // Layout: head, a run, a rotation by 0, then the factors and their length; 20 bytes and more.
   const size_t factors = 12 + 44 + 4, head = factors + 4 + LoadLE<uint32_t>(good.data() + factors);
   const size_t far = std::to_integer<size_t>(good[head + 2]), hints = head + 20 + 2 * far;
   CHECK(forged(factors + 3, 1) == Finding::kTruncated);

@@ -11,7 +11,8 @@ using namespace kv;
 
 namespace {
 
-// As in a first layer: K remembers, and V repeats with its token. Of each head the first half is K.
+// Heads as in a first layer: the first half is K, which is correlated along tokens; the second is
+// V, which repeats with its token.
 Bytes SideBySide(uint64_t tokens, uint32_t heads, uint32_t dim) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal;
@@ -101,7 +102,7 @@ TEST_CASE("Damaged split chunks are refused", "[codec][reject]") {
   refuses({DType::kBF16, 16, 4, 63, Order::kTokenHeadDim}, chunk.payload);
   refuses({DType::kBF16, 16, 4, 64, Order::kStorage}, chunk.payload);
   refuses({DType::kBF16, UINT64_MAX, 4, 64, Order::kTokenHeadDim}, chunk.payload);
-  // Rows and floats hold none: their buffers are in use while they decode.
+  // Rows and floats may not contain a split chunk: their buffers are in use while they decode.
   for (const auto& [codec, dtype] :
        {std::pair{CodecId::kRows, DType::kBF16}, {CodecId::kWidened, DType::kF32}}) {
     const ChunkShape of = {dtype, 16, 4, dtype == DType::kF32 ? 32u : 64u, Order::kTokenHeadDim};

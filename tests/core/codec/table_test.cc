@@ -11,7 +11,7 @@
 #include "tests/support/any_codec.h"
 #include "tests/support/profiles.h"
 
-// What every codec must do, whichever it is: a new row of the table is tested by being there.
+// Tests what every codec must do; a new row of the table is tested without further work.
 namespace kv::table_test {
 namespace {
 
@@ -84,7 +84,8 @@ TEST_CASE("the table lists codecs by ascending id, each under a name of its own"
     CHECK(names.insert(codec.name).second);
     CHECK(FindCodec(codec.id) == &codec);
     CHECK(Name(codec.id) == codec.name);
-    // What needs more than the chunk has no encoder of chunks alone, nor is it inside of others.
+    // A codec that needs more than the chunk has no stand-alone encoder, and may not be inside
+    // another codec.
     const bool needs_others = codec.needs.references || codec.needs.neighbours;
     CHECK((codec.encode == nullptr) == (needs_others || codec.needs.profile));
     CHECK(MayBeInside(codec.id) == (!needs_others && codec.id != CodecId::kSplit));
@@ -93,7 +94,7 @@ TEST_CASE("the table lists codecs by ascending id, each under a name of its own"
 
 TEST_CASE("what a codec of the table stores comes back, and every codec stores something",
           "[codec]") {
-  CodecScratch scratch;  // shared, as an archive shares it
+  CodecScratch scratch;  // shared, as in an archive
   const auto profile = test::TrainedProfile();
   const ChunkInputs inputs{.profile = profile.get()};
   std::map<std::string_view, int> stored;

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes frames in blocks as a program for a device would: with struct and zstandard alone.
+"""Decodes frames in blocks as a program for a device would, with only struct and zstandard.
 
   decode_blocks.py FRAME OUTPUT
 
-It keeps to lib/core/frame/FORMAT.md (version 2) and lib/core/codec/planes/FORMAT.md (codec 31)."""
+It follows lib/core/frame/FORMAT.md (version 2) and lib/core/codec/planes/FORMAT.md (codec 31)."""
 import struct
 import sys
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Effort kLevels[] = {Effort::kFast, Effort::kDefault, Effort::kHigh, Effort::kMax};
 
-// bf16 channels that remember the token before.
+// bf16 channels, each correlated with its previous token.
 Bytes Channels(uint64_t rows, uint64_t columns, uint32_t seed = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -166,7 +166,7 @@ TEST_CASE("Token ranges decode alone") {
   CHECK(FindingOf([&] { coder.DecodeTokens(frame, nullptr, 0, 2, out); }) ==
         Finding::kOutputTooSmall);
 
-  // Small, and incompressible: decoded whole, served in part.
+  // A small incompressible page: decoded as a whole, served in part.
   const Bytes noise = Noise(4096);
   const Bytes stored = Encode(Described(16, 1, 128), noise);
   Bytes part(512);
@@ -216,7 +216,7 @@ TEST_CASE("Frames in blocks say so, come back, and list what a device reads") {
         CHECK(header.version == 2);
         CHECK(header.codec == CodecId::kBlocks);
         CHECK(Decode(frame) == raw);
-        // What a device does: planes from blocks, then words from planes.
+        // The steps of a device: planes from blocks, then words from planes.
         Bytes back(raw.size());
         for (const BlockSegment& segment : ListBlocks(frame)) {
           Bytes planes;
@@ -286,7 +286,7 @@ TEST_CASE("A room that is too small is refused early, one that suffices is used"
         needed = 0;
         CHECK(coder.EncodeWithin(description, raw, room, &needed) == 0);
         CHECK(needed > room.size());
-        // Refused from samples alone: no worker was needed, and the number is an estimate.
+        // Samples suffice to refuse: no worker was needed, and the size is an estimate.
         FrameCoder fresh(level);
         fresh.UseBlocks(blocks);
         room.resize(raw.size() / 4);
@@ -297,7 +297,7 @@ TEST_CASE("A room that is too small is refused early, one that suffices is used"
       }
     }
   }
-  // Zeros fit where noise does not.
+  // Zeros fit into the room, noise does not.
   const Bytes zeros(64 << 10), noise = Noise(64 << 10);
   FrameCoder coder(Effort::kDefault);
   Bytes room(8 << 10);
@@ -312,7 +312,7 @@ TEST_CASE("A request to cancel ends the samples too") {
   FrameCoder coder(Effort::kFast);
   coder.UseState(&state);
   const Bytes noise = Noise(64 << 10);
-  Bytes room(8 << 10);  // the samples alone would say that it is too small
+  Bytes room(8 << 10);  // samples alone would predict that it does not fit
   CHECK(FindingOf([&] { coder.EncodeWithin(Described(32, 8, 128), noise, room); }) ==
         Finding::kCancelled);
 }
@@ -425,7 +425,7 @@ TEST_CASE("A damaged frame is refused unless the damage changes no value") {
     const Bytes raw = Channels(tokens, 32);
     const Bytes frame = Encode(Described(tokens, 1, 32), raw, Effort::kFast);
     FrameCoder coder(Effort::kFast);
-    const size_t table_bytes = 4 * 16;  // of 30,000 rows, 8,192 a segment
+    const size_t table_bytes = 4 * 16;  // 30,000 rows, 8,192 per segment
     Bytes back(raw.size());
     std::mt19937 random(3);
     for (size_t at = 0; at < frame.size();
@@ -433,7 +433,7 @@ TEST_CASE("A damaged frame is refused unless the damage changes no value") {
       INFO("byte " << at);
       Bytes damaged = frame;
       damaged[at] ^= static_cast<std::byte>(1u << random() % 8);
-      // A codec may leave a bit unused; headers and tables do not.
+      // Flipping a bit may go unnoticed in a codec's payload, but never in headers and tables.
       const auto decoded = [&] {
         std::ranges::fill(back, std::byte{0});
         return FindingOf([&] { coder.Decode(damaged, nullptr, back); });
@@ -447,7 +447,7 @@ TEST_CASE("A damaged frame is refused unless the damage changes no value") {
     for (size_t size = 0; size < frame.size(); size += 1 + size / 3) {
       CHECK_THROWS_AS(coder.Decode(ByteSpan(frame).first(size), nullptr, back), Error);
     }
-    // Stores that pad are served.
+    // Padding by a store is accepted.
     Bytes padded = frame;
     padded.resize(frame.size() + 4096);
     coder.Decode(padded, nullptr, back);

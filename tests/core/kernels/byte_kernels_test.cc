@@ -14,7 +14,7 @@
 namespace kv::byte_kernels_test {
 namespace {
 
-// 0 .. 4 vectors of 64 bytes and a little more, then a few that end anywhere.
+// Lengths of 0 to 4 vectors of 64 bytes, each plus a few, then some arbitrary ones.
 std::vector<size_t> Lengths() {
   std::vector<size_t> lengths(4 * 64 + 4);
   for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = i;
@@ -22,7 +22,7 @@ std::vector<size_t> Lengths() {
   return lengths;
 }
 
-// Bytes in which values repeat from time to time, for stretches of any length.
+// Bytes that repeat now and then, in stretches of any length.
 Bytes RunnyBytes(size_t size, uint32_t seed) {
   std::mt19937 random(seed);
   Bytes bytes;
@@ -43,7 +43,7 @@ Bytes NoisyBytes(size_t size, uint32_t seed) {
 
 constexpr std::byte kGuard{0xa5};
 
-// A buffer that starts at a chosen misalignment and knows whether somebody wrote past its ends.
+// A buffer at a chosen misalignment that detects writes outside its bounds.
 struct Guarded {
   Guarded(size_t size, size_t offset) : size_(size), offset_(offset), bytes_(size + 160, kGuard) {}
   std::byte* data() { return bytes_.data() + 64 + offset_; }

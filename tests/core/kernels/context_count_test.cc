@@ -11,7 +11,7 @@
 namespace kv {
 namespace {
 
-// Counts of all turns in one.
+// Adds up the histograms that the kernel fills in rotation.
 std::vector<uint32_t> Sum(const std::vector<uint32_t>& counts, size_t cells) {
   std::vector<uint32_t> sum(cells);
   for (size_t i = 0; i < counts.size(); ++i) sum[i % cells] += counts[i];
@@ -28,7 +28,7 @@ TEST_CASE("symbols are counted in context as the reference counts them, on every
         std::vector<uint8_t> symbols(misaligned + rows * columns);
         for (uint8_t& symbol : symbols) symbol = static_cast<uint8_t>(random() & random());
         for (const int cut : {0, 1, 2}) {
-          // Contexts of all symbols above, or of the lowest 64 alone.
+          // Contexts by the full symbol above, or by its lowest 64 values.
           for (const uint32_t known : {256, 64}) {
             const uint32_t bits = 8 - static_cast<uint32_t>(cut), contexts = 7;
             std::array<uint32_t, 256> base_of{};

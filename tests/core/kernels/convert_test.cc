@@ -14,14 +14,14 @@
 namespace kv::convert_test {
 namespace {
 
-// Every 16-bit pattern, from an odd address.
+// Every 16-bit pattern, at an odd address.
 Bytes AllPatterns() {
   Bytes bytes(1 + 2 * 65536);
   for (size_t i = 0; i < 65536; ++i) StoreLE(bytes.data() + 1 + 2 * i, static_cast<uint16_t>(i));
   return bytes;
 }
 
-// Floats at and around every place where rounding can go wrong, of both signs, then random bits.
+// Floats at and around every value where rounding can go wrong, of both signs, then random bits.
 std::vector<float> TrickyFloats() {
   std::vector<float> values;
   for (uint32_t exponent = 0; exponent < 256; ++exponent) {
@@ -38,7 +38,7 @@ std::vector<float> TrickyFloats() {
   std::mt19937 random(1);
   for (int i = 0; i < 200000; ++i)
     values.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
-  // Halfway between each pair of neighbouring halves, and next to it.
+  // The midpoint of each pair of neighbouring halves, and the floats beside it.
   for (uint32_t half = 0; half < 0x7c00; ++half) {
     const float low = F16ToF32(static_cast<uint16_t>(half));
     const float high = half == 0x7bff ? 65536.0f : F16ToF32(static_cast<uint16_t>(half + 1));
@@ -107,7 +107,7 @@ TEST_CASE("floats narrow to the same bits on every target", "[kernels]") {
   });
 }
 
-// Outputs of 16 MiB and more are written around the caches.
+// Outputs of 16 MiB and more bypass the caches.
 TEST_CASE("large conversions equal small ones", "[kernels]") {
   constexpr size_t kCount = (9 << 20) + 5, kPiece = 10007;
   const std::vector<float> tricky = TrickyFloats();

@@ -93,7 +93,7 @@ TEST_CASE("block types dequantise to scale times code", "[dequantise]") {
 
 template <typename T>
 void CheckWidening(DType dtype, const std::vector<T>& values) {
-  Bytes bytes(1 + values.size() * sizeof(T));  // one off any alignment
+  Bytes bytes(1 + values.size() * sizeof(T));  // misaligned by one
   for (size_t i = 0; i < values.size(); ++i) StoreLE(bytes.data() + 1 + i * sizeof(T), values[i]);
   const std::vector<float> got = Floats(dtype, ByteSpan(bytes).subspan(1));
   REQUIRE(got.size() == values.size());

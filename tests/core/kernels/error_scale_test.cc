@@ -21,7 +21,7 @@ std::vector<uint32_t> BitsOf(const std::vector<float>& all) {
   return bits;
 }
 
-// Floats of all sizes; now and then an infinity, a NaN or one that no sum can hold.
+// Floats of all magnitudes, including infinities, NaNs and values that overflow any sum.
 std::vector<float> SomeFloats(size_t count, std::mt19937& random) {
   constexpr float kSpecial[] = {std::numeric_limits<float>::infinity(),
                                 std::numeric_limits<float>::quiet_NaN(), 3e38f, -3e38f, 1e-42f};
@@ -36,7 +36,7 @@ std::vector<float> SomeFloats(size_t count, std::mt19937& random) {
 TEST_CASE("errors, their means and sums are those of the reference on every target") {
   std::mt19937 random(29);
   for (const size_t count : {1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 47, 64, 192, 1027}) {
-    // One value in: addresses are not those of vectors.
+    // Starts one value into the array: addresses are not vector-aligned.
     const std::vector<float> values = SomeFloats(count + 1, random),
                              expected = SomeFloats(count + 1, random),
                              weights = SomeFloats(count + 1, random);

@@ -11,7 +11,7 @@
 namespace kv::hadamard_test {
 namespace {
 
-// The transform in its plainest form; the order of its additions is part of the specification.
+// The plain transform; the order of its additions is part of the specification.
 void ButterfliesInOrder(float* values, size_t count, uint32_t size) {
   for (size_t half = 1; half < size; half *= 2) {
     for (size_t low = 0; low < count; ++low) {
@@ -54,7 +54,7 @@ TEST_CASE("the transform adds in the specified order", "[hadamard]") {
         std::vector<float> want = values;
         ButterfliesInOrder(want.data() + shift, count, size);
         Hadamard(values.data() + shift, count, size);
-        CHECK(values == want);  // also what lies around
+        CHECK(values == want);  // includes the bytes around the output
       }
     }
   }

@@ -14,7 +14,7 @@
 namespace kv::lms_test {
 namespace {
 
-// Arrays of a predictor, with anything in them that a frame could bring.
+// Arrays of a predictor, with any values that a frame could produce.
 struct State {
   explicit State(size_t padded) : floats(14 * padded) {
     channels.padded = padded;
@@ -45,8 +45,8 @@ void Fill(State& state, uint32_t seed) {
     state.channels.sigma[i] = std::abs(state.channels.sigma[i]);
 }
 
-// Bit patterns, but every NaN is like another: which one comes out is the processor's affair, and
-// nothing is made of them.
+// Compares bit patterns, but all NaNs are equal: which one results depends on the processor, and no
+// result depends on it.
 std::vector<uint32_t> Bits(const std::vector<float>& floats) {
   std::vector<uint32_t> bits(floats.size());
   std::memcpy(bits.data(), floats.data(), 4 * bits.size());

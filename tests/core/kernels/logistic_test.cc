@@ -25,7 +25,8 @@ TEST_CASE("slots of a logistic distribution are those of the reference, on every
           std::vector<uint16_t> halves(misaligned + count);
           std::vector<float> means(misaligned + count), sharpness(misaligned + count);
           for (size_t i = 0; i < halves.size(); ++i) {
-            // The first and the last place, zeros, infinities and NaN among them.
+            // A quarter of the values are special: the first and the last, zeros, infinities and
+            // NaN.
             constexpr uint16_t kSpecial[] = {0xffff, 0x7fff, 0, 0x8000, 0x7f80, 0xfc00, 1};
             const bool special = random() % 4 == 0;
             halves[i] = static_cast<uint16_t>(special ? kSpecial[random() % 7] : random()) & kept;

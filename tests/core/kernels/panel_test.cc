@@ -19,7 +19,7 @@ TEST_CASE("panel: every target adds the same products in the same order", "[kern
   for (std::vector<float>* all : {&out, &a, &b}) {
     for (float& one : *all) one = normal(random);
   }
-  // As regressions use it: steps upwards and downwards, along rows and columns, and none.
+  // Strides as regressions use them: forwards and backwards, along rows and columns, and 0.
   const PanelFactors ways[] = {{a.data(), 64, 1, b.data(), kStride, kSteps},
                                {a.data() + kSteps, -1, 64, b.data() + kSteps * kStride,
                                 -static_cast<ptrdiff_t>(kStride), kSteps},

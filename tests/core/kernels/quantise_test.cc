@@ -20,7 +20,7 @@ constexpr DType kBlockTypes[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
                                  DType::kQ5_0, DType::kQ5_1, DType::kIQ4_NL};
 constexpr Q8Rounding kRoundings[] = {Q8Rounding::kAvx, Q8Rounding::kReference, Q8Rounding::kArm};
 
-// Rows at every scale, with ties of q8_0 (multiples of a half of d), zeros and constants.
+// Rows at every scale, with ties of q8_0 (odd multiples of d / 2), zeros and constants.
 std::vector<float> Rows(size_t blocks) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
@@ -51,7 +51,7 @@ std::vector<float> TrickyFloats() {
   for (uint32_t code = 0; code < 128; ++code) {
     for (const float at :
          {E4M3ToF32(static_cast<uint8_t>(code)), E5M2ToF32(static_cast<uint8_t>(code))}) {
-      // At each code, midway to the next one, and beside both.
+      // Each code, the midpoint to the next one, and the values beside both.
       for (const uint32_t half : {0u, 1u << 19, 1u << 20}) {
         for (const uint32_t off : {0u, 1u, 0xffffffffu}) {
           const uint32_t bits = std::bit_cast<uint32_t>(at) + half + off;
@@ -83,7 +83,7 @@ TEST_CASE("block quantisers equal their reference on every target", "[quantise]"
       });
     }
   }
-  // Misaligned on both sides, and blocks that no engine defines do not disturb the next one.
+  // Both sides are misaligned, and blocks that no engine defines do not disturb the next one.
   std::vector<float> shifted(33);
   std::copy_n(values.begin(), 32, shifted.begin() + 1);
   Bytes expected(34), got(35);
@@ -109,7 +109,8 @@ TEST_CASE("a block type comes back within its step", "[quantise]") {
     const Bytes bytes = Quantised(dtype, values, Q8Rounding::kAvx);
     std::vector<float> back(values.size());
     ToFloats(dtype, bytes, back);
-    // Steps of the largest magnitude; the other sign of symmetric types reaches one step less.
+    // Codes reach the full range with the sign of the largest magnitude; the other sign of
+    // symmetric types reaches one less.
     const double step = dtype == DType::kQ8_0     ? 0.51 / 127
                         : dtype == DType::kQ5_0   ? 1.01 / 16
                         : dtype == DType::kQ5_1   ? 1.02 / 31
@@ -121,7 +122,7 @@ TEST_CASE("a block type comes back within its step", "[quantise]") {
       for (size_t i = 0; i < 32; ++i) most = std::max(most, std::fabs(double{values[block + i]}));
       for (size_t i = block; i < block + 32; ++i) {
         INFO(Name(dtype) << " " << block << " " << i);
-        // The second term is what rounding d and m to halves costs.
+        // The second term is the error of rounding d and m to halves.
         REQUIRE(std::fabs(back[i] - values[i]) <= step * most + 2e-3 * most + 1e-5);
       }
     }
@@ -140,7 +141,7 @@ TEST_CASE("a searched scale is no worse than the first one", "[quantise]") {
     for (size_t i = 0; i < values.size(); ++i) {
       const double x = values[i],
                    scale = std::ldexp(1.0, -2 * (static_cast<int>(i / 32 % 25) - 14));
-      sum += (x - back[i]) * (x - back[i]) * x * x * scale * scale;  // weighed as the search does
+      sum += (x - back[i]) * (x - back[i]) * x * x * scale * scale;  // weighted as in the search
     }
     return sum;
   };

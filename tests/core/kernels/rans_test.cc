@@ -20,7 +20,7 @@ struct Case {
 
 constexpr uint32_t kLaneCounts[] = {16, 32, 64};
 
-// Symbols that lean on the one above, tables from their true counts.
+// Symbols that depend on the one above, and tables of their true counts.
 Case MakeCase(RansGrid grid, uint32_t table_count, uint32_t seed) {
   const size_t rows = grid.rows, columns = grid.columns;
   std::mt19937 random(seed);
@@ -41,7 +41,7 @@ Case MakeCase(RansGrid grid, uint32_t table_count, uint32_t seed) {
   return c;
 }
 
-// What lanes end with: anything from 2^15 on.
+// Final states of lanes: anything from 2^15 on.
 RansStates Ends() {
   RansStates ends;
   for (uint32_t lane = 0; lane < ends.size(); ++lane) ends[lane] = kRansLow + 997 * lane * lane;
@@ -64,7 +64,7 @@ void CheckDecode(const Case& c, const RansContexts& contexts) {
   const std::vector<uint16_t> words = Encode(c, contexts, start);
   std::vector<RansSlot> slots;
   MakeSlots(c.model, slots);
-  // At an odd address, as words lie in every other frame.
+  // At an odd address, like the words in every other frame.
   Bytes stream(1 + 2 * words.size());
   for (size_t i = 0; i < words.size(); ++i) StoreLE(stream.data() + 1 + 2 * i, words[i]);
   const auto check = [&](auto decode) {

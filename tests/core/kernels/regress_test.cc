@@ -46,7 +46,7 @@ struct State {
   size_t count = 0, skipped = 0;
 };
 
-// Rows of taps and values anywhere in one array, some of them the same and some always 0.
+// Rows of taps and values anywhere in one array; some rows coincide, some are zero.
 struct Rows {
   Rows(size_t rows, size_t taps, size_t padded, uint32_t seed) {
     std::mt19937 random(seed);
@@ -67,7 +67,7 @@ struct Rows {
   std::vector<float> roots;
 };
 
-// What a frame does between two solutions, with the kernels or with the reference.
+// The steps of a frame between two solutions, by the kernels or by the reference.
 struct Kernels {
   decltype(&RegressCombine) combine;
   decltype(&RegressAdd) add;
@@ -78,7 +78,7 @@ constexpr Kernels kTested = {RegressCombine, RegressAdd, RegressLearn, RegressSo
 constexpr Kernels kReference = {ref::RegressCombine, ref::RegressAdd, ref::RegressLearn,
                                 ref::RegressSolve};
 
-// All that came of three solutions, bit by bit.
+// Returns all bits of the state after three solutions.
 std::vector<uint32_t> Run(const Kernels& kernels, size_t groups, size_t taps, size_t rows) {
   State state(groups, taps);
   const Regress& r = state.regress;
@@ -125,7 +125,7 @@ TEST_CASE("regressions are the reference's to the last bit", "[regress]") {
 }
 
 TEST_CASE("weights are those of the least squares, ever more of the taps", "[regress]") {
-  // x = 0.5 a - 0.25 b + 0.125 c + noise; the first model has a and b alone, c resembles a.
+  // x = 0.5 a - 0.25 b + 0.125 c + noise; the first model has only a and b, and c resembles a.
   constexpr size_t kTaps = 5, kRows = 16;
   State state(1, kTaps);
   state.regress.sizes = {2, 3, 5, 5};

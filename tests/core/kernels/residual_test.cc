@@ -17,7 +17,7 @@ struct Case {
   std::vector<int16_t> scales;
 };
 
-// Any values, beside others that are equal, near, far or of the other sign.
+// Arbitrary values, paired with equal ones, near ones, far ones and ones of the other sign.
 Case MakeCase(size_t count, uint32_t low_zeros, std::mt19937& random) {
   Case c{std::vector<uint16_t>(count), std::vector<uint16_t>(count), std::vector<int16_t>(count)};
   for (size_t i = 0; i < count; ++i) {
@@ -67,7 +67,7 @@ TEST_CASE("residuals are those of the reference on every target", "[residual]") 
   for (const size_t count : {0, 1, 7, 15, 16, 17, 31, 33, 64, 200, 1027}) {
     for (const uint32_t low_zeros : {0u, 1u, 3u, 8u, 15u}) {
       const Case c = MakeCase(count + 1, low_zeros, random);
-      // One value in: addresses are not those of vectors.
+      // Starts one value into the array: addresses are not vector-aligned.
       const uint16_t *values = c.values.data() + 1, *expected = c.expected.data() + 1;
       const ResidualGrid grid{false, low_zeros};
       std::vector<uint8_t> symbols(count);

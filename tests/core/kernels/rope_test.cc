@@ -50,7 +50,7 @@ TEST_CASE("pairs are rotated in double and rounded once", "[rope]") {
           want[at_y] = static_cast<float>(y * cosines[i] + x * sines[i]);
         }
         RotatePairs(values.data() + shift, pairs, style, cosines.data(), sines.data());
-        CHECK(values == want);  // also what lies around
+        CHECK(values == want);  // includes the bytes around the output
       }
     }
   }

@@ -20,7 +20,7 @@ Bytes RandomBytes(size_t size) {
   return bytes;
 }
 
-// Words of `bytes` from `begin` on, each rotated left by `places`.
+// The words of `bytes` from `begin` on, each rotated left by `places`.
 Bytes Reference(const Bytes& bytes, size_t begin, size_t words, int places) {
   Bytes out(2 * words);
   for (size_t i = 0; i < words; ++i) {
@@ -46,7 +46,7 @@ TEST_CASE("words rotate by one bit either way, at any length and alignment", "[k
       Rotr16(from.data() + begin, words, to.data());
       REQUIRE(std::equal(right.begin(), right.end(), to.begin()));
       REQUIRE(to.back() == kUntouched);
-      // In place, there and back.
+      // In place, forwards and back.
       Bytes same = from;
       std::byte* at = same.data() + begin;
       Rotl16(at, words, at);

@@ -17,7 +17,7 @@ TEST_CASE("the largest magnitude that is finite is found wherever it lies", "[sy
     const uint32_t infinity = bfloat ? 0x7f80 : 0x7c00;
     for (const size_t count : {0, 1, 7, 31, 32, 33, 100}) {
       for (size_t at = 0; at < count; ++at) {
-        Bytes bytes(1 + 2 * count);  // at an odd address, infinities and NaNs around it
+        Bytes bytes(1 + 2 * count);  // at an odd address, with infinities and NaNs around it
         for (size_t i = 0; i < count; ++i) {
           const uint32_t value = i == at ? infinity - 1 : i % 2 ? infinity + i % 3 : i;
           StoreLE(bytes.data() + 1 + 2 * i, static_cast<uint16_t>(value | (i % 5 ? 0x8000 : 0)));
@@ -40,7 +40,7 @@ TEST_CASE("raw bits can be flipped where their planes hold them", "[symbols]") {
       for (std::byte& byte : values) byte = static_cast<std::byte>(random());
       PackRawBits(values.data(), count, raw_bits, planes.data());
       for (size_t at = 0; at < planes.size(); ++at) {
-        // What belongs to no value stays 0.
+        // Bits that belong to no value stay 0.
         const Bytes noise(2 * count, std::byte{0xff});
         PackRawBits(noise.data(), count, raw_bits, again.data());
         const std::byte flipped = static_cast<std::byte>(random()) & again[at];
@@ -109,7 +109,7 @@ TEST_CASE("escapes are listed and restored wherever they lie", "[symbols]") {
             REQUIRE(ListEscapes(at, from, count, shape, listed.data(), count) == escapes);
             listed.resize(escapes);
             REQUIRE(listed == expected);
-            // No more than there is room for.
+            // Writes no more than there is room for.
             std::vector<uint8_t> first(escapes, 0xee);
             const size_t room = escapes / 2;
             REQUIRE(ListEscapes(at, from, count, shape, first.data(), room) == escapes);
@@ -131,7 +131,7 @@ TEST_CASE("escapes are listed and restored wherever they lie", "[symbols]") {
             REQUIRE(used == escapes);
             REQUIRE(restored == values);
             if (escapes == 0) return;
-            // One too few: both stop at the same value.
+            // One raw byte too few: both implementations stop at the same value.
             restored = reference = unknown;
             size_t used_by_reference = used = 0;
             REQUIRE_FALSE(AddEscapes(from, count, shape, expected.data(), escapes - 1, used,

@@ -107,7 +107,7 @@ TEST_CASE("stored bits decide unless a tolerance is given", "[diff]") {
 
   const SnapshotDiff close = Diff(a, b, {.atol = 0.25});
   CHECK(OnlyKeys(close).beyond == 1);
-  CHECK(OnlyKeys(close).first->dim == 1);  // of head 1: the first that counts
+  CHECK(OnlyKeys(close).first->dim == 1);  // in head 1, the first that counts
   CHECK(OnlyKeys(close).first->head == 1);
   CHECK(close.verdict() == DiffVerdict::kDifferent);
   CHECK(Diff(a, b, {.atol = 0.5}).verdict() == DiffVerdict::kWithinTolerance);
@@ -277,7 +277,7 @@ TEST_CASE("bins of tokens tell where tensors differ, and add up to the whole", "
   const SnapshotDiff same = Diff(a, test::MakeCache(shape, 1), {.token_bins = 10});
   CHECK(same.tokens == 1003);
   CHECK(same.bin_tokens == 101);
-  CHECK(same.layers[1].v_bins.empty());  // settled without a walk
+  CHECK(same.layers[1].v_bins.empty());  // decided without comparing values
   const SnapshotDiff diff = Diff(a, test::MakeCache(shape, 2), {.token_bins = 10}, 4);
   const std::vector<TensorDiff>& bins = diff.layers[0].k_bins;
   REQUIRE(bins.size() == 10);

@@ -20,7 +20,7 @@ Bytes Random(size_t size, uint32_t seed = 1) {
   return bytes;
 }
 
-// Where unit (t, h, u) of a contiguous tensor lies, in units.
+// Offset of unit (t, h, u) in a contiguous tensor, in units.
 uint64_t IndexOf(Order order, uint64_t tokens, uint64_t heads, uint64_t units, uint64_t t,
                  uint64_t h, uint64_t u) {
   switch (order) {
@@ -39,7 +39,8 @@ struct Shape {
   uint32_t heads, head_dim;
 };
 
-// Tile edges of the copy kernel, degenerate axes, and units of 1, 2, 4, 8, 18 and 34 bytes.
+// Shapes at the tile edges of the copy kernel, axes of length 1, and units of 1, 2, 4, 8, 18 and 34
+// bytes.
 const Shape kShapes[] = {
     {DType::kF16, 33, 3, 31}, {DType::kF16, 1, 4, 8},    {DType::kF16, 7, 1, 5},
     {DType::kF16, 5, 3, 1},   {DType::kU8, 64, 2, 65},   {DType::kF32, 32, 2, 32},
@@ -98,7 +99,7 @@ TEST_CASE("reordering there and back changes nothing, and agrees with gathering"
 }
 
 TEST_CASE("pieces of different orders and packed tiles gather as one tensor", "[layout]") {
-  // 5 rows, 3 transposed, 6 in tiles of 4 tokens by 2 dims with padding.
+  // 5 rows as stored, 3 transposed, 6 in tiles of 4 tokens by 2 dims with padding.
   constexpr uint32_t kHeads = 2, kDim = 6;
   const auto value = [](uint64_t t, uint64_t h, uint64_t d) {
     return static_cast<uint16_t>(t * 100 + h * 10 + d);
@@ -235,7 +236,7 @@ TEST_CASE("dividing rows into heads moves no value", "[layout]") {
       CHECK_FALSE(a[i].heads_known);
     }
     Snapshot again = heads;
-    geometry.uniform.kv_heads = 4;  // heads that are known stay
+    geometry.uniform.kv_heads = 4;  // known heads are kept
     ApplyGeometry(geometry, again);
     CHECK(again.layers[0].k.heads == 2);
   }

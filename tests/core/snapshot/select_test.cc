@@ -75,7 +75,7 @@ TEST_CASE("selecting layers and tokens keeps their cells and refuses what is not
   CHECK(part.layers[1].k.tokens() == 3);
   REQUIRE(part.cell_groups[0].cells.size() == 3);
   CHECK(part.cell_groups[0].cells[0].position == 2);
-  // Several ranges keep their tokens in order; what lies beyond the end is not there.
+  // Several ranges keep their tokens in order; a range is cut at the end of the cache.
   const Snapshot parts = Select(snapshot, {.tokens = {{0, 2}, {5, 6}, {7, 100}}});
   CHECK(parts.layers[0].k.tokens() == 4);
   REQUIRE(parts.cell_groups[0].cells.size() == 4);

@@ -12,7 +12,7 @@ namespace {
 
 using test::SampleWeights;
 
-// The sample as a container would give it, below `container`.
+// The sample as a container holds it, with names that begin with `container`.
 TensorFile FileOf(const CompressorWeights& weights, const std::string& container = "") {
   TensorFile file;
   file.format = "torch";
@@ -101,7 +101,7 @@ TEST_CASE("lists of prefixes and slots may have blanks, empty items and a wrappe
   for (const char* bad : {"0,3,x", "0,-3,6", "0,3 3,6", "4294967296"}) {
     CHECK_THROWS_AS(ParseSlotOrder(bad), Error);
   }
-  // Whoever fills the options without that function is understood as well.
+  // Names that did not come from ParseSlotOrder may have spaces, too.
   CheckpointOptions options;
   options.prefix_order = {" compress_tv", "", "compress_tk "};
   const Names wanted = {"compress_tv", "compress_tk"};

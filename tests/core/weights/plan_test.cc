@@ -13,7 +13,7 @@ using test::MakeCache;
 using test::MakeWeights;
 using test::WeightsShape;
 
-// The finding of the error that planning ends with.
+// Returns the finding that planning fails with.
 std::optional<Finding> Refusal(const Snapshot& cache, const CompressorWeights& weights,
                                const StepSettings& settings = {}) {
   try {
@@ -54,7 +54,7 @@ TEST_CASE("the tokens of a result stand for every token of the cache once, in or
       for (const TokenRange& range : sources) {
         REQUIRE(range.begin == at);
         REQUIRE((range.end - at == 1 || range.end - at == 4));
-        // Groups never straddle the border of the segments.
+        // A group never crosses the border of two segments.
         REQUIRE((range.end <= image || range.begin >= image));
         at = range.end;
       }
@@ -109,14 +109,14 @@ TEST_CASE("a plan counts the multiplications it asks for", "[mlp]") {
 TEST_CASE("what does not fit is refused before anything is computed", "[mlp]") {
   const Snapshot cache = MakeCache({});
   CHECK(Refusal(cache, MakeWeights({})) == std::nullopt);
-  // Layers: too few for the cache. More than the cache has are no harm.
+  // Weights with fewer layers than the cache are refused, with more they are accepted.
   CHECK(Refusal(cache, MakeWeights({.layers = 1})) == Finding::kInconsistent);
   CHECK(Refusal(cache, MakeWeights({.layers = 5})) == std::nullopt);
-  // Factor and head dim against the shapes.
+  // A factor and a head dim that disagree with the shapes.
   CHECK(Refusal(cache, MakeWeights({}), {.factor = 4}) == Finding::kInconsistent);
   CHECK(Refusal(cache, MakeWeights({.head_dim = 6})) == Finding::kInconsistent);
   CHECK(Refusal(MakeCache({.head_dim = 6}), MakeWeights({})) == Finding::kInconsistent);
-  // Nothing to compress with.
+  // No weights.
   CompressorWeights no_text = MakeWeights({});
   no_text.prefixes = {"compress_ik", "compress_iv", "a", "b"};
   CHECK(Refusal(cache, no_text) == Finding::kMissingRecord);
@@ -124,7 +124,7 @@ TEST_CASE("what does not fit is refused before anything is computed", "[mlp]") {
   no_factor.header.compression_factor = 0;
   CHECK(Refusal(cache, no_factor) == Finding::kInconsistent);
   CHECK(Refusal(cache, no_factor, {.factor = 3}) == std::nullopt);
-  // Blocks that do not chain, or do not give a head back.
+  // Blocks that do not chain, or whose output is not a head.
   CompressorWeights broken = MakeWeights({});
   broken.blocks[4].weight.shape = {6, 5};  // layer 0, text V, second block
   CHECK(Refusal(cache, broken) == Finding::kInconsistent);
@@ -147,7 +147,7 @@ TEST_CASE("caches that the step is not defined for are refused", "[mlp]") {
   cache = MakeCache({});
   cache.layers[1].k.pieces[0].tokens = 19;
   CHECK(Refusal(cache, weights) == Finding::kInconsistent);
-  CHECK(Refusal(cache, weights, {.seq_len = 15}) == std::nullopt);  // both have that many
+  CHECK(Refusal(cache, weights, {.seq_len = 15}) == std::nullopt);  // both have this many
   cache = MakeCache({});
   cache.layers[0].k.heads_known = false;
   CHECK(Refusal(cache, weights) == Finding::kGeometryMissing);

@@ -73,7 +73,7 @@ TEST_CASE("positions of keys are said in four ways", "[blend]") {
   CHECK(JoinChunks(made->chunks, BosRule::kNone, ParseKeyState("unrotated", "--x"))
             .positions.empty());
   CHECK_THROWS_AS(JoinChunks(made->chunks, BosRule::kNone, ParseKeyState("at:7", "--x")), Error);
-  // What the file records counts before what its rows suggest.
+  // Chunks that the file records take precedence over those that its rows suggest.
   auto moved = std::make_shared<Snapshot>(*made->chunks[1]);
   moved->cell_groups.push_back({{}, 1, {{40, 0, {0}}, {41, 0, {0}}, {42, 0, {0}}}});
   CHECK(JoinChunks({made->chunks[0], moved}, BosRule::kNone, {}).positions ==

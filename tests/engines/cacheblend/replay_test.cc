@@ -82,7 +82,7 @@ TEST_CASE("what is left falls with the ratio and is nothing at 1", "[blend]") {
       const CurveLayer& layer = point.layers[i];
       CHECK(layer.selected.v <= before);
       before = layer.selected.v;
-      // Nothing does better than a layer's own best tokens.
+      // No choice is better than a layer's own best tokens.
       CHECK(layer.oracle.v <= layer.selected.v);
       CHECK(layer.oracle.v <= layer.random.v);
       CHECK(layer.oracle.v <= layer.first_of_chunk.v);
@@ -171,13 +171,13 @@ TEST_CASE("requests that make no sense are refused", "[blend]") {
   request = RequestFor(6);
   request.check_layer = 4;
   CHECK_THROWS_AS(Run(*made, Chunked(*made), request), Error);
-  request.check_layer = 3;  // nothing comes after it
+  request.check_layer = 3;  // nothing follows it
   CHECK_THROWS_AS(Run(*made, Chunked(*made), request), Error);
   const CachePair same(WholePrompt(made->full, {}),
                        SplitOld(made->full, {}, BosRule::kNone, {KeyState::kGlobal, {}}),
                        std::nullopt);
   CHECK(same.covered() == 48);
-  // Keys at local positions cannot be turned without knowing how.
+  // Keys at local positions cannot be rotated without the frequencies.
   CHECK_THROWS_AS(CachePair(WholePrompt(made->full, {}), Chunked(*made), std::nullopt), Error);
 }
 
@@ -194,7 +194,7 @@ TEST_CASE("keys that were not rotated as said are found out in layer 0", "[blend
   warned(JoinChunks(made->chunks, BosRule::kDropped, {}), "--chunks-rope local");
   warned(SplitOld(made->joined, made->lengths, BosRule::kNone, {KeyState::kLocal, {}}),
          "--chunks-rope unrotated");
-  // Chunks in another order: V of layer 0 gives that away.
+  // Chunks in another order: V of layer 0 shows it.
   std::vector<std::shared_ptr<const Snapshot>> swapped = made->chunks;
   std::swap(swapped[1], swapped[2]);
   const Result result = Run(*made, JoinChunks(swapped, BosRule::kNone, {}), RequestFor(6));
@@ -248,7 +248,7 @@ TEST_CASE("a blended cache replayed again deviates by what was left", "[blend]")
     CHECK(again.layers[layer.layer].k.sum == Approx(layer.k_sum));
   }
   CHECK(again.layers[1].v.sum == 0);
-  CHECK(again.warnings.size() == 1);  // the check layer has nothing to choose by any more
+  CHECK(again.warnings.size() == 1);  // the check layer has no tokens left to choose from
 }
 
 TEST_CASE("baselines choose as many tokens", "[blend]") {

@@ -28,7 +28,7 @@ std::vector<float> Values(const KvTensor& tensor) {
   return GatherFloats(tensor, 0, tensor.tokens(), Order::kTokenHeadDim);
 }
 
-// The definition, token by token and head by head, through the scalar MLP.
+// The specification, token by token and head by head, with the scalar MLP.
 std::vector<float> Naive(const KvTensor& tensor, const StepPlan& plan, bool is_value,
                          uint32_t layer, const CompressorWeights& weights) {
   const std::vector<float> x = Values(tensor);
@@ -115,7 +115,7 @@ TEST_CASE("a segment too short is copied bit by bit, NaN payloads included", "[m
 }
 
 TEST_CASE("heads do not see one another", "[mlp]") {
-  // Compressing all heads or one alone gives the same: what makes tensor parallelism right.
+  // Compressing all heads at once or one at a time gives the same, as tensor parallelism requires.
   const CompressorWeights weights = MakeWeights({});
   const Snapshot cache = MakeCache({.heads = 3});
   Snapshot alone = cache;
@@ -144,7 +144,7 @@ TEST_CASE("a part of the layers is compressed with their own MLPs", "[mlp]") {
 
 TEST_CASE("truncating weights to f16 repeats csrc, its range error included", "[mlp]") {
   CHECK(TruncateToHalf(1.0f) == 0x3c00);
-  CHECK(TruncateToHalf(1.0009765f) == 0x3c00);   // nearest would be 0x3c01
+  CHECK(TruncateToHalf(1.0009765f) == 0x3c00);   // the nearest is 0x3c01
   CHECK(TruncateToHalf(-1.9999999f) == 0xbfff);  // toward zero
   CHECK(TruncateToHalf(65519.0f) == 0x7bff);
   CHECK(TruncateToHalf(65520.0f) == 0x7bff);              // 65504, not infinity
@@ -154,11 +154,11 @@ TEST_CASE("truncating weights to f16 repeats csrc, its range error included", "[
   CHECK(TruncateToHalf(2147483648.0f) == 0x7c00);
   CHECK(TruncateToHalf(-std::numeric_limits<float>::infinity()) == 0xfc00);
   CHECK(std::isnan(F16ToF32(TruncateToHalf(std::numeric_limits<float>::quiet_NaN()))));
-  for (uint32_t bits = 0; bits < 0x7c00; ++bits) {  // what f16 holds exactly stays
+  for (uint32_t bits = 0; bits < 0x7c00; ++bits) {  // exact halves are unchanged
     const float value = F16ToF32(static_cast<uint16_t>(bits));
     REQUIRE(TruncateToHalf(value) == bits);
     REQUIRE(TruncateToHalf(-value) == (bits | 0x8000));
-    // Between two neighbours the lower one, whatever is nearer.
+    // Between two neighbours the lower one is taken, even if the other is nearer.
     if (bits + 1 < 0x7c00) {
       const float above = F16ToF32(static_cast<uint16_t>(bits + 1));
       REQUIRE(TruncateToHalf(std::nextafter(above, 0.0f)) == bits);

@@ -40,16 +40,16 @@ TEST_CASE("a factor that does not fit is passed over in silence", "[mlp]") {
 }
 
 TEST_CASE("with a short image prefix the same mistake drops the text", "[mlp]") {
-  // The case of mlp-compress: 5 of 20 tokens are kept, 15 are lost, no message.
+  // The example of mlp-compress: 5 of 20 tokens are kept, 15 are lost, without a message.
   const Snapshot cache = MakeCache({.tokens = 20});
   const CsrcOutcome outcome = SimulateCsrc(MakeWeights({}), cache, {.factor = 4, .image_len = 5});
   CHECK(outcome.effect == CsrcEffect::kLosesTokens);
   CHECK(outcome.returned_length == 5);
   CHECK(outcome.corrupts());
   CHECK(outcome.reason.find("15 tokens") != std::string::npos);
-  // What is left of the cache was copied to itself.
+  // The rest of the cache was copied onto itself.
   CHECK(outcome.layers_overwritten == std::vector<bool>{false, false});
-  // With text-only weights no image is compressed, so it is kept at any length.
+  // Text-only weights compress no image, so images are kept at any length.
   const CsrcOutcome text_only =
       SimulateCsrc(MakeWeights({.prefixes = 2}), cache, {.factor = 4, .image_len = 12});
   CHECK(text_only.effect == CsrcEffect::kLosesTokens);
@@ -60,7 +60,7 @@ TEST_CASE("with a short image prefix the same mistake drops the text", "[mlp]") 
 TEST_CASE("an image prefix without a result makes room for the text", "[mlp]") {
   const Snapshot cache = MakeCache({.tokens = 20});
   CompressorWeights weights = MakeWeights({});
-  // The image MLPs of both layers take another factor, the text is too short to be compressed.
+  // The image MLPs of both layers have another factor; the text is too short to be compressed.
   for (const size_t block : {6u, 9u, 18u, 21u}) weights.blocks[block].weight.shape[1] += 1;
   const CsrcOutcome outcome = SimulateCsrc(weights, cache, {.image_len = 18});
   CHECK(outcome.effect == CsrcEffect::kLosesTokens);
@@ -70,7 +70,7 @@ TEST_CASE("an image prefix without a result makes room for the text", "[mlp]") {
 
 TEST_CASE("K and V of a segment have a result together or not at all", "[mlp]") {
   const Snapshot cache = MakeCache({.tokens = 20});
-  // Only the text V of layer 0 does not fit: nothing is written before that is found.
+  // Only text V of layer 0 has the wrong shape: it is found before anything is written.
   for (const size_t block : {3u, 4u, 5u}) {
     CompressorWeights weights = MakeWeights({});
     weights.blocks[block].weight.shape[1] += 1;
@@ -78,7 +78,7 @@ TEST_CASE("K and V of a segment have a result together or not at all", "[mlp]") 
     CHECK(alone.effect == CsrcEffect::kNothing);
     CHECK(alone.layers_overwritten == std::vector<bool>{false, false});
     CHECK(alone.returned_length == 20);
-    // Behind an image prefix that is compressed, layer 0 is shorter than layer 1 would be.
+    // After a compressed image prefix, layer 0 is shorter than layer 1 would be.
     const CsrcOutcome behind = SimulateCsrc(weights, cache, {.image_len = 10});
     CHECK(behind.effect == CsrcEffect::kHalfWritten);
     CHECK(behind.layers_overwritten == std::vector<bool>{true, false});

@@ -30,7 +30,7 @@ TEST_CASE("tiles and threads do not show in the result of an MLP", "[mlp]") {
     CHECK(results[1] == results[0]);
     CHECK(results[2] == results[0]);
     ThreadPool pool(2);
-    mlp.Run(x.data(), mlp.in(), 0, nullptr, mlp.out(), pool);  // no rows: nothing is touched
+    mlp.Run(x.data(), mlp.in(), 0, nullptr, mlp.out(), pool);  // without rows, nothing is written
   }
 }
 

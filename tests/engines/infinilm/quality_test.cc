@@ -28,7 +28,7 @@ Measured Measure(const Snapshot& cache, const StepSettings& settings, const Qual
   return {plan, MeasureStep(cache, small, plan, options, pool)};
 }
 
-// One head at `row` as its position grew by `delta`, written out.
+// One head at `row` after its position grew by `delta`, computed directly.
 void TurnByHand(std::span<const double> frequencies, bool halves, double delta, float* row) {
   for (size_t i = 0; i < frequencies.size(); ++i) {
     float& a = row[halves ? i : 2 * i];
@@ -40,7 +40,7 @@ void TurnByHand(std::span<const double> frequencies, bool halves, double delta, 
   }
 }
 
-// A model whose second layer has another base and a scaling, and what both turn by.
+// A model whose second layer has another base and a scaling, and the frequencies of both.
 struct TwoRopes {
   ModelRope model;
   std::vector<std::vector<double>> frequencies;
@@ -61,7 +61,7 @@ TwoRopes MakeTwoRopes(RopePairs pairs) {
   return made;
 }
 
-// Copies of the keys of one layer with every head turned by hand.
+// Copies the keys of one layer and rotates every head directly.
 Snapshot WithTurnedKeys(Snapshot snapshot, const TwoRopes& ropes, bool halves, double delta) {
   for (LayerKv& layer : snapshot.layers) {
     std::vector<float> keys = GatherFloats(layer.k, 0, layer.k.tokens(), Order::kTokenHeadDim);
@@ -173,7 +173,7 @@ TEST_CASE("queries are asked where each layer's own RoPE puts them", "[mlp]") {
     options.key_queries = 8;
     options.positions = PositionRule::kOriginal;
     const StepQuality stand_ins = Measure(cache, {}, options).quality;
-    // The same keys, turned to the first position after the prompt by hand.
+    // The same keys, rotated directly to the first position after the prompt.
     options.queries.emplace();
     options.queries->query_heads = 3;
     options.queries->positions.assign(8, 40);
@@ -187,7 +187,7 @@ TEST_CASE("queries are asked where each layer's own RoPE puts them", "[mlp]") {
       return true;
     };
     const StepQuality by_hand = Measure(cache, {}, options).quality;
-    // Asked at the new length, a query meets keys as it would meet them turned the other way.
+    // A query at the new position sees what it would see if the keys were rotated the other way.
     options.positions = PositionRule::kNewLength;
     const Measured moved = Measure(cache, {}, options);
     const double back = 40 - static_cast<double>(moved.plan.new_length);
@@ -208,7 +208,7 @@ TEST_CASE("queries are asked where each layer's own RoPE puts them", "[mlp]") {
       CHECK(error(moved.quality, "mlp", layer) !=
             Approx(error(by_hand, "mlp", layer)).epsilon(1e-3));
     }
-    // One base for all layers is another rotation.
+    // Using one base for all layers is another rotation.
     options.queries.reset();
     options.rope = ropes.model.layers[0];
     const StepQuality plain = Measure(cache, {}, options).quality;
@@ -255,7 +255,7 @@ TEST_CASE("recorded queries see the tokens of their time, later ones stay raw", 
   REQUIRE(step.layers.size() == 1);
   CHECK(step.layers[0].layer == 1);
   CHECK(step.layers[0].heads.size() == 6);
-  // Query 29 has six raw tokens before it, query 24 one: more of its attention stays raw.
+  // Query 29 has six raw tokens before it, query 24 one: more of query 29's attention stays raw.
   CHECK(step.layers[0].all.mass.max > step.layers[0].all.mass.min);
   options.queries->query_heads = 4;
   CHECK_THROWS_AS(Measure(cache, {.seq_len = 24}, options), Error);
@@ -278,7 +278,7 @@ TEST_CASE("baselines keep what they say", "[mlp]") {
   CHECK(MeanPool(km, vm, sources).k == std::vector<float>{2, 0, 0, 1});
   CHECK(MeanPool(km, vm, sources).v == std::vector<float>{2, 2, 4, 4});
   CHECK(KeepLast(km, vm, sources).k == std::vector<float>{2, 0, 0, 1});
-  // Norms 3, 1, 2, 1: the smallest two, in order; of a tie the earlier.
+  // Norms 3, 1, 2, 1: the smallest two are taken, in order; the earlier of a tie.
   CHECK(KeepSmallestKeys(km, vm, 2).v == std::vector<float>{2, 2, 4, 4});
   CHECK(KeepSmallestKeys(km, vm, 1).v == std::vector<float>{2, 2});
   CHECK(KeepSmallestKeys(km, vm, 9).sources.size() == 4);

@@ -91,13 +91,13 @@ TEST_CASE("llama-perplexity's loss is read in nats and shares", "[llama-logs]") 
   CHECK(ValueOf(loss, "loss.rms_dp") == Approx(0.01835));
   CHECK(ValueOf(loss, "loss.perplexity") == 15.010712);
   CHECK(ValueOf(loss, "loss.perplexity_ratio") == 1.003777);
-  // There was no generation: 0 ms and "inf" are no speed.
+  // Nothing was generated: 0 ms and "inf" are not speeds.
   CHECK(loss.measured.Find("decode_gate_tps") == nullptr);
   CHECK(ValueOf(Read("perplexity-2024.log"), "loss.mean_kl") == 0.010623);
   CHECK(ValueOf(Read("perplexity-2024.log"), "loss.max_kl") == 3.94576);
   CHECK(ValueOf(ReadOne("Final estimate: PPL = 6.2297 +/- 0.03724\r\n"), "loss.perplexity") ==
         6.2297);
-  // As a Windows console prints it; of two runs the worse counts.
+  // Text as a Windows console prints it; the worse of two runs counts.
   const gate::CaseResult windows = ReadOne(
       "RMS _p    :  5.843 _ 0.054 %\r\nSame top p: 89.938 _ 0.078 %\r\n"
       "RMS ?p    :  4.000 ? 0.054 %\r\nSame top p: 92.000 ? 0.078 %\r\n");
@@ -192,11 +192,11 @@ TEST_CASE("a log that ends before any figure is a case that nothing decides", "[
     }
   }
   CHECK(ValueOf(ReadOne(cache), "resident_bytes.peak") == 9 * 1048576);
-  // The generation's line is behind the prompt's.
+  // The line of the generation follows that of the prompt.
   const gate::CaseResult early = ReadOne(begun + "prompt eval time = 20 ms / 4 tokens\n");
   REQUIRE(early.measured.Find("decode_gate_tps") != nullptr);
   CHECK(ValueOf(early, "prompt_tokens_per_second") == 200);
-  // Another program may have a model of this name.
+  // A log of another program may contain the same model name.
   for (const char* text : {"model: /models/llama_3/x\n", "llama_3 is loaded\n", "llama_3.2: x\n"}) {
     CHECK(ReadLog(text, "a.log").empty());
   }

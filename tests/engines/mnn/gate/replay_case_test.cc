@@ -71,7 +71,7 @@ TEST_CASE("A config's parameters are those of the engine, all of them") {
   runtime::ForEachParameter(
       {}, [&](std::string_view name, const runtime::ParameterValue&) { has(name); });
   mnn::h2o::ForEachParameter({}, [&](std::string_view name, double) { has(name); });
-  // And nothing else but the switch of H2O itself.
+  // The only other parameter is the switch of H2O itself.
   for (const std::string& name : known) {
     eviction::BlockConfig h2o;
     runtime::Config lossless;
@@ -99,7 +99,7 @@ TEST_CASE("A replayed case measures the original's figures and the true ones bes
   const auto entries = DumpEntriesOf(real.snapshot);
   CHECK(Figure(result, "lossless_selected_value") ==
         mnn::offline::Simulate(entries, mnn::offline::OnlineSimOptions(), real.pool).ratio());
-  // What only an engine or a clock knows has a reason instead.
+  // A figure that only an engine or a clock can measure has a reason instead.
   for (const char* name : {"decode_gate_tps", "decode_drop_ratio", "kv_invalid_log_count",
                            "runtime_decomp_best_us", "attention_tps"}) {
     INFO(name);
@@ -113,7 +113,7 @@ TEST_CASE("A replayed case measures the original's figures and the true ones bes
   CHECK(result.resident_over_time.back().token == 191);
   CHECK(std::get<double>(*Find(result.spec.params, "h2o_recent_tokens")) == 16);
 
-  // Where a failure points to exists.
+  // The location of a failure exists.
   const Where& where = result.measured.Find("attention_error.worst")->where;
   REQUIRE(where.layer);
   CHECK(*where.layer >= 1);
@@ -153,7 +153,7 @@ TEST_CASE("The measured ratio is that of the worst row", "[figures]") {
   }
   CHECK(Figure(result, "measured_ratio") == worst);
   CHECK(Figure(result, "measured_ratio_mean") == Approx(sum / 3));
-  // A row that compressed nothing is the worst there is.
+  // A row that compressed nothing counts as the worst.
   spec.prompt_tokens = {64, 190};
   Assign("h2o_lossless_scope", std::string("h2o_kept"), spec.params);
   Assign("h2o_lossless_hot_recent_tokens", 64.0, spec.params);
@@ -176,7 +176,7 @@ TEST_CASE("A case without H2O and without compression loses nothing and says why
   CHECK(result.measured.Find("measured_ratio")->reason == "the lossless path is off");
   CHECK(Judged(result, {"lossy_best", Op::kAtLeast, 1}) == Status::kPass);
 
-  // The suite's parameters on a cache that is too short for them.
+  // The suite's parameters for a cache that is too short for them.
   CaseSpec shorter = test::Engine().FindSuiteCase("runtime_full").value();
   shorter.prompt_tokens = {96};
   const CaseResult nothing = ReplayCase(shorter, real.subject());
@@ -228,7 +228,7 @@ TEST_CASE("Encoders that throw and blobs that rot fail the gate, whatever the ra
         const CaseResult result = ReplayCase(spec, real.subject(), nullptr, &codec);
         CHECK(Figure(result, "runtime_failures") > 0);
         CHECK(Judged(result, {"runtime_failures", Op::kAtMost, 0}) == Status::kFail);
-        // The cache itself is never handed on damaged.
+        // Damage never reaches the shared cache itself.
         CHECK(Figure(result, "content.mismatches") == 0);
       }
     }

@@ -18,7 +18,7 @@ eviction::BlockConfig Gate() {
   return config;
 }
 
-// One layer that may evict at every token.
+// A layer that may evict at every token.
 eviction::BlockConfig Eager() {
   eviction::BlockConfig config = Gate();
   config.layer_start = 0;
@@ -75,7 +75,8 @@ TEST_CASE("parameters carry the engine's names, defaults and clamps", "[h2o]") {
 
 TEST_CASE("the clock counts layer calls: two layers per token at interval 16", "[h2o]") {
   MnnEngine engine(Gate(), {32, 32, 32, 128, 2}, MnnRevision::kFinal, 512);
-  // Layers 15 and 31 at the first token, then 16 (15 is compacted and too short), then 2 and 18.
+  // Layers 15 and 31 trigger at the first token, then 16 (15 was compacted and is too short), then
+  // 2 and 18.
   const std::vector<Triggered> first = {{1, 15}, {1, 31}, {2, 16}, {3, 2}, {3, 18}};
   std::vector<Triggered> triggers = Decode(engine, 3);
   CHECK(triggers == first);
@@ -135,7 +136,7 @@ TEST_CASE("R6 shares one score vector among all layers", "[h2o]") {
   }
   CHECK(own.scores(0)[1] == 0.0f);
   CHECK(own.scores(1)[0] == 0.0f);
-  CHECK(shared.scores(0)[0] == Approx(0.09f));  // layer 0's 0.1, decayed by layer 1's call
+  CHECK(shared.scores(0)[0] == Approx(0.09f));  // layer 0's 0.1, decayed by the call of layer 1
   CHECK(shared.scores(1)[1] == Approx(0.1f));
 }
 
@@ -176,8 +177,8 @@ TEST_CASE("the published text evicts down to its floor, each layer by its own st
   MnnEngine text(published, {32, 4, 4, 64, 2}, MnnRevision::kDesign, 1000);
   std::vector<Triggered> expected;
   for (uint32_t layer = 2; layer < 32; ++layer) expected.push_back({16, layer});
-  // Sixteen decode steps, and then every layer of the range at once: 1,016 tokens, of which one
-  // sink block and the blocks of the last 256 tokens stay, more than the 291 of the target.
+  // Sixteen decode steps, then every layer of the range at once. Of 1,016 tokens one sink block and
+  // the blocks of the last 256 tokens stay, which is more than the target of 291.
   CHECK(Decode(text, 16) == expected);
   for (uint32_t layer = 2; layer < 32; ++layer) {
     CHECK(text.length(layer) == 1016);
@@ -187,7 +188,7 @@ TEST_CASE("the published text evicts down to its floor, each layer by its own st
   Decode(text, 1);
   CHECK(text.length(1) == 1017);
   CHECK(text.length(2) == 377);
-  // The code that came after keeps everything there; the one before it evicts, by another clock.
+  // The later code keeps everything here; the earlier code evicts, by another clock.
   MnnEngine code(published, {32, 4, 4, 64, 2}, MnnRevision::kFinal, 1000);
   Decode(code, 40);
   CHECK(code.metrics().total_evict_tokens == 0);

@@ -75,7 +75,7 @@ TEST_CASE("every policy keeps the same number of tokens, and none beats the orac
     const auto made = MakeAttentionCase({}, seed);
     ReplayRequest request = SmallRequest();
     request.policies = AllPolicies();
-    request.config.update_interval = 60;  // one eviction: the oracle's choice is the best there is
+    request.config.update_interval = 60;  // with one eviction no choice is better than the oracle's
     const ReplayResult result = RunOn(*made, request);
     const ReplayRun* oracle = nullptr;
     for (const ReplayRun& run : result.runs) {
@@ -115,7 +115,7 @@ TEST_CASE("keeping all costs exactly nothing, losing mass M costs -ln M", "[h2o]
   CHECK(random.evicting_rows > 0);
   CHECK(random.kl.max == Approx(-std::log(random.mass.min)).epsilon(1e-9));
   CHECK(random.mass.min < 0.9);
-  // Layer 0 is out of range and untouched.
+  // Layer 0 is outside the range and unchanged.
   CHECK(result.runs[1].layers[0].summary.mass.min == 1.0);
 }
 
@@ -167,7 +167,7 @@ TEST_CASE("the compacted snapshot holds the kept rows, and a wrong one is notice
     CHECK(CheckRows(made->snapshot, run, compacted) > 0);
     CHECK(compacted.kv_bytes() < made->snapshot.kv_bytes());
     CHECK(compacted.layers[0].k.tokens() == 160);
-    // The V rows of another place, as the engine's R6 moved them.
+    // The V rows of another token, as the engine's fault R6 moved them.
     std::swap(*compacted.layers[1].v, *compacted.layers[2].v);
     try {
       CheckRows(made->snapshot, run, compacted);
@@ -251,7 +251,7 @@ TEST_CASE("the trace is refused by name where the snapshot differs", "[h2o]") {
           c.snapshot.cell_groups.push_back({"", 1, {{0, 0, {}}, {2, 0, {}}}});
         }).find("position 2") != std::string::npos);
   CHECK(finding([](AttentionCase& c) {
-          // Values of one layer as another's keys.
+          // Values of one layer as keys of another.
           const std::byte* other = c.snapshot.layers[1].k.pieces[0].data;
           c.trace.layers[0].keys = ContiguousView(DType::kF16, {160, 2, 16}, other);
         }).find("layer 0") != std::string::npos);
@@ -310,7 +310,7 @@ TEST_CASE("a budget is met at every step, by every policy alike", "[h2o]") {
         }
         held += length;
         ++evicting;
-        // What the plan holds is what the schedule says.
+        // The plan agrees with the schedule.
         CHECK(KeptTokens(run.plans[l].HeldBefore(0, token + 1)) == length);
       }
       const uint64_t budget = evicting * run.budget->At(token + 1);
@@ -339,8 +339,8 @@ TEST_CASE("ratios rise with the target, and runs come in their order", "[h2o]") 
 }
 
 TEST_CASE("sinks turned to their places in the cache attend as if nothing lay between", "[h2o]") {
-  // Every key and query is the same vector, rotated to its position: a score depends on the
-  // distance alone, so that a turned sink scores as a neighbour does.
+  // Every key and query is the same vector, rotated to its position. A score depends only on the
+  // distance, so a sink that was rotated near a query scores like a neighbour.
   auto made = MakeAttentionCase({1, 1, 1, 16, 160}, 13);
   const Rope rope;
   std::vector<int64_t> positions(160);
@@ -364,10 +364,10 @@ TEST_CASE("sinks turned to their places in the cache attend as if nothing lay be
   request.re_rotation = rope;
   const ReplayResult turned = RunOn(*made, request);
   CHECK(PlanEvents(plain.runs[0]) == PlanEvents(turned.runs[0]));
-  // The same tokens stay, so the same mass of the full cache; what is made of them differs.
+  // The same tokens stay, so their mass in the full cache is the same, but the outputs differ.
   CHECK(turned.runs[0].quality->mass.mean == Approx(plain.runs[0].quality->mass.mean));
   CHECK(turned.runs[0].quality->output_error.mean != plain.runs[0].quality->output_error.mean);
-  // The last row by hand: 31 keys at distances 30 to 0, whichever token they are.
+  // The last row, computed directly: 31 keys at distances 30 to 0, whichever tokens they are.
   const std::span<const float> floats(reinterpret_cast<const float*>(keys), 160 * 16);
   const LayerAttention attention(made->trace, made->trace.layers[0], layer);
   const std::vector<float> v = GatherFloats(*layer.v, 0, 160, Order::kTokenHeadDim);
@@ -381,7 +381,7 @@ TEST_CASE("sinks turned to their places in the cache attend as if nothing lay be
   std::vector<double> weights;
   double sum = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    const float *q = &floats[159 * 16], *k = &floats[(129 + i) * 16];  // that distance's key
+    const float *q = &floats[159 * 16], *k = &floats[(129 + i) * 16];  // the key at that distance
     double score = 0;
     for (size_t d = 0; d < 16; ++d) score += static_cast<double>(q[d]) * static_cast<double>(k[d]);
     weights.push_back(std::exp(score / 4));
@@ -432,7 +432,7 @@ TEST_CASE("layers without rows count as kept, as the run's own plan has it", "[h
     const ReplayResult result = RunOn(*made, request);
     for (const ReplayRun& run : result.runs) {
       INFO(eviction::EngineText(result) << " " << run.policy);
-      uint64_t kept = 0;  // by what the plan says before the last row, or after it on a budget
+      uint64_t kept = 0;  // the plan from before the last row, or a budget's from after it
       for (const LayerKv& layer : made->snapshot.layers) {
         const auto plan = std::find_if(run.plans.begin(), run.plans.end(),
                                        [&](const auto& each) { return each.layer == layer.index; });

@@ -40,14 +40,15 @@ TEST_CASE("logs are read in whatever encoding a shell gave them", "[gate]") {
   CHECK(LogText("\xfe\xff" + Utf16(text, true)) == wanted);
   CHECK(LogText(Utf16(text, false)) == wanted);
   CHECK(LogText(Utf16(text, true)) == wanted);
-  // Not only Latin letters, where a mark says what it is.
+  // Text with other than Latin letters, where a byte-order mark names the encoding.
   CHECK(LogText("\xff\xfe" + Utf16(u"日志 😀", false)) == "日志 😀");
-  // One encoding after another.
+  // Text with two encodings, one after the other.
   CHECK(LogText("first\n" + Utf16(u"double free\n", false)) == "first\ndouble free\n");
   CHECK(LogText("first\n" + Utf16(u"double free\n", true)) == "first\ndouble free\n");
   CHECK(LogText("\xff\xfe" + Utf16(u"first\n", false) + "corrupted size vs. prev_size\n") ==
         "first\ncorrupted size vs. prev_size\n");
-  // Cut within a unit, a lone half of a pair, zeros of a file that was made longer.
+  // Text that is cut inside a unit, has half a surrogate pair, or ends in the zeros of a file that
+  // was extended.
   CHECK(LogText("\xff\xfe" + Utf16(u"abc", false) + "d") == "abc");
   CHECK(LogText("\xff\xfe" + Utf16(u"a\xd83d"
                                    u"b",

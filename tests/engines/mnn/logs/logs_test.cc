@@ -93,7 +93,7 @@ TEST_CASE("a good row does not hide a bad one", "[gate]") {
   CHECK(lossy.value == 2.4);
   CHECK(lossy.status == Status::kFail);
   CHECK(lossy.where.log == "out/logs/run_0001.log row 2");
-  // 1.4 is what the engine prints; its own bytes say 1.25.
+  // The engine prints 1.4; its own byte counts give 1.25.
   const RuleOutcome& lossless = RuleOf(c, "lossless_selected_value");
   CHECK(lossless.engine_pass == true);
   CHECK(lossless.value == Approx(1.25));
@@ -129,18 +129,18 @@ TEST_CASE("a difference below the noise of the baselines is no verdict", "[gate]
   CHECK(RuleOf(both.cases[0], "decode_drop_ratio").status == Status::kNotRun);
   CHECK(RuleOf(both.cases[1], "decode_drop_ratio").status == Status::kPass);
   CHECK(both.notes.size() == 1);
-  // Neither report is whole, and four cases of the suite are missing.
+  // Neither report is complete, and four cases of the suite are missing.
   CHECK(RuleOf(both.cases[0], "missing_evidence").status == Status::kFail);
   CHECK(both.absent_cases.size() == 4);
   CHECK(both.status == Status::kFail);
 
-  // 8 % slower where 5 % are allowed, with 11 % of noise: neither passed nor failed.
+  // 8 % slower with a limit of 5 % and 11 % of noise: neither passed nor failed.
   Write(dir.path() / "runtime_full/summary.md", report(6.2));
   const auto beyond = AnalyzeEngineLogs(Logs(dir.path()));
   const RuleOutcome& open = RuleOf(beyond.cases[0], "decode_drop_ratio");
   CHECK(open.status == Status::kInconclusive);
   CHECK(open.reason.find("more repeats of the baseline") != std::string::npos);
-  CHECK(beyond.cases[0].status == Status::kFail);  // since the report is cut
+  CHECK(beyond.cases[0].status == Status::kFail);  // because the report is cut
 }
 
 TEST_CASE("rows are compared with baseline rows of the same lengths", "[gate]") {
@@ -168,7 +168,7 @@ TEST_CASE("the measured ratio is that of the worst row, the mean has its own nam
   CHECK(rule.value == Approx(1.25));
   CHECK(rule.status == Status::kFail);
   CHECK(rule.where.log == "out/runtime_full/logs/a.log row 2");
-  // Of a report alone only the mean is known.
+  // A report without rows gives only the mean.
   const RuntimeFacts report = CollectReportFacts(
       "- Rows: 3\n- Avg lossless raw MB: 3.0\n- Avg lossless comp MB: 2.0\n\n## Quality Gate\n");
   CHECK_FALSE(report.measured.least);
@@ -220,7 +220,7 @@ TEST_CASE("real prompts have ratios that the engine does not judge", "[gate]") {
   CHECK(verdict.status == Status::kFail);
   CHECK_FALSE(RuleOf(verdict.cases[0], "candidate_lossy_ratio_avg").engine_pass.has_value());
   CHECK(RuleOf(verdict.cases[0], "candidate_lossless_ratio_avg").status == Status::kFail);
-  // The report says 5.5 tokens/s, its runs 5.
+  // The report states 5.5 tokens/s, its runs 5.
   REQUIRE(verdict.cases[0].warnings.size() == 1);
   CHECK(verdict.cases[0].warnings[0].find("baseline_decode_tps_avg 5.5") != std::string::npos);
 }
@@ -314,7 +314,7 @@ TEST_CASE("a folder of bench logs brings its own baseline, and its failed runs c
         R"([{"run_id": "run_0001", "return_code": 0}, {"run_id": "run_0002", "return_code": 9}])");
   const EngineVerdict verdict = AnalyzeEngineLogs(Logs(dir.path()));
   REQUIRE(verdict.cases.size() == 1);
-  // The engine sets 5 against the best baseline row, of another length.
+  // The engine compares 5 with the best baseline row, which has another length.
   const RuleOutcome& drop = RuleOf(verdict.cases[0], "decode_drop_ratio");
   CHECK(drop.engine_value.value() == Approx(1 - 5.0 / 6).margin(1e-6));
   CHECK(drop.engine_pass == false);
@@ -343,7 +343,7 @@ TEST_CASE("the engine's own lines are held against it", "[gate]") {
   ScanInvalidLines("a\r  invalid kv REALLOC x\r\nfree(): double free\n", "f.log", invalid);
   CHECK(invalid.count == 2);
   CHECK(invalid.examples[0] == "f.log: invalid kv REALLOC x");
-  // Bytes that are not UTF-8 are left out before words are looked for, as the tools read logs.
+  // Bytes that are not UTF-8 are dropped before the search for words, as in the engine's tools.
   ScanInvalidLines("invalid k\x86v real\xffloc y\n", "g.log", invalid);
   CHECK(invalid.count == 3);
   CHECK(invalid.examples[2] == "g.log: invalid kv realloc y");

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// A folder of dumps whose metas can be damaged one by one.
+// A folder of dumps whose meta files can be damaged one by one.
 class Dumps {
  public:
   // K and V of `tokens` x 2 heads x 4 values of `element` bytes. Returns the meta for changes.
@@ -109,7 +109,7 @@ TEST_CASE("what the original skips is skipped for its reasons") {
   CHECK(result.converted == 0);
   CHECK(result.skip_reasons.back() == std::pair<std::string, uint64_t>{"compression_failed", 1});
 
-  // Joined, one bad part takes its whole group with it.
+  // In joined groups, one bad part removes its whole group.
   options = {};
   options.entry_mode = EntryMode::kAggregate;
   options.aggregate_by_stage = true;

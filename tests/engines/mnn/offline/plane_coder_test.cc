@@ -20,7 +20,7 @@ uint8_t At(ByteSpan bytes, size_t i) { return static_cast<uint8_t>(bytes[i]); }
 constexpr Predictor kAll[] = {Predictor::kRaw, Predictor::kDeltaSeq, Predictor::kXorSeq,
                               Predictor::kPairDelta, Predictor::kPairDeltaDeltaSeq};
 
-// Undoes a prediction value by value.
+// Reverses a prediction value by value.
 Bytes Restore(Predictor predictor, const PlaneShape& shape, Bytes data) {
   const size_t size = data.size();
   if (predictor == Predictor::kDeltaSeq || predictor == Predictor::kPairDeltaDeltaSeq) {
@@ -138,7 +138,7 @@ TEST_CASE("of predictors that write the same bytes the first one counts") {
                               Predictor::kPairDelta};
   std::map<Predictor, uint64_t> counts;
   const Bytes plane = RandomBytes(64, 1);
-  // One token and heads of one dim: all four are raw.
+  // One token and heads of one dim: all four planes are raw.
   CHECK(coder.Size(plane, {1, 64, 1}, options, kKHi, counts) == ZstdSize(plane) + 1 + 8);
   CHECK(counts[Predictor::kXorSeq] == 1);
   CHECK(counts.size() == 4);

@@ -27,7 +27,7 @@ TEST_CASE("the engine's cache matches by bytes and one known hash", "[lossless]"
   CHECK(cache.Find(EntryOf(9, 0, 7).id, false) != nullptr);
   CHECK(cache.Find(EntryOf(0, 0, 8).id, false) == nullptr);
   CHECK(cache.Find(EntryOf(0, 0, 7, 101).id, false) == nullptr);
-  // Two unknown hashes are no match.
+  // Two unknown hashes do not match.
   cache.Insert(EntryOf(16, 0, 0), true);
   CHECK(cache.Find(EntryOf(16, 0, 0).id, true) == nullptr);
 }
@@ -41,7 +41,7 @@ TEST_CASE("the engine's cache forgets what was used longest ago", "[lossless]") 
   CHECK(cache.Find(EntryOf(8, 2, 0).id, true) == nullptr);
   CHECK(cache.Find(EntryOf(0, 1, 0).id, true) != nullptr);
   CHECK(cache.bytes() == 200);
-  // The same place with other bytes is replaced in a local cache, kept in the global one.
+  // Other bytes at the same place replace the entry of a local cache; the global cache keeps both.
   cache.Insert(EntryOf(0, 9, 0), true);
   CHECK(cache.size() == 2);
   CHECK(cache.Find(EntryOf(0, 1, 0).id, false) == nullptr);

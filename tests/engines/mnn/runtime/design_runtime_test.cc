@@ -44,7 +44,7 @@ TEST_CASE("the design compresses the whole cold zone once and gives the memory b
   CHECK(last.held == last.full);
   request.lossless.enable = false;
   CHECK(last.total() < RunCase(*made, request).steps.back().total());
-  // Cold and not yet a whole block: less than a block per layer.
+  // Cold ranges that do not fill a block yet: less than a block per layer.
   const uint64_t encoded = result.measured.encoded_tokens;
   for (const LayerResult& layer : result.layers) {
     CHECK(layer.measured.encoded_tokens <= layer.cold_tokens);
@@ -141,7 +141,7 @@ TEST_CASE("evictions cut blocks, which are encoded anew", "[lossless]") {
   const ReplayResult design = RunCase(*made, request);
   CHECK(design.content.equal());
   CHECK(CountEvents(design, EventKind::kCompact) > 0);
-  // Lossless means that H2O sees the same scores: its decisions are those of the untouched cache.
+  // Without loss H2O sees the same scores, so it decides as for the untouched cache.
   request.lossless.enable = false;
   const ReplayResult plain = RunCase(*made, request);
   CHECK(design.h2o_metrics.lossy_ratio == plain.h2o_metrics.lossy_ratio);

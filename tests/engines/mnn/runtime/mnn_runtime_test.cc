@@ -29,11 +29,11 @@ TEST_CASE("store restores from the copies it seeded and never decodes", "[lossle
   CHECK(result.metrics.decode_cache_miss == 0);
   CHECK(result.metrics.sums.decompressed_bytes > 0);
   CHECK(CountEvents(result, EventKind::kDrop) == result.measured.cache_copies);
-  // Nothing is freed: there is more in memory than without the feature.
+  // Nothing is freed: memory use is higher than without the feature.
   for (const Resident& step : result.steps) CHECK(step.total() >= step.raw);
   CHECK(result.peak_bytes > result.steps.back().raw);
   CHECK(result.whole_model_ratio() < 1);
-  // The replay's own decoding proves the ratio.
+  // The replay decodes everything itself and thereby confirms the ratio.
   CHECK(result.measured.verify_failures == 0);
   CHECK(result.measured.verified_raw_bytes == result.measured.encoded_raw_bytes);
   CHECK(result.measured.verified_ratio() > 1);
@@ -71,7 +71,7 @@ TEST_CASE("a broken blob goes unnoticed behind the cache and loses data without 
   REQUIRE(bare.content.first.has_value());
   CHECK(bare.content.first->position >= 4);
   CHECK(bare.metrics.sums.fallback_count > 0);
-  // The zeros stay: the end of the run finds them again.
+  // The zeros persist, and the check at the end of the run finds them again.
   CHECK(bare.layers.front().content.mismatches > 1);
 }
 
@@ -149,7 +149,7 @@ TEST_CASE("H2O under the lossless path decides as it does alone", "[lossless]") 
   request.h2o.recent_tokens = 24;
   request.h2o.trigger_min_tokens = 64;
   request.h2o.update_interval = 5;
-  request.lossless.scope = Scope::kFrontN;  // no layer of H2O's range: no plan is cleared
+  request.lossless.scope = Scope::kFrontN;  // layer outside H2O's range: its plan is not cleared
   request.lossless.front_n = 1;
   const ReplayResult result = RunCase(*made, request);
   ThreadPool pool(1);
@@ -166,7 +166,7 @@ TEST_CASE("H2O under the lossless path decides as it does alone", "[lossless]") 
   CHECK(result.h2o_metrics.total_evict_tokens == mnn.metrics.total_evict_tokens);
   CHECK(result.content.equal());
   for (size_t layer = 0; layer < 3; ++layer) {
-    // The plan made last may still wait for a call that does not come.
+    // The last plan may still wait for a call that never comes.
     CHECK(result.layers[layer].end.raw ==
           mnn.capacities[layer] * made->snapshot.layers[layer].k.row_bytes() * 2);
   }
@@ -181,7 +181,7 @@ TEST_CASE("the shrink rule throws away blocks and H2O's plan", "[lossless]") {
   request.h2o.sink_tokens = 4;
   request.h2o.recent_tokens = 24;
   request.h2o.trigger_min_tokens = 90;
-  request.h2o.update_interval = 60;  // layer calls: the lossless path is there first
+  request.h2o.update_interval = 60;  // counted in layer calls: the lossless path runs first
   request.lossless.scope = Scope::kH2oKept;
   request.lossless.kept_sample_layers = 0;
   request.lossless.kept_sample_token_interval = 1;

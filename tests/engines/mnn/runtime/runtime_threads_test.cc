@@ -106,8 +106,8 @@ TEST_CASE("replays with real threads lose nothing", "[threads]") {
   }
 }
 
-// Threads decide when a result is there, never what is held: a baseline of the same code must be
-// met by every run.
+// Threads change when a result is ready, never how many bytes are held: every run must equal a
+// baseline of the same code.
 TEST_CASE("resident bytes do not depend on when a worker was done", "[threads]") {
   const auto made =
       test::MakeAttentionCase({.layers = 6, .query_heads = 32, .dim = 64, .tokens = 140}, 12);
@@ -129,7 +129,7 @@ TEST_CASE("resident bytes do not depend on when a worker was done", "[threads]")
           request.codec = &codec;
           const ReplayResult result = test::RunCase(*made, request);
           CHECK(result.peak_bytes == steady.peak_bytes);
-          // However quick a worker was, it was used.
+          // Even a fast worker had its result counted as pending.
           CHECK(result.metrics.async_queue_peak > 0);
           CHECK(result.metrics.async_queue_peak == steady.metrics.async_queue_peak);
           CHECK(result.metrics.queue_depth_peak == steady.metrics.queue_depth_peak);

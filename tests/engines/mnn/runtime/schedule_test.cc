@@ -8,7 +8,7 @@
 namespace kv::mnn::runtime::schedule_test {
 namespace {
 
-// Layers of 6 that a call touches, H2O's range being [2, 5].
+// Those of 6 layers that a call touches if H2O's range is [2, 5].
 std::set<uint32_t> Touched(Config config, uint64_t token_step) {
   std::set<uint32_t> layers;
   for (uint32_t layer = 0; layer < 6; ++layer) {
@@ -93,7 +93,7 @@ TEST_CASE("parameters are read by the engine's names and words", "[lossless]") {
   CHECK(SetParameter("h2o_lossless_front", 2.0, c) == SetResult::kNoSuchName);
   c.max_queue = -5;
   CHECK(Sanitised(c).max_queue == 1);
-  // Every parameter reads back what it says.
+  // Every parameter can be written as text and read back.
   Config copy;
   ForEachParameter(GateConfig(Mode::kStore),
                    [&](std::string_view name, const ParameterValue& value) {
