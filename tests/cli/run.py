@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one command-line test: CASE.sh with optional siblings that say what must come out.
+"""Runs one command-line test: CASE.sh with optional siblings that hold the expected results.
 
   CASE.exit    the exit status (default 0)
   CASE.stdout  expected standard output, a glob per line: '*' matches within a line, a line '...' any
                number of lines (missing: nothing may be printed)
   CASE.stderr  the same for standard error
 
-A case that cannot run here says why and exits with 77, which ctest counts as skipped.
+A case that cannot run on this machine prints the reason and exits with 77, which ctest counts as skipped.
 
 The script runs under `bash -eu` in an empty folder with $KVTOOL (the program), $TESTDATA, $SHARED_SUITE
 (the folder of the case), $SCRIPTS, $PYTHON (which finds the modules of tests/cli/python) and $VALIDATE
@@ -22,14 +22,14 @@ import subprocess
 import sys
 import tempfile
 
-# Below ctest's own limit, which would end this script and leave what it started.
+# Less than ctest's own limit, which would end this script but not the processes that it started.
 LIMIT_SECONDS = 240
 SKIPPED = "77"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def matches(lines, patterns):
-    """Whether the lines fit the patterns, '...' standing for any run of lines."""
+    """True if the lines fit the patterns; '...' matches any number of lines."""
     if not patterns:
         return not lines
     if patterns[0] == "...":
@@ -39,7 +39,8 @@ def matches(lines, patterns):
 
 
 def run_limited(command, folder, env):
-    """Exit status and output; past the limit every process of the case is ended, not the shell alone."""
+    """Returns exit status and output. At the limit every process of the case is ended, not only the
+    shell."""
     running = subprocess.Popen(command, cwd=folder, env=env, text=True, errors="replace", start_new_session=True,
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
@@ -53,7 +54,7 @@ def run_limited(command, folder, env):
 
 
 def expectation(kind, path):
-    """What the file beside a case says, or what its absence says."""
+    """Returns the expectation in the file beside a case, or the default if there is none."""
     if path.exists():
         return path.read_text()
     return "0" if kind == "exit" else ""
@@ -66,7 +67,7 @@ def holds(kind, got, expected):
 
 
 def rewrite(kind, got, path, places):
-    """Writes what came out as the new expectation; paths of this machine become '*'."""
+    """Writes the output as the new expectation; paths of this machine become '*'."""
     if got == ("0" if kind == "exit" else ""):
         path.unlink(missing_ok=True)
         return
@@ -76,7 +77,7 @@ def rewrite(kind, got, path, places):
 
 
 def environment(kvtool, case):
-    """The variables that the script of a case sees."""
+    """Environment variables for the script of a case."""
     python = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
     env = {name: value for name, value in os.environ.items() if not name.startswith("KVTOOL_")}
     return dict(env, KVTOOL=os.path.abspath(kvtool), TESTDATA=str(ROOT / "testdata"), PYTHON=python,

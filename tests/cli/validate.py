@@ -21,7 +21,7 @@ def main():
         if name not in schemas:
             schemas[name] = json.loads(subprocess.check_output([os.environ["KVTOOL"], "schema", name]))
             jsonschema.Draft202012Validator.check_schema(schemas[name])
-            # An identifier that is no URL: jsonschema 4.10 would look for "#/$defs/..." below it.
+            # An identifier that is not a URL: jsonschema 4.10 would look for "#/$defs/..." below it.
             del schemas[name]["$id"]
         jsonschema.Draft202012Validator(schemas[name]).validate(document)
     print("valid")

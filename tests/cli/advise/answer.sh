@@ -1,4 +1,4 @@
-# The tables have the best plan and the answer, whatever they leave out, and --csv has the rows of everything.
+# The tables always contain the best plan and the answer, even if they leave out rows; --csv has every row.
 trace=$TESTDATA/trace/kjv3m
 advise() { "$KVTOOL" advise "$trace.seq0.bin" --trace "$trace" --prompt-tokens 48 --deterministic "$@"; }
 advise --min-ratio 1.5 --csv all.csv --json-out all.json > text 2> /dev/null
@@ -10,5 +10,6 @@ rows, document = list(csv.DictReader(open("all.csv"))), json.load(open("all.json
 print(len(rows) == len(document["savings"]["rows"]), list(rows[0]))
 END
 advise --min-ratio 1.5 --types none --csv - 2> /dev/null | head -n 3 | sed "s|$TESTDATA/||" | cut -c1-60
-# One candidate for all is not multiplied; the mixtures are, which is why none is chosen.
+# Expected losses of mixtures are multiplied for choosing among many; that of a single candidate is not, so it is
+# chosen.
 advise --max-error 10% --types none 2> /dev/null | sed -n '2,3p; /^frontier/,/0.5, blocks/p'

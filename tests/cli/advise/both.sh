@@ -1,4 +1,5 @@
-# Eviction and smaller types on one frontier: numpy finds what the chosen point costs, from its two files and the cache.
+# Eviction and smaller types on one frontier. numpy computes the error and bytes of the chosen point from its two
+# files and the cache.
 trace=$TESTDATA/trace/kjv3m
 advise() { "$KVTOOL" advise "$trace.seq0.bin" --trace "$trace" --prompt-tokens 48 -q "$@"; }
 advise --max-error 10% --types q8_0 --rows 0 --chosen-plan-out plan.json --quant-plan-out types.json --json > advice.json 2> told
@@ -8,15 +9,15 @@ $VALIDATE < types.json
 "$KVTOOL" convert "$trace.seq0.bin" --kv-heads 2 --to npz -o cache.npz -q
 "$PYTHON" "$SHARED_SUITE/both_error.py" advice.json plan.json cache.npz "$trace"
 jq -c '.results[0].savings.chosen | .kind, (.measured_again[0] - .worst_loss | fabs < 1e-6), (.expected_loss <= 0.1), .flags' advice.json
-# Both files are read by what applies them.
+# The commands that apply these files read them.
 "$KVTOOL" plan check plan.json --snapshot "$trace.seq0.bin" --kv-heads 2 > /dev/null && echo "a plan"
 "$KVTOOL" replay-quant "$trace.seq0.bin" --trace "$trace" --prompt-tokens 48 --plan types.json -q > /dev/null 2>&1 && echo "types"
-# Every point of the frontier is smaller and costs more than the one before it.
+# Every point of the frontier has fewer bytes and a larger loss than the one before it.
 jq -c '[.results[0].frontier // [] | length > 0], (.results[0].savings | keys)' advice.json
-# By bytes alone, the least loss that they allow; and without types, what eviction alone advises.
+# With a limit on bytes: the least loss within it. Without types: the advice for eviction alone.
 advise --bytes-per-token 1400 --json | jq -c '.results[0].savings.chosen | (.bytes_per_token <= 1400), (.expected_loss > 0)'
 advise --max-error 10% --types none --json | jq -c '.results[0] | has("savings"), (.best != null)'
-# Of a machine with other threads, the same document.
+# Other numbers of threads give the same document.
 advise --max-error 10% --json -T 1 | jq -c 'del(.results[0].engines)' > one.json
 advise --max-error 10% --json -T 3 | jq -c 'del(.results[0].engines)' > three.json
 cmp one.json three.json && echo "the same"

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""What eviction and q8_0 cost together, from their definitions: relative error of all attention outputs, and bytes at the end.
-Keys, values and queries are turned by a Hadamard matrix and rounded as llama.cpp's CPU code does.
+"""The cost of eviction and q8_0 together, from their definitions: relative error of all attention outputs, and bytes
+at the end. Keys, values and queries are multiplied by a Hadamard matrix and rounded as llama.cpp's CPU code does.
 
-both_error.py ADVICE PLAN CACHE TRACE: of the point that `kvtool advise --types q8_0` chose, its plan and the cache as npz.
+both_error.py ADVICE PLAN CACHE TRACE: the document and the plan of `kvtool advise --types q8_0`, and cache and trace
+as npz.
 """
 import json
 import sys
@@ -19,7 +20,8 @@ prompt, tokens = advice["runs"][0]["prompt_tokens"], advice["runs"][0]["tokens"]
 
 
 def q8_0(rows):
-    """Values as llama.cpp stores them: blocks of 32 with a scale of 16 bits, rounded half away from zero."""
+    """Values as llama.cpp stores them: blocks of 32 with a 16-bit scale, rounded half away from
+    zero."""
     blocks = rows.astype(np.float32).reshape(-1, 32)
     scale = (np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)).astype(np.float32)
     inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale != 0)
@@ -29,7 +31,7 @@ def q8_0(rows):
 
 
 def hadamard(size):
-    """Normalised, of a power of two; its own inverse."""
+    """Normalised Hadamard matrix of a power of two; it is its own inverse."""
     matrix = np.ones((1, 1))
     while len(matrix) < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
@@ -37,7 +39,7 @@ def hadamard(size):
 
 
 def by_token(array):
-    array = array.reshape(-1, *array.shape[-2:])  # without the batch
+    array = array.reshape(-1, *array.shape[-2:])  # removes the batch axis
     return array if array.shape[0] == tokens else array.swapaxes(0, 1)
 
 
@@ -46,7 +48,7 @@ types = {choice["layer"]: choice for choice in chosen["layers"]}
 for layer in range(1 + max(int(name.split("_")[1]) for name in cache.files if name[0] == "k" and "_" in name)):
     keys, values = (by_token(cache[f"{kind}_{layer}"]) for kind in "kv")
     row_bytes = keys[0].nbytes + values[0].nbytes
-    if layer not in types:  # no rows in the trace: all of it stays as it is
+    if layer not in types:  # the trace has no rows: everything is kept
         kept_bytes += tokens * row_bytes
         continue
     assert types[layer]["k"] == types[layer]["v"] == "q8_0", types[layer]

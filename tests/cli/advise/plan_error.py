@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""What a plan costs, from the definition: relative error of all attention outputs, and bytes kept at the end."""
+"""The cost of a plan, from its definition: relative error of all attention outputs, and bytes kept at the
+end."""
 import json
 import sys
 
@@ -19,7 +20,7 @@ for layer in range(layers):
         queries = queries.swapaxes(0, 1)
     keys, values = (cache[f"{kind}_{layer}"].astype(np.float64) for kind in "kv")
     tokens, heads, dim = queries.shape
-    keys, values = (x.reshape(-1, *x.shape[-2:]) for x in (keys, values))  # without the batch
+    keys, values = (x.reshape(-1, *x.shape[-2:]) for x in (keys, values))  # removes the batch axis
     if keys.shape[0] != tokens:
         keys, values = keys.swapaxes(0, 1), values.swapaxes(0, 1)
     kv_heads = keys.shape[1]

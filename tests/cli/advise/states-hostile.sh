@@ -1,4 +1,4 @@
-# A folder that somebody else filled: nothing in it breaks the advice, and all that is left out is named.
+# A folder with hostile contents: nothing in it breaks the advice, and everything left out is named.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 mkdir -p slots/deep/er slots/run slots/empty
 cp "$state" slots/good && cp "$state" slots/deep/er/good
@@ -18,16 +18,16 @@ $VALIDATE < out.json
 jq -c '.results[0] | [.states[] | [.name, .kinship]], [.left_out[] | .name]' out.json
 jq -c '.results[0].left_out[] | select(.name == "pipe" or .name == "out" or .name == "run" or .name == "store") | .why' out.json
 "$KVTOOL" advise slots | grep -c '^left out 10 files: '
-# Two files of one name would be versions of one state: no command makes them that.
+# Two files with one name would be versions of one state, so no command combines them.
 jq -c '.results[0].recommendation | .kind, .command' out.json
 "$KVTOOL" advise slots | tail -1 | sed 's/; .* free there//'
-# A name with a line break is one line of a command that works.
+# A name with a line break appears on one line of a command that works.
 "$KVTOOL" advise slots/two* "$TESTDATA/trace/kjv3m.seq0.bin" --json -q | jq -r '.results[0].recommendation.command' > command
 cut -d' ' -f1,2,4 command && eval "\"$KVTOOL\" $(cut -d' ' -f2,4 command) -q" && ls slots | grep -c 'lines.kvz'
-# Links that are inputs themselves are followed; nothing at all is an error, and so is no folder.
+# Links given as inputs are followed. An empty folder is an error, and so is a file.
 "$KVTOOL" advise slots/link slots/good --json -q | jq -c '[.results[0].states[].kinship]'
 "$KVTOOL" advise slots/empty || echo $?
 "$KVTOOL" advise slots/good nosuch || echo $?
-# An archive alone is kept, for there is nothing to gain.
+# A single archive is kept, because nothing can be gained.
 mkdir kept && cp slots/good.kvz kept/a.kvz && cp slots/good.kvz kept/b.kvz
 "$KVTOOL" advise kept --json -q | jq -c '.results[0] | (.recommendation | del(.free_bytes)), .levels'

@@ -1,24 +1,26 @@
-# Files that advise leaves out are named and kept out of its commands, and its answer says what it takes to follow it.
+# Files that advise leaves out are named and excluded from its commands, and the answer says what following it
+# requires.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 mkdir slots
 for tokens in 100 200 300; do "$KVTOOL" convert -q "$state" --to llama-state --tokens "0:$tokens" -o "slots/turn$tokens"; done
 cp "$state" slots/whole
-# Files that are no state, one of them with a name that 'find' and a shell would take for more than it is.
+# Files that are not states; the name of one has a special meaning for 'find' and the shell.
 head -c 3000 "$state" > 'slots/cut [1]* "x"'; : > slots/empty; echo notes > slots/notes.txt
-# A hard link is the same file: it is no second state, and takes no room.
+# A hard link is the same file, not a second state, and takes no space.
 ln slots/whole slots/again
 "$KVTOOL" advise slots > few.txt
 sed -n '1p;/^left out/p' few.txt | sed 's/([^()]*\(data\|position\|token\)[^()]*)/(why)/'
-# The commands of a few states name each. Archives or a store come first, the proof second, and only then may the originals go.
+# For a few states the commands name each. They make archives or a store first, verify second, and delete the
+# originals last.
 sed -n '/^answer/,$p' few.txt | sed 's/ about .*, which/ about SIZE, which/; s/first; [0-9.]* [KMGTP]iB free/first; ROOM free/'
-# Speeds are those of the codec alone, in the unit of all other speeds.
+# Speeds are those of the codec alone, in the same unit as all other speeds.
 sed -n '/codec alone, 1 thread/p' few.txt | grep -o 'codec.*'
 grep -c '^fast .* MiB/s .* MiB/s ' few.txt
-# Beyond eight states 'find' names the files that are no states, and takes all others.
+# For more than eight states 'find' takes all files except the named ones that are not states.
 for n in 1 2 3 4 5 6 7 8; do cp slots/turn100 "slots/copy$n"; done
 command=$("$KVTOOL" advise slots --json -q | jq -r '.results[0].recommendation.command')
 echo "$command" | grep -o "! -path [^!]*" | sed 's/ -exec.*//; s/ *$//'
 eval "${command//kvtool store/\"$KVTOOL\" store}" 2> /dev/null; echo "exit $?"
 "$KVTOOL" store list slots.store --csv - | tail -n +2 | cut -d, -f2 | sort
-# Every one of them is named with --json, too.
+# With --json, too, each is named.
 "$KVTOOL" advise slots --json -q | jq -c '.results[0].left_out[].name'

@@ -1,4 +1,4 @@
-# The arrays of a trace look like caches and are none: a folder of a run's trace holds the run's state alone.
+# The arrays of a trace resemble caches, but in a recorded run only the state counts as one.
 mkdir -p slots/run arrays
 cp "$TESTDATA"/trace/kjv3m* slots/run; cp "$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin" slots/a.bin
 cp "$TESTDATA"/trace/kjv3m*.npy arrays

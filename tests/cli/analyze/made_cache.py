@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes made.npz: f32 that is exact bf16 with a constant channel, repeated rows and zeros."""
+"""Writes made.npz: f32 values that are exact in bf16, with a constant channel, repeated rows and
+zeros."""
 import numpy as np
 
 rng = np.random.default_rng(7)

@@ -1,5 +1,5 @@
-# Keys that are one vector turned to its positions: with the model's own rotation undone next to nothing is left of them,
-# whatever it is scaled by, layer by layer.
+# Every key is the same vector, rotated to its position. Undoing the model's own rotation, with its scaling, layer by
+# layer, leaves almost nothing to code.
 cat > make.py <<'PYTHON_END'
 import json
 import numpy as np
@@ -20,7 +20,7 @@ def told(name, **more):
     json.dump(dict(config, **more), open(name, "w"))
 save("plain.npz", lambda i: plain(1e4))
 told("plain.json", rope_theta=1e4)
-# Gemma 3: windowed layers at 1e4, every sixth at 1e6 and eight times slower.
+# Gemma 3: windowed layers at base 1e4; every sixth at 1e6 and eight times slower.
 save("gemma.npz", lambda i: plain(1e6) / 8 if i == 5 else plain(1e4))
 told("gemma.json", rope_theta=1e6, rope_local_base_freq=1e4, rope_scaling=dict(rope_type="linear", factor=8.0))
 pair = lambda turns: D * np.log(64 / (turns * 2 * np.pi)) / (2 * np.log(1e4))
@@ -34,7 +34,7 @@ told("long.json", model_type="phi3", rope_theta=1e4, max_position_embeddings=64,
      rope_scaling=dict(type="longrope", short_factor=[1.0] * 8, long_factor=longer))
 save("dynamic.npz", lambda i: plain(1e4 * (2 * T / 32 - 1) ** (D / (D - 2))))
 told("dynamic.json", model_type="llama", rope_theta=1e4, max_position_embeddings=32, rope_scaling=dict(rope_type="dynamic", factor=2.0))
-# Llama 3: waves longer than the original's are stretched, those between mixed.
+# Llama 3: wavelengths longer than the original context are stretched, those in between are mixed.
 wave = 2 * np.pi / plain(5e5)
 t = np.clip((256 / wave - 1) / 3, 0, 1)
 save("llama3.npz", lambda i: (1 - t) * plain(5e5) / 8 + t * plain(5e5))
@@ -46,7 +46,7 @@ np.save("given.npy", given)
 told("mrope.json", rope_theta=1e4, rope_scaling=dict(type="mrope", mrope_section=[2, 3, 3]))
 PYTHON_END
 $PYTHON make.py
-# Layers of which fewer bits per value are left than of noise, by tensors and by rows of the dumps.
+# Layers with fewer bits per value than noise has, by tensors and by rows of the dumps.
 run() {
   status=0
   "$KVTOOL" analyze $1.npz --layout thd --level compat --distribution --json -q "${@:2}" > out.json || status=$?
@@ -58,7 +58,7 @@ for name in plain gemma yarn long dynamic llama3; do run $name --model-config $n
 run given --rope-freqs given.npy
 run yarn --rope-base 1e4 --rope-scaling yarn:16,64
 run dynamic --rope-theta 1e4 --rope-scaling dynamic:2,32
-# A wrong rotation shows, and none is guessed.
+# A wrong rotation is visible in the figures, and none is guessed.
 run gemma --rope-theta 1e4
 run yarn --rope-base 1e4
 run long --model plain.json

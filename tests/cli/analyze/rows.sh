@@ -1,4 +1,4 @@
-# The distribution and the packed report under the original's column names.
+# The report on distributions and on packed sizes, under the original's column names.
 dumps="$TESTDATA/golden/mnn/dumps"
 run=$(ls -d "$dumps"/case_fp16_h8_l1_fa64)
 "$KVTOOL" analyze "$run" -q --distribution --rope-theta 10000 --csv-out rows.csv > text

@@ -1,4 +1,4 @@
-# Real states: text, a document per format, the same with every number of threads.
+# Real states: printed text, a document per format, the same for every number of threads.
 for state in kjv3m-v050-f16.seq0.bin s260k-v050-bf16.seq0.bin kjv3m-v050-q8_0-rotated.seq0.bin; do
   file=$(find "$TESTDATA" -name "$state" | head -1)
   [ -n "$file" ] || continue
@@ -8,7 +8,7 @@ for state in kjv3m-v050-f16.seq0.bin s260k-v050-bf16.seq0.bin kjv3m-v050-q8_0-ro
   jq -e '.results[0] | .summary.total.decodes and (.summary.total.ratio > 1)' 1.json > /dev/null
 done
 cp "$TESTDATA/trace/s260k.seq0.bin" .
-# The header ends among its tensors; one of none says that RoPE has no factors.
+# If the header is cut among its tensors, or has none, it does not show whether RoPE has factors.
 header="$TESTDATA/llamacpp/s260k-header.gguf"
 { head -c 8 "$header"; head -c 8 /dev/zero; tail -c +17 "$header"; } > model.gguf
 "$KVTOOL" analyze s260k.seq0.bin --model model.gguf --per-head

@@ -1,4 +1,4 @@
-# Archives that name each other in circles end as a refusal, soon; so does a pipe where a reference is looked for.
+# Archives that refer to each other in circles are refused promptly; so is a pipe in place of a reference.
 "$PYTHON" "$SHARED_SUITE/circles.py" 8
 bases=()
 for i in 0 1 2 3 4 5 6 7; do

@@ -1,4 +1,4 @@
-# Archives that refer to others, as released versions wrote them, by kvtool and by the independent decoder.
+# kvtool and the independent decoder read archives with references that released versions wrote.
 folder="$TESTDATA/references"
 test "$(cd "$folder" && sha256sum -c --quiet SHA256SUMS 2>&1)" = "" && echo unchanged
 restored() { sha256sum < "$1" | cut -c -64; }

@@ -1,5 +1,5 @@
-# An archive beside a base at level max, whose layers are also coded by those before them: it says so, needs the base,
-# and refuses another one.
+# An archive with a base at level max, whose layers are also coded with the layers before them: inspect shows this;
+# the archive needs the base and refuses another one.
 "$KVTOOL" decompress -q "$TESTDATA/references/four.kvz" -o base
 "$KVTOOL" decompress -q "$TESTDATA/references/neighbours.kvz" -o cache
 "$KVTOOL" compress cache --base base --level max -o by.kvz 2>&1 | grep -o 'chunks .*'
@@ -12,7 +12,7 @@ for from in by.kvz cache; do "$KVTOOL" convert -q "$from" --layers 2 --to npz -o
 mkdir alone && cp by.kvz alone/
 "$KVTOOL" decompress alone/by.kvz -o x || echo "exit $?"
 "$KVTOOL" decompress alone/by.kvz --base cache -o x || echo "exit $?"
-# One bit of K of the base's first layer: the layers behind it are expected from its errors.
+# One bit of K of the base's first layer differs: the following layers are predicted from its errors.
 "$PYTHON" - <<'EOF'
 content = bytearray(open("base", "rb").read())
 header = 8 + int.from_bytes(content[:8], "little")

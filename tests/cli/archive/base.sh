@@ -1,4 +1,4 @@
-# An archive that is coded against other caches: it is smaller, needs them, and says so.
+# An archive coded against other caches is smaller, needs them, and names them.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 cp "$state" save2.bin
 "$KVTOOL" convert -q save2.bin --to llama-state --tokens 0:400 -o save1.bin
@@ -25,7 +25,7 @@ by 5 plain.kvz               # an archive serves as what it holds
 cmp back.bin save2.bin
 "$KVTOOL" compress -q -f save2.bin --base save1.bin -o by.kvz
 "$KVTOOL" inspect by.kvz | grep reference
-# What it takes of each of two: the equal rows, and of the others those that are near.
+# What it uses of two references: the equal rows of one and the similar rows of the other.
 "$KVTOOL" compress -f save2.bin --base save1.bin --base coarse.bin -q -o two.kvz --deterministic --json |
   "$PYTHON" -c 'import json, sys
 for base in json.load(sys.stdin)["results"][0]["bases"]: print(*base.values())'
@@ -40,10 +40,10 @@ test ! -e x.bin
 "$KVTOOL" convert -q apart/by.kvz --base save1.bin --to npz --kv-heads 4 -o a.npz
 "$KVTOOL" convert -q save2.bin --to npz --kv-heads 4 -o b.npz
 "$KVTOOL" diff -q a.npz b.npz
-# What is in its folder has the right name and other rows.
+# A file in its folder has the right name, but other rows.
 cp coarse.bin apart/save1.bin
 "$KVTOOL" verify apart/by.kvz || echo "exit $?"
-# A chain, which says how long it is; a reference of a reference is looked for, too.
+# A chain of references: its length is shown, and a reference of a reference is looked for, too.
 "$KVTOOL" compress -q coarse.bin --base by.kvz -o chain.kvz
 "$KVTOOL" inspect chain.kvz | grep -o "by.kvz.*, a chain of 2" | sed 's/:.*,/:/'
 "$KVTOOL" verify -q chain.kvz

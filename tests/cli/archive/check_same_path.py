@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says what compress, bench and analyze make of the same K and V at a level, and that it is the same.
+"""Prints the sizes that compress, bench and analyze report for the same K and V at a level, and checks that they
+agree.
 
   check_same_path.py KVTOOL CACHE...     caches whose tensors fit one chunk
 """

@@ -1,4 +1,4 @@
-# A flipped byte: named by layer, K or V and tokens; no output without --keep-going, zeros with it.
+# A flipped byte is located by layer, K or V, and tokens. There is no output without --keep-going, and zeros with it.
 "$PYTHON" "$SHARED_SUITE/make.py" a.bin 3
 "$KVTOOL" compress -q --raw f16:2LTHD:2,4,?,8,64 a.bin -o a.kvz
 "$PYTHON" - <<'END'

@@ -1,5 +1,5 @@
-# An independent decoder, written from FORMAT.md, restores the same bytes: gear in two and four planes,
-# block planes, zstd, raw; rows, heads, transposed V; files and folders; with index and by walking.
+# An independent decoder, written from FORMAT.md, restores the same bytes: gear in two and four planes, block planes,
+# zstd, raw; rows, heads, transposed V; files and folders; by index and without it.
 "$PYTHON" -c 'import numpy, zstandard' 2>&- || { echo "python3-numpy or python3-zstandard is missing"; exit 77; }
 decode() { "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" "$@" 2> said || { cat said; return 1; }; grep -v 'python3-xxhash is missing' said || true; }
 both() { # FILE COMPRESS-FLAGS...
@@ -29,6 +29,6 @@ head -c 5000 /dev/urandom > tree/noise
 : > tree/empty
 cp half tree/
 both tree --from opaque
-# Damage is noticed, not decoded.
+# Damage is detected, not decoded.
 head -c 1000 x.kvz > cut.kvz
 "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" cut.kvz z 2>&1 || echo "exit $?"

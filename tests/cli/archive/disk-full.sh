@@ -1,4 +1,4 @@
-# A full disk: exit 4, one line, nothing under the final name; a folder is not left behind either.
+# On a full disk: exit 4, one line, and neither a file nor a folder remains under the final name.
 "$PYTHON" "$SHARED_SUITE/make.py" a.bin 4
 mkdir tree full
 cp a.bin tree/

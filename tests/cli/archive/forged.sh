@@ -1,5 +1,5 @@
-# Archives whose hashes hold and whose contents lie: what is not there costs nothing.
-# 100 bytes that declare 2^50; and a folder with the files a, a-b and a/b.
+# Archives with valid hashes and false contents: claims about absent data cost nothing. 100 bytes that declare 2^50;
+# and a folder with the files a, a-b and a/b.
 cp "$TESTDATA/kvz/declares-1PiB.kvz" big.kvz
 cp "$TESTDATA/kvz/file-and-folder.kvz" both.kvz
 [ "$(stat -c %s big.kvz)" = 100 ]
@@ -23,7 +23,7 @@ $VALIDATE < v.json
 "$KVTOOL" verify both.kvz || echo "exit $?"
 "$KVTOOL" decompress -q both.kvz -o both || echo "exit $?"
 [ ! -e both ]
-# a real archive, cut: its lost end is a hole
+# a real archive, truncated: its lost end becomes a hole
 head -c 30000000 /dev/zero > zeros
 "$KVTOOL" compress -q --from opaque zeros --level compat
 head -c $(($(stat -c %s zeros.kvz) / 2)) zeros.kvz > cut.kvz

@@ -1,8 +1,8 @@
-# Interrupted or killed in the middle, a run leaves nothing under the final name and the source alone.
+# A run that is interrupted or killed leaves nothing under the final name and does not touch the source.
 "$PYTHON" "$SHARED_SUITE/make.py" a.bin 64
 before=$(cksum < a.bin)
-# A background job of a script has SIGINT ignored, which would stay so.
-# The run holds at an input that does not end, then in the middle of its work.
+# A script's background jobs ignore SIGINT, and children would inherit that. The run is stopped once while it waits
+# for an endless input, and once in the middle of its work.
 for signal in INT KILL; do
   mkfifo pipe
   env --default-signal=INT "$KVTOOL" compress -q --from opaque pipe -o held.kvz &

@@ -1,5 +1,5 @@
-# Archives whose layers are coded by those before them: as released versions wrote them, by kvtool and by the
-# independent decoder; what inspect says; one layer of several; what is lost with what.
+# Archives whose layers are coded with the layers before them: read by kvtool and the independent decoder as released
+# versions wrote them; the output of inspect; one layer of several; which layers are lost with which.
 folder="$TESTDATA/layers"
 test "$(cd "$folder" && sha256sum -c --quiet SHA256SUMS 2>&1)" = "" && echo unchanged
 restored() { sha256sum < "$1" | cut -c -64; }
@@ -14,7 +14,7 @@ done < "$folder/contents"
 "$KVTOOL" inspect two.kvz | grep joined
 for from in "$folder/f16.kvz" f16.bin; do "$KVTOOL" convert -q "$from" --layers 2 --to llama-state -f -o part; restored part; done | uniq -c | cut -c -8
 "$KVTOOL" compress f16.bin --joined-layers 17 -o no.kvz > said 2>&1 || head -1 said
-# One byte of K of the first layer: all three layers are coded by it.
+# One byte of K of the first layer: all three layers depend on it.
 "$KVTOOL" compress f16.bin --level max --joined-layers 8 -q -o lost.kvz
 offset=$("$PYTHON" -c 'import mmap, sys; data = open(sys.argv[1], "rb").read(); print([at for at in range(len(data)) if data[at:at + 4] == b"KVZr"][2] + 400)' lost.kvz)
 printf '\252' | dd of=lost.kvz bs=1 seek="$offset" conv=notrunc status=none

@@ -1,5 +1,5 @@
-# Every level restores the source, here and in the independent decoder; the kinds of chunk are as the
-# values want them; higher levels are not larger.
+# kvtool and the independent decoder restore the source of every level. The kinds of chunk suit the values; higher
+# levels are not larger.
 "$PYTHON" -c 'import numpy, zstandard' 2>&- || { echo "python3-numpy or python3-zstandard is missing"; exit 77; }
 "$PYTHON" "$SHARED_SUITE/levels_caches.py"
 for name in f16 bf16 f32; do
@@ -16,7 +16,7 @@ for name in f16 bf16 f32; do
     last=$size
   done
 done
-# Long chunks are coded in more lanes: 32 and 64, in rows and (noise, of one scale) in a line.
+# Long chunks are coded in more lanes: 32 and 64, in rows and (noise of one scale) in a line.
 "$PYTHON" "$SHARED_SUITE/levels_long.py"
 for tokens in 1100 2200; do
   for level in default high; do
@@ -30,7 +30,7 @@ done
 "$KVTOOL" compress -qq --raw "f16:L2THD:2,2,?,3,16" f16 -o unsaid.kvz
 "$KVTOOL" compress -qq --raw "f16:L2THD:2,2,?,3,16" f16 -o said.kvz --level default
 cmp unsaid.kvz said.kvz
-# bf16 whose exponents are all over a window of fifteen, with a few outside.
+# bf16 exponents that exceed a window of fifteen, with a few outliers.
 "$PYTHON" - <<'END'
 import numpy
 random = numpy.random.default_rng(6)
@@ -41,7 +41,7 @@ END
 "$KVTOOL" compress -qq --level fast --raw "bf16:L2THD:1,2,?,3,16" wide -o wide.kvz
 "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" wide.kvz y2 2> said && cmp y2 wide || cat said
 "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" wide.kvz --list 2> said | grep -o ' codec=[0-9]*'
-# Keys that turn from row to row, of tokens of which some come back, in heads of odd sizes.
+# Keys that rotate from row to row, of tokens that sometimes repeat, in heads of odd sizes.
 "$PYTHON" "$SHARED_SUITE/levels_turning.py"
 for level in high max; do
   "$KVTOOL" compress -qq -f --level $level --raw f16:L2THD:2,2,?,2,20 turning -o turning.kvz

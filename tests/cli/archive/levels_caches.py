@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes f16, f32 and bf16: a walk, noise, the walk backwards and repeated rows as K and V of two layers."""
+"""Writes f16, f32 and bf16: a random walk, noise, the reversed walk and repeated rows as K and V of two
+layers."""
 import numpy
 
 random = numpy.random.default_rng(5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes long1100 and long2200: a walk as K and a line of wide exponents as V."""
+"""Writes long1100 and long2200: a random walk as K and values with many exponents as V."""
 import numpy
 
 random = numpy.random.default_rng(7)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes turning: keys with RoPE, in halves and in neighbouring pairs, of tokens that come back slightly changed."""
+"""Writes turning: keys with RoPE, in halves and in neighbouring pairs, of tokens that repeat with small
+changes."""
 import numpy
 
 random = numpy.random.default_rng(7)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes made-up cache values: make.py FILE MIB [DTYPE]. Noise with the exponents of activations."""
+"""Writes synthetic cache values: make.py FILE MIB [DTYPE]. Noise with the exponents of
+activations."""
 import sys
 
 import numpy

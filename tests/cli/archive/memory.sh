@@ -1,5 +1,5 @@
-# 256 MiB in bounded memory, mapped pages included: under 96 MiB and four chunks of 1 MiB per thread,
-# plain and with a transposed V.
+# 256 MiB in bounded memory, including mapped pages: less than 96 MiB plus four chunks of 1 MiB per thread, plain and
+# with a transposed V.
 for flags in "" --transposed; do
   "$PYTHON" "$SCRIPTS/make/llama_state.py" state --size 256MiB $flags > /dev/null 2>&1
   "$PYTHON" "$SHARED_SUITE/peak.py" "$KVTOOL" compress -q -f -T2 state

@@ -1,4 +1,4 @@
-# Tensors out of an archive: some layers, some tokens, K or V alone; the rest is not even looked at.
+# Extracts tensors of an archive: some layers, some tokens, K or V alone; the rest is not read.
 "$PYTHON" "$SCRIPTS/make/llama_state.py" state --layers 4 --tokens 700 --kv-heads 2 --head-dim 64 --transposed > /dev/null 2>&1
 "$KVTOOL" compress -q state
 show() { "$PYTHON" -c '
@@ -11,7 +11,7 @@ show both.npz
 show k.npz
 "$KVTOOL" decompress -q state.kvz --head-dim 64 --layers 0,3 --kv v --to npz -o v.npz
 show v.npz
-# The same values as convert reads from the state itself, and from the archive.
+# convert reads the same values from the state itself and from the archive.
 "$KVTOOL" convert -q state --kv-heads 2 --layers 1-2 --tokens 10:522 --to npz -o direct.npz
 "$KVTOOL" convert -q state.kvz --kv-heads 2 --layers 1-2 --tokens 10:522 --to npz -o through.npz
 "$PYTHON" -c '

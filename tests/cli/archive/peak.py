@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a command and says whether its peak of resident memory stayed in bounds."""
+"""Runs a command and checks that its peak of resident memory stays within bounds."""
 import resource
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-# --max-bytes holds for what is inflated of a cache that an archive refers to.
+# --max-bytes also limits what is inflated of a cache that an archive refers to.
 "$PYTHON" - <<'PY'
 import numpy
 k = numpy.random.default_rng(1).normal(size=(800, 1, 32)).astype("f2")

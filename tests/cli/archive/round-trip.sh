@@ -1,4 +1,4 @@
-# A file and a folder come back as they were, through files and through pipes; every report is valid.
+# A file and a folder are restored unchanged, through files and through pipes; every report is valid.
 "$PYTHON" "$SHARED_SUITE/make.py" a.bin 3
 raw=(--raw f16:2LTHD:2,4,?,8,64)
 "$KVTOOL" compress -q "${raw[@]}" a.bin

@@ -1,4 +1,4 @@
-# Many inputs: one output folder, the worst status, --keep-going to reach the last one.
+# Many inputs: one output folder; the worst exit status; --keep-going processes the inputs after a failure.
 mkdir in
 head -c 2000 /dev/zero > in/a.bin
 echo hello > in/b.bin

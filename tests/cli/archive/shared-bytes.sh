@@ -1,4 +1,4 @@
-# Tensors that share bytes, as expand() leaves them, are archived as bytes, with a word about it.
+# Tensors that share bytes, as expand() makes them, are archived as bytes, with a note.
 "$PYTHON" "$SHARED_SUITE/make.py" a.bin 1
 "$KVTOOL" convert --raw f16:2LTHD:2,1,?,8,64 a.bin --to torch-dict -o apart.pt -qq
 "$PYTHON" "$SHARED_SUITE/share_bytes.py" apart.pt shared.pt

@@ -1,4 +1,4 @@
-# Small files of a folder are coded together; every one comes back, and damage names all that it touches.
+# Small files of a folder are coded together. Each is restored, and damage names every file that it affects.
 cat > make.py <<'PY'
 import pathlib, numpy
 random = numpy.random.default_rng(3)

@@ -1,4 +1,4 @@
-# Cut off in the middle, an archive gives up the chunks it holds and says what is missing.
+# A truncated archive yields the chunks that it holds, and the missing ones are named.
 "$PYTHON" "$SHARED_SUITE/make.py" a.bin 2
 "$KVTOOL" compress -q --raw f16:2LTHD:2,2,?,8,64 a.bin -o a.kvz
 head -c $(($(stat -c %s a.kvz) * 6 / 10)) a.kvz > cut.kvz

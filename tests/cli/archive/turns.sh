@@ -1,4 +1,5 @@
-# Rows of several sequences by turns are coded by sequence and position: exact, named, in parts, and located when damaged.
+# Interleaved rows of several sequences are coded by sequence and position: restored exactly, named, extracted in
+# parts, and located when damaged.
 archives="$TESTDATA/archives/0.2.0-next"
 "$KVTOOL" decompress -q "$archives/by-turns.max.kvz" -o cache.safetensors
 for level in fast default high max; do

@@ -1,4 +1,4 @@
-# A batch is looked at and archived as a whole; whoever needs one sequence asks for it.
+# A batch can be inspected and archived as a whole; commands that need one sequence ask for it.
 "$PYTHON" - <<'PY'
 import numpy as np
 rng = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-# bf16 has no numpy type: ml_dtypes arrays are saved as V2 and mean what --as says.
+# numpy has no type for bf16: arrays of ml_dtypes are saved as V2, and --as says what they are.
 "$PYTHON" - <<'PY'
 import numpy as np
 bits = np.random.default_rng(2).integers(0, 1 << 16, (1, 2, 9, 8)).astype("u2")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that every container made of the cache holds its values as [token, head, dim]."""
+"""Checks that every container made from the cache holds its values as [token, head, dim]."""
 import json
 
 import numpy as np

@@ -1,4 +1,4 @@
-# Deflated members are opaque to an archive; what is taken out of it is read from the restored source.
+# An archive stores deflated members as opaque bytes; to extract tensors, the source is restored first.
 "$PYTHON" - <<'PY'
 import numpy as np
 k = (np.arange(2 * 4 * 5 * 8) % 97 / 8).astype(np.float16).reshape(2, 4, 5, 8)

@@ -1,4 +1,5 @@
-# No reader of safetensors takes a header above 100,000,000 bytes: such a file is refused as what it is, alone and in a folder.
+# No reader of safetensors accepts a header above 100,000,000 bytes: such a file is refused as safetensors, alone and
+# in a folder.
 make() { "$PYTHON" -c 'import struct, sys
 name, length, text = sys.argv[1:]
 with open(name, "wb") as file:
@@ -19,9 +20,9 @@ PY
 "$KVTOOL" inspect folder -qq
 mv large.safetensors folder/b.safetensors
 try inspect folder
-# The same bytes may be numbers without a header.
+# The same bytes may be numbers of a file without a header.
 make numbers.raw 100000002 '{abc'
 try inspect numbers.raw
-# At the cap it is the text that is wrong.
+# With a header at the limit, its text is what is wrong.
 make cap.safetensors 100000000 '{"k.0":{"dtype":"F16","shape":[0],"data_offsets":[0,0]}'
 try inspect cap.safetensors

@@ -1,4 +1,4 @@
-# What numpy saves is read; what is written numpy loads: equal, bit for bit, in every direction.
+# kvtool reads what numpy saves, and numpy loads what kvtool writes: equal, bit for bit, in every direction.
 "$PYTHON" "$SHARED_SUITE/numpy_caches.py"
 for name in stored deflated swapped; do
   "$KVTOOL" convert $name.npz --to npz -o $name.out.npz -q

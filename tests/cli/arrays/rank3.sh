@@ -1,5 +1,5 @@
-# Shape alone does not say whether heads or tokens come first. The file, the heads told or --layout
-# may; else the values of real layers do, in either order; values without structure are ambiguous.
+# The shape alone does not show whether heads or tokens come first. The file, the number of heads or --layout decides;
+# otherwise the values of real layers do, in either order. Values without structure are ambiguous.
 "$PYTHON" "$SHARED_SUITE/rank3_caches.py" "$TESTDATA/trace"
 for name in tokens-first heads-first batch; do
   "$KVTOOL" inspect $name.npz | grep -e layer -e margin
@@ -14,7 +14,7 @@ for command in inspect "convert --to npz -o out.npz"; do
     "$KVTOOL" $command $name.npz || echo "exit $?"
   done
 done
-# Bytes can be archived without an answer; whoever wants values out of the archive gives one.
+# Bytes can be archived without knowing the order; extracting values from the archive requires it.
 "$KVTOOL" compress plain.npz -q || echo "exit $?"
 "$KVTOOL" decompress plain.npz.kvz -o again.npz -qq && cmp again.npz plain.npz && echo same
 "$KVTOOL" decompress plain.npz.kvz --to npy -o none || echo "exit $?"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes caches of rank 3 from real and made-up rows: rank3_caches.py TRACE_FOLDER."""
+"""Writes caches of rank 3 from real and synthetic rows: rank3_caches.py TRACE_FOLDER."""
 import sys
 
 import numpy as np

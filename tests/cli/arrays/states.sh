@@ -1,5 +1,5 @@
-# llama.cpp states of every kind become arrays and come back as the same cache: quantised blocks as
-# bytes, transposed V, two caches, several streams.
+# llama.cpp states of every kind are converted to arrays and back: quantised blocks as bytes, transposed V, two
+# caches, several streams.
 heads="--kv-heads 2"
 states="$TESTDATA/llamacpp/states"
 for state in kjv3m-b8352-q8_0.seq0 s260k-b3889-f16-vtrans.seq0 s260k-v050-bf16.seq0 s260k-v050-shared-prefix.session \

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes npz files that are no cache, an incomplete or ambiguous one, or damaged."""
+"""Writes npz files that are not caches, are incomplete or ambiguous, or are damaged."""
 import numpy as np
 
 k = np.zeros((2, 3, 4, 5), "f2")

@@ -1,4 +1,4 @@
-# Under an address-space limit every command ends: no library may start threads that it waits for at exit.
+# Under an address-space limit every command ends: no library may start threads and wait for them at exit.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 trace="$TESTDATA/trace"
 ulimit -v 262144

@@ -1,4 +1,4 @@
-"""Arrays of one real cache in orders that are easily mistaken."""
+"""Arrays of one real cache in orders that are easily confused."""
 import sys
 
 import numpy as np

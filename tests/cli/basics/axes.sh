@@ -1,4 +1,4 @@
-# How arrays are read that say little of their axes, and what the user is advised to say.
+# How arrays are read that do not describe their axes, and which options the messages suggest.
 "$PYTHON" -c 'import numpy' 2>&- || { echo "needs numpy"; exit 77; }
 "$PYTHON" "$SHARED_SUITE/axes.py" "$TESTDATA/trace"
 show() { "$KVTOOL" inspect "$@" | grep -E 'layer|note' || true; }

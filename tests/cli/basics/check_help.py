@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first screen has at most 25 lines and -h of every command and verb at most 40, both at 80 columns. Its examples are
-of that very verb, and every example that a help shows is a command line that kvtool takes."""
+"""The first screen has at most 25 lines and -h of every command and verb at most 40, both at 80 columns. A help's
+examples use its own command or verb, and kvtool accepts every example."""
 import json
 import os
 import re
@@ -42,7 +42,7 @@ def check_example(where, example):
             done = subprocess.run([KVTOOL, *words], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                                   timeout=3, check=False, env={**os.environ, "HOME": folder})
         except subprocess.TimeoutExpired:
-            return  # it was taken, and runs until it is stopped
+            return  # it was accepted, and runs until it is stopped
     if not words or done.returncode == 2 or "[KV0001]" in done.stderr:
         print(f"{where}: the example does not parse: {example}\n{done.stderr}")
 

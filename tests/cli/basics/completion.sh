@@ -1,4 +1,4 @@
-# What a bash user gets from the tab key. The words before it are as bash splits them.
+# The completions that bash offers. Words before the cursor are split as bash splits them.
 "$KVTOOL" completion bash > kvtool.bash
 set +e # compgen fails where nothing matches
 . ./kvtool.bash
@@ -28,7 +28,7 @@ complete_words kvtool inspect slot
 complete_words kvtool compress -T ''
 for shell in zsh fish; do
   "$KVTOOL" completion $shell > kvtool.$shell
-  # Their own parsers, where these shells are installed.
+  # The parsers of these shells, if they are installed.
   ! command -v $shell > /dev/null || $shell -n kvtool.$shell
   for word in replay-h2o evict snapkv llama-state keep-going; do grep -q "$word" kvtool.$shell || echo "$shell: no $word"; done
 done

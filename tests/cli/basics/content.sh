@@ -1,4 +1,4 @@
-# inspect and verify show what a file is by its content: the same as the commands of each kind, whatever they print.
+# inspect and verify recognise a file by its content and print the same as the commands for each kind.
 cp "$TESTDATA/trace/s260k.seq0.bin" slot.bin; trace="$TESTDATA/trace/s260k"
 weights="$TESTDATA/golden/infinilm/bin/full_f5_from_fp32_as_fp16.bin"; pth="$TESTDATA/golden/infinilm/pth/full_f5_fp32_flat.pth"
 "$KVTOOL" frame encode -q --dtype f16 "$TESTDATA/golden/mnn/codec/f16_smooth_walk_8192.in.bin" -o k.gear
@@ -23,7 +23,7 @@ for json in "" --json; do
 done
 same "store stats" inspect states
 same "store verify" verify states
-# However the one input is spelled, and however often a flag is given.
+# The spelling of the input and repeated flags make no difference.
 echo k.gear > list
 spelled() { "$KVTOOL" "$@" --json | cmp - <("$KVTOOL" frame inspect k.gear --json) && echo "spelled: $*"; }
 for command in inspect verify; do
@@ -33,12 +33,12 @@ done
 mkdir dashes; cp k.gear dashes/-k; cd dashes; echo -k > list; "$KVTOOL" inspect --files-from list -q --threads 1 --threads=2; cd ..
 "$KVTOOL" plan check plan.json | tail -1; "$KVTOOL" plan check plan.json --json | jq -c '.results[0] | [.verdict, .layers, .full_bytes, .common]'
 "$KVTOOL" plan check plan.json --json | $VALIDATE
-# A flag of caches is none of a trace. Many files, a cache and an archive are what they were.
+# A flag for caches does not apply to a trace. Many files, a cache and an archive are treated as before.
 "$KVTOOL" inspect "$trace" --kv-heads 4 2>&1 | head -1 || :
 "$KVTOOL" inspect slot.bin k.gear > out 2> err || echo "exit $?"; head -1 err
 "$KVTOOL" inspect slot.bin.kvz --json | jq -r .schema
 "$KVTOOL" verify slot.bin.kvz > /dev/null && echo intact
-# What decompress does not read it names, and compress has levels with names.
+# decompress names a file that it does not read, and levels of compress have names.
 for file in slot.bin k.gear; do "$KVTOOL" decompress $file 2>&1 || echo "exit $?"; done
 for command in "decompress -c" verify; do "$KVTOOL" $command slot.bin 2>&1 || echo "exit $?"; done
 printf 'no magic here, and long enough to be a file of something else, which nobody knows' > text; "$KVTOOL" decompress text || echo "exit $?"

@@ -1,4 +1,4 @@
-# Every document that --json prints, in good versions and of a failure, is as its schema says.
+# Every document that --json prints, for success and failure, fits its schema.
 cp "$TESTDATA/trace/s260k.seq0.bin" slot.bin; s=slot.bin; trace="$TESTDATA/trace/s260k"; blend="$TESTDATA/golden/blend/replay"
 bin="$TESTDATA/golden/infinilm/bin/full_f5_from_fp32_as_fp16.bin"
 "$KVTOOL" compress $s -o kept.kvz -q
@@ -58,12 +58,13 @@ fails targets extra
 fails no-such-command
 echo "{" > config.json; fails gate config.json
 head -c 3000 $s > cut.bin; fails inspect cut.bin; jq -c '.errors[0] | [.file, .offset, .hint != null]' out.json
-# What was done before the failure stays.
+# Results from before the failure are kept.
 "$KVTOOL" inspect $s cut.bin --json 2> err.txt | jq -c '[.exit_code, [.results[].inputs[0].file], [.errors[].file]]' || true
 "$KVTOOL" inspect $s cut.bin --json-out told.json > table 2> err.txt || jq -c '[.exit_code, (.results | length), (.errors | length)]' told.json
 "$KVTOOL" inspect $s --json-out told.json --json 2> err.txt | jq -c '[.exit_code, (.results | length), .errors[0].finding]' || true
 $VALIDATE < all.jsonl
-# There is one version: who asks for the first is told so, by the flag or the variable, and the flag has the last word.
+# Only one version exists: a request for the first one, by flag or variable, is answered so; the flag overrides the
+# variable.
 "$KVTOOL" targets --json --json-version 1 2> err.txt | jq -c '[.schema, .exit_code, .errors[0].message]' || true
 "$KVTOOL" targets --json --json-version=1 > out.json 2> err.txt || echo "refused: $?"
 KVTOOL_JSON_VERSION=1 "$KVTOOL" targets --json 2> err.txt | jq -c '[.schema, .exit_code, .errors[0].message]' || true

@@ -1,4 +1,4 @@
-# A device that never ends is no input, whoever names it.
+# An endless device is refused as an input, however it is named.
 for command in inspect "compress -o a.kvz" "compress --from opaque -o a.kvz" verify "frame decode --dtype f16 -o b"; do
   "$KVTOOL" $command /dev/zero || echo "$command: exit $?"
 done

@@ -1,4 +1,4 @@
-# Words that a user may guess lead to the right ones.
+# Words that a user may guess lead to the right commands.
 kvtool() {
   "$KVTOOL" "$@" > said 2>&1 || echo "exit $?" >> said
   sed "s|$TESTDATA/||g" said

@@ -1,8 +1,8 @@
-# The first screen, -h of every command and verb, and the examples that they show.
+# The first screen, -h of every command and verb, and their examples.
 export KVTOOL; "$PYTHON" "$SHARED_SUITE/check_help.py"
 "$KVTOOL" help > overview; "$KVTOOL" --help | cmp - overview; "$KVTOOL" | cmp - overview || echo "exit ${PIPESTATUS[0]}"
 grep -o '^  [a-z]*' overview | xargs
-# Two words are one command, by its older name or not, and help is asked for in many ways.
+# Commands of two words, also by their older names; help can be requested in several ways.
 "$KVTOOL" replay evict -h > short; "$KVTOOL" replay-h2o -h | cmp - short; head -1 short
 "$KVTOOL" help replay evict > long; "$KVTOOL" replay evict --help | cmp - long; "$KVTOOL" help replay-h2o | cmp - long
 "$KVTOOL" help store watch | head -1; "$KVTOOL" store watch -h | head -1
@@ -10,17 +10,17 @@ grep -o '^  [a-z]*' overview | xargs
 "$KVTOOL" replay || echo "exit $?"
 "$KVTOOL" replay evcit run || echo "exit $?"
 "$KVTOOL" help replay evcit || echo "exit $?"
-# The topics are the commands that have always answered.
+# These topics have always existed.
 "$KVTOOL" help formats | cmp - <("$KVTOOL" formats); "$KVTOOL" help targets --json | jq -r .schema
 "$KVTOOL" help schema inspect | cmp - <("$KVTOOL" schema inspect)
-# Those that do nothing without a word are explained.
+# Commands that need a second word explain it.
 for topic in report completion; do "$KVTOOL" help $topic | cmp - <("$KVTOOL" $topic --help) && echo "$topic: its help"; done
 for topic in KV1001 1001 "explain KV1001"; do "$KVTOOL" help $topic | head -1; done
 "$KVTOOL" help completion bash | cmp - <("$KVTOOL" completion bash); "$KVTOOL" help man replay evict | sed -n 3p
 "$KVTOOL" help batch | grep -o -e '--[a-z-]*' | head -8 | xargs
 "$KVTOOL" help engines | grep -o '^  [a-z]* [a-z]* ' | xargs
 "$KVTOOL" help nonsense || echo "exit $?"
-# Options of many inputs are named once, and work everywhere; those that say the default stay, unseen.
+# Options for many inputs are listed once and work everywhere; hidden options that state the default are accepted.
 "$KVTOOL" inspect --help | grep -c -e '--files-from' || "$KVTOOL" inspect --help | grep 'help batch'
 "$KVTOOL" weights verify --help | grep -e '--strict' || "$KVTOOL" weights verify --strict none 2>&1 | grep -o KV0101 || :
 "$KVTOOL" compress --help | grep -e '--keep$' || "$KVTOOL" compress --keep none 2>&1 | grep -o KV0101 || :

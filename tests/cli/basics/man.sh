@@ -1,6 +1,6 @@
-# A page for the program and one for each command; what groff has to say about one is an error.
+# A page for the program and one for each command; any complaint of groff is an error.
 "$KVTOOL" man --output-dir pages
-# An older name sends to the page of the command, for installed pages and for man alike.
+# The page of an older name refers to the command's page, both as installed and through man.
 cat pages/kvtool-replay-h2o.1; rm pages/kvtool-replay-h2o.1
 [ "$(ls pages | wc -l)" = "$(("$("$KVTOOL" help all | grep -c '^  [a-z]')" + 1))" ] && echo "a page each"
 for page in pages/*; do

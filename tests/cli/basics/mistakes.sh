@@ -1,4 +1,4 @@
-# Options and words that do not exist: what is near is suggested, and nothing else.
+# For options and words that do not exist, similar ones are suggested, and nothing else.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 try() { "$KVTOOL" "$@" || echo "exit $?"; }
 try frame encode --kv-heads 4 --dtype f16 "$state" -o none

@@ -1,4 +1,4 @@
-# A document that nests deeper than any reader can follow is refused, whatever kind it is and whoever reads it.
+# A document that nests too deep for any parser is refused, of whatever kind, by every command that reads it.
 $PYTHON "$SHARED_SUITE/nested_json.py" all
 cache="$TESTDATA/golden/mnn/dumps/case_fp32_h4_l1_fa64"
 try() { # runs a command: its status, unless it died or found a bug
@@ -21,9 +21,9 @@ for kind in all/*; do
   try advise "$cache" --sensitivity "$kind/sensitivity.json"
   try replay-quant "$cache" --plan "$kind/types.json"
 done
-# One such file ends nothing but itself.
+# Such a file stops only its own processing.
 for command in inspect doctor analyze advise; do try $command -r all --keep-going; done
-# What is said names the file and the limit.
+# The message names the file and the limit.
 for file in run schema gate.json trace.jsonl plan.json infinilm results.jsonl; do
   "$KVTOOL" $(case $file in gate*) echo gate;; trace*) echo trace inspect;; plan*) echo plan check --snapshot "$cache";; results*) echo merge;; *) echo inspect;; esac) \
     "all/arrays/$file" 2>&1 | grep -a -m1 -v warning: || true

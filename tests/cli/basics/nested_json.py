@@ -8,7 +8,7 @@ FOLDER = pathlib.Path(sys.argv[1])
 
 
 def nested_values(size):
-    """Values of at most so many bytes."""
+    """Values of at most this many bytes."""
     arrays, objects = size // 2, size // 6 - 1
     return {"arrays": "[" * arrays + "]" * arrays, "open": "[" * size,
             "objects": '{"a":' * objects + "1" + "}" * objects}

@@ -1,4 +1,4 @@
-# Numbers that are none, or out of range, are refused by every flag before a file is looked for.
+# Invalid numbers and numbers out of range are refused by every flag before any file is opened.
 refused() { status=0; "$KVTOOL" "$@" > /dev/null 2> said || status=$?; [ $status = 2 ] || { echo "exit $status: $*"; cat said; }; }
 whole_only="nan inf -inf 8.7 1e3 0x10 99999999999999999999999999 one"
 real_only="nan inf -inf 1e999 0x10 one"
@@ -98,5 +98,5 @@ for value in nan 8.7 -1; do
   refused weights convert none.pth -o none.out --compression-factor="$value"
   refused weights verify none.bin --layers="$value"
 done
-# A leading zero makes no octal number.
+# A leading zero does not make a number octal.
 "$KVTOOL" inspect "$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin" --kv-heads 04 --json | jq -c '.results[0] | .layers[0].k.kv_heads'

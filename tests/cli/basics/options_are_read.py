@@ -1,4 +1,5 @@
-"""Gives each command that reads snapshots each option of reading them, with a value that no input has a use for."""
+"""Passes every option for reading snapshots to every command that reads them, with a value that no input can
+use."""
 import json
 import os
 import subprocess
@@ -8,7 +9,7 @@ STATE = f"{TESTDATA}/llamacpp/states/s260k-v050-f16.seq0.bin"
 TRACED = f"{TESTDATA}/trace/s260k.seq0.bin"
 TRACE = ["--trace", f"{TESTDATA}/trace/s260k", "--prompt-tokens", "64"]
 
-# A line that each command runs, without the option.
+# A complete line for each command, without the option.
 LINES = {
     "inspect": [STATE],
     "compress": [STATE, "-o", "out.kvz"],
@@ -30,7 +31,7 @@ LINES = {
 OPTIONS = {"--from": "nonsense", "--raw": "nonsense", "--order": "nonsense", "--model": "missing", "--kv-heads": "31",
            "--head-dim": "31", "--layout": "nonsense", "--input-dtype": "nonsense", "--rotated": "nonsense",
            "--batch": "nonsense", "--base": "missing", "--profile": "missing", "--max-bytes": "nonsense"}
-# What these options are about, where the message does not repeat them.
+# The subjects of these options, for messages that do not repeat the option.
 SAYS = {"--kv-heads": "heads", "--head-dim": "heads"}
 
 

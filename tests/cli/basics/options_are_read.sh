@@ -1,2 +1,3 @@
-# No command accepts an option of reading snapshots and ignores it: a value without sense fails, and the message says of what.
+# No command accepts an option for reading snapshots and ignores it: an absurd value fails, and the message names its
+# subject.
 "$PYTHON" "$SHARED_SUITE/options_are_read.py"

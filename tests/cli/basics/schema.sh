@@ -1,6 +1,6 @@
 "$KVTOOL" targets --json | $VALIDATE
 "$KVTOOL" --version --json | $VALIDATE
-# A name may have its version behind it. The gate's summary is a file as well.
+# A name may be followed by its version. The gate's summary is also written to a file.
 for name in $("$KVTOOL" schema); do
   id=$("$KVTOOL" schema "$name" | jq -r '.["$id"]')
   [ "$("$KVTOOL" schema "$id" | jq -r '.["$id"]')" = "$id" ] || echo "$name: $id"

@@ -1,4 +1,4 @@
-# Configurations, summaries and lists are small: each is refused by its name above its limit, as a file and as a stream.
+# Configurations, summaries and lists are small: beyond its limit each is refused by name, as a file and as a stream.
 try() { "$KVTOOL" "$@" 2>&1 && echo read || echo "exit $?"; }
 truncate -s 65M large.json
 head -c 17000000 /dev/zero | tr "\0" " " > spaces.json
@@ -11,12 +11,12 @@ try analyze "$cache" --kv-heads 4 --rope-freqs large.json
 try replay-h2o "$cache" --kv-heads 4 --trace "$TESTDATA/trace/s260k" --sensitivity large.json
 try replay-quant "$cache" --kv-heads 4 --trace "$TESTDATA/trace/s260k" --plan large.json
 try inspect run
-# The other end of these pipes may be closed before all is written.
+# Readers may close these pipes before everything is written.
 too_much() { head -c "$1" /dev/zero 2> err.txt || true; }
 too_much 18000000 | try gate -
 too_much 68000000 | try report -
 too_much 18000000 | try analyze "$cache" --kv-heads 4 --rope-freqs -
-# Frequencies as an array may come from a pipe, which is read once.
+# An array of frequencies may come from a pipe, which is read once.
 "$PYTHON" -c 'import numpy
 numpy.save("freqs.npy", 1e4 ** -(numpy.arange(4) / 4))'
 "$KVTOOL" analyze "$cache" --kv-heads 4 --rope-freqs freqs.npy --json -q --deterministic | jq -c .results > file.json

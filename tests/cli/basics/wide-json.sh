@@ -1,4 +1,4 @@
-# Documents that are wide where no limit on keys holds take time by their length, and messages stay short.
+# A document with very many keys takes time in proportion to its length, and messages about it are short.
 ulimit -t 20
 dump="$TESTDATA/golden/mnn/dumps/case_fp32_h4_l1_fa64"
 "$PYTHON" - <<'END'

@@ -1,4 +1,4 @@
-# What models would need, beside what the levels do: no level may be smaller than the mixture by much.
+# The sizes that ideal models would need, beside the levels' sizes: no level may be much smaller than the mixture.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 "$KVTOOL" bench "$state" --bound --level default,max --rounds 1 --json > bench.json
 $VALIDATE < bench.json

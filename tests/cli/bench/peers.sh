@@ -1,4 +1,5 @@
-# Packages and levels on the same chunks: sizes of kvtool's own as bench says them; what zstd makes is given back.
+# Packages and levels on the same chunks: sizes of kvtool's levels equal those of bench; zstd's output is decompressed
+# again.
 state=$TESTDATA/llamacpp/states/s260k-v050-bf16.seq0.bin
 if ! "$PYTHON" -c 'import numpy, zstandard' 2> /dev/null; then
   echo "no numpy or zstandard"

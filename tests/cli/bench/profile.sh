@@ -1,4 +1,4 @@
-# With a profile each level that it serves has two rows; what compress refuses of a profile is refused here, too.
+# With a profile each level that uses it has two rows; profiles that compress refuses are refused here, too.
 state=$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin
 cp "$TESTDATA/profiles/s260k.kvp" model.kvp
 "$KVTOOL" bench "$state" --deterministic --rounds 1 --chunk-bytes 16KiB --level fast,default,max --profile model.kvp | cut -d: -f2-

@@ -1,10 +1,10 @@
-# Lists of check layers and shares, as both engines have them: later layers filter what was chosen.
+# Lists of check layers and shares, as in both engines: later layers choose among the tokens chosen before.
 replay="$TESTDATA/golden/blend/replay"
 run() { "$KVTOOL" replay-blend --full "$replay/full.safetensors" --chunks "$replay"/chunk?.safetensors --layout thd --rope-base 1e4 "$@"; }
 run --check-layers 1,2 --recomp-ratios 0.5,0.16 | sed -n 2,3p
 run --check-layers 1,2 --recomp-ratios 0.5,0.16 --json -q > two.json
 $VALIDATE < two.json
-# Every token that stays was chosen before, and what is computed lies between both shares alone.
+# Every remaining token was chosen before, and the computed share depends only on the two shares around it.
 jq -c '.results[0].selection | (.filters[0].indices - .indices), .filters[0].topk, (.indices | length)' two.json
 jq -c '.results[0].faults[] | select(.name == "later_check_layers") | .name' two.json
 # A later layer that drops nothing changes nothing.

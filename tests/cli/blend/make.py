@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes inputs out of the vectors of blend/replay: make.py GOLDEN_REPLAY_FOLDER.
+"""Makes inputs from the vectors of blend/replay: make.py GOLDEN_REPLAY_FOLDER.
 
-q.npz: the trace of the full run. bos1.npz ...: the chunks as an engine runs them, with a token in front
-(every key moves on by one position). full.npz, a.npz: the full run and its chunks with positions, f16.
+q.npz: the trace of the full run. bos1.npz ...: the chunks as an engine runs them, with a token in front (which shifts
+every key by one position). full.npz, a.npz: the full run and its chunks with positions, f16.
 """
 import pathlib
 import sys

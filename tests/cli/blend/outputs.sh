@@ -1,4 +1,4 @@
-# The page stands alone; indices move to a file; outputs are not overwritten without -f.
+# The page is self-contained; indices are written to a file; outputs are not overwritten without -f.
 $PYTHON "$SHARED_SUITE/make.py" "$TESTDATA/golden/blend/replay"
 run() { "$KVTOOL" replay-blend --full full.npz --chunks chunk?.npz --rope-base 1e4 --trace q.npz "$@"; }
 run --json --detail --indices-out hkvd.npy --html-out page.html > out.json
@@ -10,9 +10,9 @@ grep -o '<h2>[^<]*' page.html
 if grep -E '<script .|<link|https?://[^w]|@import|url\(' page.html; then echo "the page reaches out"; fi
 run --html-out page.html > table || echo "exit $?"
 run --html-out page.html -f > table
-# The question need not be among the chunks: it is computed anew in any case.
+# The question need not be among the chunks, because it is always recomputed.
 "$KVTOOL" replay-blend --full full.npz --chunks chunk[0-3].npz --suffix-len 6 --rope-base 1e4 --json | jq -c '.results[0] | .tokens.covered, .selection.indices'
-# What blending leaves behind, in any format: blended again, nothing up to the check layer is left to choose by.
+# The blended cache in any format: blended again, no layer up to the check layer has anything left to choose from.
 run --blended-out blended.npz --to npz > table
 "$KVTOOL" replay-blend --full full.npz --old blended.npz --old-rope global --chunk-lens 4,18,18,14,6 --json |
   jq -c '[.results[0].layers[] | .dev_v.sum | . * 1000 | round]'

@@ -1,4 +1,4 @@
-# Chunk files and the joined unrotated keys of the original say the same, as the reference does.
+# Chunk files and the original's joined unrotated keys give the same result as the reference.
 set=$TESTDATA/golden/blend
 $PYTHON "$SHARED_SUITE/make.py" "$set/replay"
 common="--full $set/replay/full.safetensors --layout thd --rope-base 10000 --trace q.npz"
@@ -15,7 +15,7 @@ jq -c '.results[0] | .curve[] | select(.recomputed_fraction == 1) | .mean | [.de
 "$KVTOOL" replay-blend $common --chunks "$set"/replay/chunk?.safetensors --engine lmcache --json -q > lmcache.json
 $VALIDATE < lmcache.json
 jq -e --slurpfile golden "$set/manifest.json" '.results[0] | .selection.indices == $golden[0].replay[0].expect.hkvd_lmcache_k' lmcache.json
-# One thread or five, no SIMD at all: the same document.
+# One thread, five threads and no SIMD give the same document.
 for flags in "-T 1" "-T 5" "-T 2 --simd SCALAR"; do
   "$KVTOOL" replay-blend $common --chunks "$set"/replay/chunk?.safetensors --json -q $flags | cmp - chunks.json
 done

@@ -1,4 +1,5 @@
-# Keys of models whose RoPE is scaled, or differs by layer: unrotated chunks turned as their model says are the full run's keys.
+# Models whose RoPE is scaled or differs by layer: unrotated chunks, rotated by the model's rule, equal the full run's
+# keys.
 "$PYTHON" "$SHARED_SUITE/scaled_caches.py"
 run() {
   status=0
@@ -13,7 +14,7 @@ run long --model long.json
 run dynamic --rope-base 1e4 --rope-scaling dynamic:2,32
 run given --rope-freqs given.npy
 run given --rope-freqs given.txt
-# The wrong rotation shows.
+# A wrong rotation is visible.
 run gemma --rope-base 1e6 | grep -q "same keys" && echo "not told apart"
 run gemma --model mrope.json
 run gemma --rope-base 1e4 --rope-scaling mrope

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes one cache rotated as each kind of scaled RoPE has it, with the config.json of such a model."""
+"""Writes one cache rotated by each kind of scaled RoPE, with the config.json of such a model."""
 import json
 
 import numpy as np
@@ -17,12 +17,12 @@ def save(name, keys):
     np.savez(name, **{f"k_{i}": keys[i] for i in range(L)}, **{f"v_{i}": v[i] for i in range(L)})
 plain = lambda base: base ** (-np.arange(D // 2) * 2 / D)
 save("old.npz", k)
-# Gemma 3: windowed layers at 1e4, every sixth at 1e6 and eight times slower.
+# Gemma 3: windowed layers at base 1e4; every sixth at 1e6 and eight times slower.
 save("gemma.npz", [rotated(k[i], plain(1e6) / 8 if i == 5 else plain(1e4)) for i in range(L)])
 config = dict(model_type="gemma3_text", num_hidden_layers=L, num_attention_heads=4, num_key_value_heads=H, head_dim=D,
               hidden_size=64, rope_theta=1e6, rope_local_base_freq=1e4, rope_scaling=dict(rope_type="linear", factor=8.0))
 json.dump(config, open("gemma.json", "w"))
-# YaRN, written out: pairs by how often they turn in 64 tokens, and the factor on all of them.
+# YaRN, written out: pairs are scaled by how often they rotate in 64 tokens; the factor applies to all of them.
 pair = lambda turns: D * np.log(64 / (turns * 2 * np.pi)) / (2 * np.log(1e4))
 low, high = max(np.floor(pair(32)), 0), min(np.ceil(pair(1)), D - 1)
 ramp = np.clip((np.arange(D // 2) - low) / (high - low), 0, 1)

@@ -1,4 +1,5 @@
-"""How often a command opens what lies in a folder, and lists folders: count_opens.py FOLDER COMMAND..."""
+"""Counts how often a command opens files in a folder, and lists folders: count_opens.py FOLDER
+COMMAND..."""
 import ctypes
 import os
 import struct

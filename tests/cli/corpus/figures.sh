@@ -1,4 +1,5 @@
-# What evictions and types cost, spread over prompts: groups by model, and what lies far out with its command.
+# The cost of evictions and types over many prompts: groups by model, and outliers with the commands that reproduce
+# them.
 $PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" a
 mkdir runs; for name in a b c d e f g h; do cp -r a runs/$name; done
 $PYTHON "$SHARED_SUITE/../gate/damage_run.py" "$KVTOOL" a "runs/far off" worse
@@ -9,13 +10,13 @@ run h2o replay-h2o --policy h2o,streaming --budget 0.5
 for i in 0 1; do run h2o$i replay-h2o --policy h2o,streaming --budget 0.5 --shard $i/2; done
 "$KVTOOL" merge h2o.jsonl --html-out h2o.html -o h2o.json
 "$KVTOOL" merge h2o1.jsonl h2o0.jsonl --html-out two.html -o two.json -q > /dev/null
-# Pages name the command that made them in the footer; all else is compared.
+# Pages name their command in the footer; everything else is compared.
 without_footer() { sed '/<footer>/,/<\/footer>/d' "$1"; }
 cmp h2o.json two.json && cmp <(without_footer h2o.html) <(without_footer two.html) && echo the same
 $VALIDATE < h2o.json
 sed -n 2p h2o.jsonl | $VALIDATE
 jq -r '.results[0].groups[] | "\(.model) \(.format) \(.entries) \([.figures[].figure] | unique | join(","))"' h2o.json
-# The figures are those of the results themselves.
+# The figures equal those of the results themselves.
 jq -s '[.[] | select(.result) | .result.runs[] | select(.policy == "h2o") | .attention.output_error.frobenius] | [length, add / length, max]' -c h2o.jsonl > of_results
 jq -c '.results[0].figures[] | select(.figure == "output_error" and .what == "h2o 0.5") | [.count, .mean, .max]' h2o.json > of_merge
 $PYTHON -c 'import json; a, b = (json.load(open(f)) for f in ("of_results", "of_merge")); print(len(a), all(abs(x - y) < 1e-12 for x, y in zip(a, b)))'

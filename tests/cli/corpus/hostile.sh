@@ -1,4 +1,5 @@
-# Files of results and manifests that nobody's kvtool wrote: refused, in no time; what is no file of results is kept.
+# Result files and manifests that kvtool did not write are refused promptly; a file that holds no results is never
+# overwritten.
 $PYTHON -m corpus_files all
 "$KVTOOL" inspect -r all/pair --results all.jsonl --deterministic -q
 $PYTHON - <<'EOF'
@@ -26,9 +27,9 @@ printf precious > notes; fails inspect -r all/pair --results notes; cat notes; e
 printf 'more\nprecious\n' > notes; fails inspect -r all/pair --results notes; cat notes
 fails inspect -r all/pair --results /dev/null
 mkfifo pipe; fails inspect -r all/pair --results pipe
-# What begins as many files do is no torn line of results.
+# A line that could begin any file does not count as a torn line of results.
 for begin in '{' '{"sch'; do printf '%s' "$begin" > notes; fails inspect -r all/pair --results notes; cat notes; echo; done
-# The folder of a manifest is below it, unless the command line says another.
+# The folder that a manifest names is below it, unless the command line names another.
 "$KVTOOL" corpus make all/pair -o inside.jsonl -q
 for folder in "$PWD/all/pair" ../elsewhere all/../../elsewhere all/pair ./all//pair/. ; do
   jq -c --arg folder "$folder" 'if .schema == "kvtool.corpus/1" then .folder = $folder else . end' inside.jsonl > folder.jsonl
@@ -36,7 +37,7 @@ for folder in "$PWD/all/pair" ../elsewhere all/../../elsewhere all/pair ./all//p
   fails inspect --corpus folder.jsonl -q --corpus-dir all/pair
 done
 mkdir beside; "$KVTOOL" corpus make all/pair -o beside/outside.jsonl
-# Of a first line that was torn all is made anew.
+# If the first line was torn, all inputs are run again.
 for bytes in 0 28 40; do
   head -c $bytes all.jsonl > torn.jsonl
   "$KVTOOL" inspect -r all/pair --results torn.jsonl --deterministic -q

@@ -1,5 +1,5 @@
-# Shards join to what one run over all comes to, byte for byte; nothing missing, double or foreign passes.
-# Pages name the command that made them in the footer; all else is compared.
+# Shards merge into the same bytes as one run over all inputs; missing, duplicate and foreign results are refused.
+# Pages name their command in the footer; everything else is compared.
 without_footer() { sed '/<footer>/,/<\/footer>/d' "$1"; }
 $PYTHON -m corpus_files all
 head -c 500 all/pair/a.safetensors > all/pair/cut.safetensors

@@ -1,4 +1,4 @@
-# Archives in a folder are compared with what lies in another under the same names.
+# Archives in a folder are compared with the files of the same names in another folder.
 states="$TESTDATA/llamacpp/states"
 mkdir -p in/deep
 cp "$states/s260k-v050-holes.seq0.bin" in/a.bin
@@ -15,7 +15,7 @@ fails store add store in out -q
 "$KVTOOL" store list store --json | jq -c '[.results[0].states[].name]'
 mkdir same same/x same/y; cp in/deep/b.bin same/x; cp in/deep/b.bin same/y
 fails store add store same
-# A failure of one of several says how to go on.
+# If one of several fails, the message says how to continue.
 fails store add store missing in -q
 fails verify missing out/a.bin.kvz
 fails verify out/a.bin.kvz missing

@@ -1,4 +1,5 @@
-# -o FOLDER/ puts the single result of any command into that folder, there or not, under the input's name.
+# -o FOLDER/ puts a command's single result into that folder under the input's name, and creates the folder if
+# necessary.
 mkdir in there
 cp "$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin" in/a.bin
 "$KVTOOL" compress in/a.bin -o new/ -q
@@ -8,7 +9,7 @@ for folder in new2/ there there/; do
   "$KVTOOL" convert in/a.bin --to safetensors --kv-heads 4 -o "$folder" -q -f
 done
 find new2 there -type f | sort
-# Formats and archives that are folders become that folder.
+# Outputs that are folders become that folder.
 "$KVTOOL" convert in/a.bin --to npy --kv-heads 4 -o arrays/ -q; ls arrays | wc -l
 "$KVTOOL" compress in --from opaque -o in.kvz -q; "$KVTOOL" decompress in.kvz -o back/ -q; ls back
 # A pipe has no name, and is read once.

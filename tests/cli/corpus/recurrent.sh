@@ -1,4 +1,4 @@
-# A state without K and V is a state all the same: a folder is compressed with it, or fails naming it.
+# A state without K and V is still a state: a folder is compressed with it, or fails and names it.
 states="$TESTDATA/llamacpp/states"
 mkdir slots
 cp "$states/synthetic-mamba-recurrent-v050.session.bin" slots/mamba.bin
@@ -11,7 +11,7 @@ fails verify out --against slots
 cmp out/mamba.bin.kvz again/slots/mamba.bin.kvz && echo the same
 fails analyze slots -q --keep-going
 fails inspect slots -q
-# Archives of such states are checked by any name; what shows caches leaves them out, but no damaged one.
+# Such archives can be verified under any name; commands that show caches skip them, but never a damaged one.
 mv out/mamba.bin.kvz out/mamba.archive
 fails verify out
 cp again/slots/mamba.bin.kvz out/whole.kvz

@@ -1,8 +1,8 @@
-# The scripts of a Slurm array as a task runs them, and what they refuse; tests/scale has a Slurm.
+# Runs the scripts of a Slurm array as a task would, and what they refuse; tests/scale uses a real Slurm.
 $PYTHON -m corpus_files all
 "$KVTOOL" corpus make all -o corpus.jsonl -q
 export SLURM_ARRAY_JOB_ID=70 SLURM_CPUS_PER_TASK=1
-# Slurm ends a task that it requeues while the task waits; here nothing does, and the task need not wait.
+# Slurm ends a task while it waits to be requeued. Nothing does that here, so the task need not wait.
 mkdir bin; printf '#!/bin/sh\necho "${0##*/} $*"\n' > bin/scontrol; chmod +x bin/scontrol; cp bin/scontrol bin/sleep; PATH=$PWD/bin:$PATH
 task() {
   local status=0 corpus=$1; export SLURM_ARRAY_TASK_ID=$2; shift 2
@@ -20,10 +20,10 @@ task corpus.jsonl 1 inspect
 merge merged.json
 "$KVTOOL" inspect --corpus corpus.jsonl --results alone.jsonl -q --keep-going
 "$KVTOOL" merge alone.jsonl -q -o alone.json; cmp alone.json merged.json && echo the same
-# What cannot be read may be there later; not for ever.
+# An unreadable input may appear later, but is not retried for ever.
 task missing.jsonl 2 inspect
 SLURM_RESTART_COUNT=3 task missing.jsonl 2 inspect
-# An input that is damaged is a result.
+# A damaged input is a result.
 head -c 500 all/pair/a.safetensors > all/pair/cut.safetensors
 "$KVTOOL" corpus make all -o corpus.jsonl -q -f
 task corpus.jsonl 0 inspect

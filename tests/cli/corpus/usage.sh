@@ -1,4 +1,4 @@
-# What does not go with many inputs, or with none.
+# Options that do not go with many inputs, or with none.
 $PYTHON -m corpus_files all
 fails() { local status=0; "$KVTOOL" "$@" > /dev/null || status=$?; echo "$status" >&2; }
 fails analyze
@@ -14,10 +14,10 @@ fails convert all/pair/a.safetensors --to npz -o a.npz --output-dir d
 fails analyze -r all --csv-out rows.csv
 fails verify all/layers all/pair --against list
 fails inspect 'all/none*.bin'
-# A manifest in its folder is written again, but no input is written over.
+# A manifest in its own folder is replaced, but no input is overwritten.
 "$KVTOOL" corpus make all -o all/corpus.jsonl -q && "$KVTOOL" corpus make all -o all/corpus.jsonl -q -f
 fails corpus make all -o all/pair/a.safetensors -f
 fails corpus make all -o all/pair -f
-# JSON has no names but UTF-8.
+# JSON can hold only names in UTF-8.
 mkdir -p odd/in && cp all/pair/a.safetensors "odd/$(printf 'n\377')" && fails corpus make odd
 mv odd/n* odd/in/plain && mv odd/in "$(printf 'odd/f\377')" && fails corpus make odd/f*

@@ -1,4 +1,5 @@
-# A search opens each file a few times, however deep it lies, and lists a folder a few times, however many caches it holds.
+# A search opens each file only a few times, however deep it lies, and lists a folder only a few times, however many
+# caches it holds.
 count() { "$PYTHON" "$SHARED_SUITE/count_opens.py" "$@"; }
 state="$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin"
 chain() { # of folders: how many, and where
@@ -11,7 +12,7 @@ for command in inspect "compress -r"; do
   read -r few _ <<< "$(count short "$KVTOOL" $command short)"; read -r many _ <<< "$(count long "$KVTOOL" $command long)"
   [ "$many" -le $((2 * few)) ] && echo "$command: linear" || echo "$command: $few opens, of twice the depth $many"
 done
-# Arrays that are named as those of a trace, and states beside them.
+# Arrays with the names of a trace, next to states.
 mkdir caches
 for i in $(seq 40); do cp "$TESTDATA/trace/kjv3m-L0-Q.npy" "caches/x-L$i-Q.npy"; cp "$state" "caches/state$i.bin"; done
 for command in inspect doctor "doctor -r" advise; do

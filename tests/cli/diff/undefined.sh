@@ -1,4 +1,5 @@
-# Pairs with a NaN on one side have no distance: they are left out of the mean, and of nothing else no distance is 0.
+# Pairs with a NaN on one side have no distance: the mean excludes them, and if there are no other pairs, no distance
+# is reported as 0.
 $PYTHON - << 'PY'
 import numpy
 values = numpy.ones((8, 2, 16), "f4")

@@ -1,4 +1,4 @@
-# What differs, where first, by how much; element types; the report.
+# Which values differ, where the first one is, and by how much; element types; the report.
 "$PYTHON" "$SHARED_SUITE/values_caches.py"
 try() { "$KVTOOL" diff "$@" --layout thd || echo "status $?"; }
 try a.npz a.npz

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a cache and the same with one value, one zero's sign, a NaN, the dtype or the length changed."""
+"""Writes a cache and copies of it in which one value, one zero's sign, a NaN, the dtype or the length is
+changed."""
 import numpy as np
 
 k = (np.arange(4 * 2 * 8, dtype=np.float32) / 8).reshape(4, 2, 8).astype(np.float16)

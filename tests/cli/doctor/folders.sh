@@ -1,4 +1,4 @@
-# What lies in and beside folders: each is named, and the next command works on it.
+# The contents of folders and their neighbours: each is named, and the suggested command works on it.
 cp "$TESTDATA/trace/s260k.seq0.bin" slot.bin
 screen() { "$KVTOOL" doctor "$@" 2> /dev/null | cut -c1-110 | sed 's/ *#.*//'; }
 # A trace beside the cache, as arrays or as a file.

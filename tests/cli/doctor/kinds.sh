@@ -1,4 +1,4 @@
-# Every kind of input gets a screen, and the exit status says how it is.
+# Every kind of input has its output, and the exit status gives the verdict.
 cp "$TESTDATA/trace/s260k.seq0.bin" slot.bin
 "$KVTOOL" compress -q slot.bin -o whole.kvz
 cp whole.kvz bad.kvz; printf XXXX | dd of=bad.kvz bs=1 seek=30000 conv=notrunc status=none
@@ -21,14 +21,14 @@ for file in slot.bin whole.kvz bad.kvz cut.kvz cut.bin empty.bin text.txt fine.n
             model.gguf keys.kvf trace/s260k dump slot.gz plan.json formats.json gate.json; do
   status=0; "$KVTOOL" doctor "$file" 2> err.txt || status=$?; echo "exit $status"
 done
-# The worst of several wins, and each has a result.
+# The worst of several decides, and each has a result.
 status=0; "$KVTOOL" doctor slot.bin wrong.npz text.txt --json > all.json 2> err.txt || status=$?
 jq -c --arg status $status '[$status, .exit_code, [.results[].exit_code], [.results[].sound.verdict], (.errors | length)]' all.json
 $VALIDATE < all.json
 "$KVTOOL" doctor slot.bin -q
-# A stream has no next command.
+# For a stream no next command is suggested.
 for file in slot.bin whole.kvz model.gguf; do "$KVTOOL" doctor - < "$file" | cut -c1-60; done
-# With its references beside it or without, an archive that needs others says so.
+# An archive that needs references says so, whether or not they are next to it.
 cp "$TESTDATA"/references/*.kvz .
 "$KVTOOL" doctor near.kvz | sed -n 2,3p
 mkdir alone; mv near.kvz alone; status=0; "$KVTOOL" doctor alone/near.kvz 2> err.txt || status=$?; echo "exit $status"

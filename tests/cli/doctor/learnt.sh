@@ -1,4 +1,4 @@
-# Profiles and transforms are recognised, checked and shown, whole and damaged.
+# Profiles and transforms are recognised, checked and shown, intact and damaged.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 flags="--kv-heads 4 --head-dim 8"
 "$KVTOOL" train "$state" $flags --name s260k -o model.kvp -q
@@ -7,7 +7,7 @@ for file in model.kvp model.kvx; do
   "$KVTOOL" verify $file && "$KVTOOL" doctor $file --json | $VALIDATE
   "$KVTOOL" inspect $file --json | $VALIDATE
   "$KVTOOL" decompress $file || true
-  # A byte in the middle, and half of the file.
+  # One byte in the middle is changed; then half of the file is cut off.
   "$PYTHON" - $file <<'END'
 import pathlib, sys
 whole = bytearray(pathlib.Path(sys.argv[1]).read_bytes())

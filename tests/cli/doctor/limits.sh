@@ -1,4 +1,4 @@
-# A small file can declare much more than it has: doctor unpacks up to a limit, and what lies beyond it is not called unsound.
+# A small file can declare much more than it holds. doctor unpacks up to a limit, and does not call the rest damaged.
 "$PYTHON" - <<'PY'
 import struct
 import zlib
@@ -7,7 +7,7 @@ import numpy as np
 
 np.savez_compressed("zeros.npz", k_0=np.zeros((1, 8, 1024, 128), "f4"), v_0=np.ones((1, 8, 1024, 128), "f4"))
 
-# Deflated members that declare more than the default: refused by the directory alone, nothing is inflated.
+# Deflated members that declare more than the default limit are refused by the directory alone; nothing is inflated.
 packed = zlib.compress(bytes(5 << 20), 9)[2:-4]
 declared = 5 << 20
 local, central = b"", b""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a cache with everything wrong that doctor looks for, one that is fine, and one too large to be looked at whole."""
+"""Writes a cache with every fault that doctor looks for, a sound one, and one too large to be checked as a
+whole."""
 import numpy as np
 
 random = np.random.default_rng(0)

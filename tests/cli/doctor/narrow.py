@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pastes the lines that doctor suggests on a terminal of 60 columns, as a block: narrow.py KVTOOL FILE."""
+"""Pastes the commands that doctor suggests on a terminal of 60 columns, as a block: narrow.py KVTOOL
+FILE."""
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ _, text = terminal.run([kvtool, "doctor", file], 60)
 lines = text.replace("\r", "").split("\n")
 first = next(i for i, line in enumerate(lines) if line.startswith("  next"))
 block = [line[11:] for line in lines[first:]]
-# The line that wants a number gets one.
+# Fills in the line that requires a number.
 script = "set -e\n" + "\n".join(block).replace("--kv-heads N", "--kv-heads 4")
 env = dict(os.environ, PATH=f"{os.path.dirname(kvtool)}:{os.environ['PATH']}")
 done = subprocess.run(["bash", "-c", script], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs every command that `kvtool doctor` suggests, as a shell would take it: paste.py [--fill "WORD=TEXT ..."] KVTOOL FILE...
 
-Of lines that need something which only a user knows, the command must exist; with --fill they run with that, too. A
-suggested command may say that something is wrong with a file only where doctor has said so, too.
+In lines with a placeholder that only the user can fill in, the command must exist; --fill gives values with which
+they run, too. A suggested command may report a fault of a file only if doctor reported it, too.
 """
 import json
 import os
@@ -12,7 +12,7 @@ import sys
 
 
 def fill(command, known):
-    """The command with what a user would put for its words in capitals; None if one of them is not known."""
+    """Replaces words in capitals by what a user would put there; None if one of them is unknown."""
     for word, text in known.items():
         command = re.sub(rf"\b{word}\b", text, command)
     return None if re.search(r" [A-Z]+( |$)", command) else command

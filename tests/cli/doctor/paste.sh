@@ -1,4 +1,4 @@
-# Whatever doctor suggests works as it stands, names with blanks and quotes included.
+# Commands that doctor suggests work as printed, with blanks and quotes in names, too.
 mkdir "my caches"; cp "$TESTDATA/trace/s260k.seq0.bin" "my caches/it's \$HOME.bin"; cp "my caches/it's \$HOME.bin" ./-f.bin; cp ./-f.bin slot.bin
 "$KVTOOL" compress -q slot.bin; cp slot.bin.kvz bad.kvz; printf XXXX | dd of=bad.kvz bs=1 seek=30000 conv=notrunc status=none
 cp slot.bin $'odd\n\x1bname'
@@ -12,7 +12,7 @@ cp -r "$TESTDATA/golden/infinilm/dump_kv" dump; cp -r "$TESTDATA/golden/mnn/dump
 "$KVTOOL" formats --json > formats.json
 $PYTHON "$SHARED_SUITE/paste.py" "$KVTOOL" "my caches/it's \$HOME.bin" ./-f.bin slot.bin slot.bin.kvz bad.kvz $'odd\n\x1bname' cut.bin empty.bin \
   text.txt slot.gz fine.npz wrong.npz run run/ k.gear wrong-weights.bin weights.bin model.gguf keys.kvf trace/s260k dump mnn formats.json absent.bin
-# So do those with a word to fill in, given what a user knows: here all is of one run.
+# Commands with a placeholder work once it is filled in; here all files are of one run.
 mkdir filled; cd filled; cp "$TESTDATA/trace/s260k.seq0.bin" slot.bin; mkdir trace logs alone
 cp "$TESTDATA"/trace/s260k-*.npy trace; cp ../model.gguf "$TESTDATA/profiles/s260k.kvp" .; cp "$TESTDATA"/llamacpp/logs/*.* logs
 "$KVTOOL" convert -q slot.bin --kv-heads 4 --to safetensors -o heads.safetensors
@@ -28,7 +28,7 @@ $PYTHON "$SHARED_SUITE/paste.py" --fill "CACHE=slot.bin TRACE=trace/s260k N=64 D
   | sed "s|$TESTDATA||g"
 $PYTHON "$SHARED_SUITE/paste.py" --fill "CACHE=slot.bin N=4" "$KVTOOL" slot.bin plan.json
 cd ..
-# On a narrow terminal the block still is what a shell takes.
+# On a narrow terminal the block can still be pasted into a shell.
 mkdir "a folder of caches that came from elsewhere"; cp "$TESTDATA/trace/s260k.seq0.bin" "a folder of caches that came from elsewhere/it's one.bin"
 $PYTHON "$SHARED_SUITE/narrow.py" "$KVTOOL" "a folder of caches that came from elsewhere/it's one.bin"
 $PYTHON "$SHARED_SUITE/narrow.py" "$KVTOOL" ./-f.bin

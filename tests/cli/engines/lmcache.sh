@@ -1,7 +1,7 @@
-# Chunks of several groups, raw-block files and names of the multiprocess server, by LMCache's own code.
+# Chunks of several groups, raw-block files and names of the multiprocess server, written by LMCache's own code.
 here="$TESTDATA/engines/lmcache"
 same() { "$PYTHON" "$SHARED_SUITE/same.py" "$1" "$here/expected.npz" "${@:2}"; }
-# Archives give every byte back, the gaps between slots too.
+# Archives restore every byte, including the gaps between slots.
 round() { "$KVTOOL" compress -q "$@" -o a.kvz -f && "$KVTOOL" decompress -q a.kvz -o back -f && cmp "$1" back && echo "round trip"; }
 cp "$here"/*.data "$here"/*.rawblock .
 
@@ -16,9 +16,9 @@ served=org-SEP-model-v1.5@0x02010100@1@00c0ffee00c0ffee@half.data
 "$KVTOOL" inspect "$served" || echo "exit $?"
 "$KVTOOL" inspect "$served" --raw lmcache-mp:bf16:L=3,C=8
 "$KVTOOL" convert -q "$served" --raw lmcache-mp:bf16:L=3,C=8 --head-dim 2 --to npz -o mp.npz && same mp.npz mp
-# A salt may look like a type, but is none.
+# A salt may look like a type without being one.
 "$KVTOOL" inspect "$served" --raw lmcache-mp::L=3,C=8 || echo "exit $?"
-# Pages of a model with a dot in its name, without their ending.
+# Pages of a model with a dot in its name, without their extension.
 mkdir pages && mv org*0x*.data pages
 printf '%s\n' org-SEP-model-v1.5@0x02010100@1@00c0ffee00c0ffee@half org-SEP-model-v1.5@0x02010100@0@00c0ffee00c0ffee > order
 "$KVTOOL" inspect pages --raw lmcache-mp:bf16:L=3,C=8 --order order | grep layers
@@ -31,7 +31,8 @@ printf '%s\n' org-SEP-model-v1.5@0x02010100@1@00c0ffee00c0ffee@half org-SEP-mode
 "$KVTOOL" convert -q object.rawblock --order '*@0202*' --head-dim 2 --to npz -o one.npz && same one.npz object/1
 round object.rawblock --order "*"
 
-# The newer copy of the index is torn: the older one, of two chunks. Both torn: nothing.
+# If the newer copy of the index is torn, the older one is used, with two chunks; if both are torn, the file is
+# refused.
 "$PYTHON" "$SHARED_SUITE/torn_blocks.py"
 for file in newer-torn older-torn both-torn reused short; do
   "$KVTOOL" inspect $file --order '*' | grep -E "chunks|note" || echo "exit $?"

@@ -1,4 +1,4 @@
-# Prompt caches that three versions of mlx-lm saved: each class is read as it is, and in the order of the text.
+# Prompt caches that three versions of mlx-lm saved: each class is recognised, and read in the order of the text.
 for version in 0.20.4 0.28.4 0.32.2; do
   echo "== $version"
   for file in "$TESTDATA/engines/mlx/$version"/*.safetensors; do
@@ -23,6 +23,6 @@ for key in sorted(c.files):
 done
 "$KVTOOL" inspect ring-turned.safetensors
 "$KVTOOL" inspect quantised-8.safetensors
-# What cannot be is refused by its layer and class.
+# Invalid contents are refused, with their layer and class.
 "$PYTHON" "$SHARED_SUITE/wrong_mlx.py"
 for file in offset negative place kept unseen text few empty list later first bits group width; do "$KVTOOL" inspect $file || echo "exit $?"; done

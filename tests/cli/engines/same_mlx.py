@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares a converted cache with what the class gives: same_mlx.py CASE GOT.npz EXPECTED.npz."""
+"""Compares a converted cache with what the class returns: same_mlx.py CASE GOT.npz EXPECTED.npz."""
 import sys
 
 import numpy as np

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares rows that were converted to CASE-ROW.npz with what the class gives: same_rows.py CASE ROWS EXPECTED.npz."""
+"""Compares rows that were converted to CASE-ROW.npz with what the class returns: same_rows.py CASE ROWS
+EXPECTED.npz."""
 import sys
 
 import numpy as np
@@ -16,7 +17,7 @@ for row in range(rows):
         if part != "offset":
             wrong += got[f"{part}_{layer}"].tobytes() != want[key].tobytes()
             continue
-        # The last token is the one before the offset, the others come before it one by one.
+        # The last token is the one before the offset; the others precede it.
         group = "positions_swa" if layer == "0" else "positions_full"
         if group in got.files:
             end, tokens = int(want[key]), got[f"k_{layer}"].shape[0]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a quantised batch, and MLX prompt caches of batches whose numbers contradict their arrays."""
+"""Writes a quantised batch, and MLX prompt caches of batches whose metadata contradicts their
+arrays."""
 import numpy as np
 import safetensors_file
 

@@ -1,4 +1,5 @@
-# The composite action, its shell steps run as a runner does: install by checksum, judge, summarise, upload always, fail last.
+# The composite action: its shell steps, run as a runner does: install by checksum, judge, summarise, always upload,
+# fail last.
 $PYTHON -c "import yaml" 2> /dev/null || { echo "python3-yaml is not installed"; exit 77; }
 command -v curl > /dev/null || { echo "curl is not installed"; exit 77; }
 action=$SHARED_SUITE/../../../.github/actions/gate
@@ -17,7 +18,7 @@ act() { # inputs
   status=0
   PATH=/usr/bin:/bin $PYTHON "$SHARED_SUITE/fake_runner.py" "$action" "file://$PWD/site" version="$version" "$@" > out.txt 2>&1 || status=$?
   echo "== exit $status"
-  # Hashes first: a version's digits, with a dot that stands for any character, also occur inside hashes.
+  # A version's digits, with a dot that matches any character, also occur inside hashes, which come first in the list.
   sed -n -e "s|$sum|SUM|g; s/[0-9a-f]\{64\}/OTHER/g; s|${version//./\\.}|VERSION|g; s|${TESTDATA%/testdata}|*|g" -e '/^\[/p; /^::/p; /^verdict/p; /no baseline/p' out.txt
 }
 act config=ci/gate.json
@@ -34,10 +35,10 @@ grep -c 'measured_ratio' step-summary.md > /dev/null && echo "the summary says w
 act config=ci/bad.json fail-on=never
 act config=ci/missing.json fail-on=never
 act config=ci/gate.json fail-on=always
-# A warning: what an older baseline does not say.
+# A warning: the older baseline lacks this.
 jq '.inputs = [] | .cases[0].name = "other"' last.json > odd.json
 act config=ci/gate.json baseline=odd.json fail-on=warn arguments=--baseline-lenient
-# What is not what was released is not run.
+# A program other than the released one is not run.
 act config=ci/gate.json sha256=$(printf 0%.0s {1..64})
 printf x >> "$release/$name.tar.xz"
 act config=ci/gate.json

@@ -1,4 +1,5 @@
-# Workflow commands on standard error: what failed and where its case stands, hints of failures, and nothing of a gate that passes.
+# Workflow commands on standard error: the failed rules with the place of their case, hints of failures, and nothing
+# for a gate that passes.
 mkdir ci
 jq --arg t "$TESTDATA" '.defaults.snapshot = "\($t)/trace/kjv3m.seq0.bin" | .defaults.trace = "\($t)/trace/kjv3m" | .cases |= map(select(.name == "too_lossy"))' \
   <(sed -E 's|^ *//.*||' "$TESTDATA/gate/fail.json") > ci/gate.json

@@ -1,4 +1,4 @@
-# A baseline that compares nothing fails, and what it compares with another thing is said.
+# A baseline with nothing to compare fails, and a comparison with other settings is reported.
 config="$TESTDATA/gate/pass.json"
 "$KVTOOL" gate "$config" --deterministic -q -o old.json 2> /dev/null
 gate() { # an older summary, flags
@@ -18,13 +18,13 @@ edit params '.cases[0].params.h2o_target_lossy_ratio = 3'
 edit no-figures '.cases[].true_figures = {} | .cases[].engine = {} | .rows = []'
 edit no-figures-strict '.cases[].true_figures = {} | .cases[].engine = {} | .rows = []' --strict
 edit no-figures-lenient '.cases[].true_figures = {} | .cases[].engine = {} | .rows = []' --baseline-lenient
-# A rule that a config asks for must find its figure somewhere.
+# A rule that a config requires must find its figure somewhere.
 sed 's|"schema"|"baseline_rules": [{"metric": "measured_ratio", "max_drop": 0.01}, {"metric": "quant.ratio", "max_drop": 0.01}], "schema"|; s|"\.\./|"'"$TESTDATA"'/|' "$config" > asked.json
 config=asked.json
 edit with-rules '.'
 edit with-rules-strict '.' --strict
 config="$TESTDATA/gate/pass.json"
-# An engine's summary names no snapshot: it is of none that anybody could know.
+# An engine's summary names no snapshot, so which one it measured is unknown.
 jq '.rows |= map(select(.overall_pass)) | .overall_pass = true | .total_cases = (.rows | length)' "$TESTDATA/golden/mnn/gate/suite/summary.json" > engine.json
 gate engine.json --case runtime_store
 gate engine.json --case runtime_store --new-recordings

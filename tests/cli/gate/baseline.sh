@@ -1,4 +1,4 @@
-# An older summary adds rules: the same figures hold them, worse ones fail. One that says nothing about this run fails, too.
+# An older summary adds rules: equal figures pass, worse ones fail. One without figures for this run fails, too.
 config="$TESTDATA/gate/pass.json"
 gate() { status=0; "$KVTOOL" gate "$config" --deterministic "$@" 2> /dev/null || status=$?; echo "exit $status"; }
 why() { # an older summary, flags: what the verdict says of it
@@ -20,7 +20,7 @@ edit '.verdict = "fail"' failed
 edit '.cases[0].status = "fail"' inside
 edit '.inputs[0].xxh3 = "0123456789abcdef"' snapshot
 edit '.cases[0].snapshot_xxh3 = "0123456789abcdef"' case
-# A figure that is no longer measured: attention needs a trace.
+# A figure that is no longer measured, because attention needs a trace.
 jq 'del(.defaults.trace)' <(sed -E 's|^ *//.*||' "$TESTDATA/gate/pass.json") |
   sed "s|\"../trace|\"$TESTDATA/trace|; s|\"snapshot\": *\"|&|" > traceless.json
 config=traceless.json
@@ -28,10 +28,10 @@ sed -i 's|"params": {|"kv_heads": 4, "params": {|' traceless.json
 why old.json --case design_store
 why old.json --case design_store --baseline-lenient
 config="$TESTDATA/gate/pass.json"
-# What was 20% better before.
+# Figures that were 20% better before.
 jq '(.cases[] | select(.name == "runtime_full") | .true_figures.measured_ratio) *= 1.2' old.json > better.json
 gate --baseline better.json --case runtime_full
-# The original's own summary serves as well; this one failed.
+# The original's own summary can be a baseline; this one failed.
 why "$TESTDATA/golden/mnn/gate/suite/summary.json" --case runtime_full
 why "$TESTDATA/golden/mnn/gate/suite/summary.json" --case runtime_full --baseline-lenient
 "$KVTOOL" gate "$config" --baseline-lenient || echo "exit $?"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names every use of the gate's action in the example workflows, and fails at inputs or outputs that it does not have."""
+"""Lists every use of the gate's action in the example workflows, and fails if one has an input or output that the
+action lacks."""
 import pathlib
 import re
 import sys
@@ -27,7 +28,7 @@ def main(github):
 
 
 def check_page(github):
-    """The block that the page shows uses the files and names of the workflow that it tells to copy."""
+    """The block on the page uses the files and names of the workflow that the page says to copy."""
     folder = pathlib.Path(github)
     page = (folder.parent / "docs/gate-ci.md").read_text()
     shown = yaml.safe_load(re.search(r"```yaml\n(.*?)```", page, re.S).group(1))[0]

@@ -1,4 +1,4 @@
-# What is wrong in a config is named with its place; all of it is exit 2.
+# Each mistake in a config is reported with its place, and gives exit status 2.
 config() {
   printf '%s' "$1" > gate.json
   status=0
@@ -20,6 +20,6 @@ config ''
 "$KVTOOL" gate "$TESTDATA/gate/pass.json" --case runtime_ful || echo "exit $?"
 "$KVTOOL" gate --engine-logs "$TESTDATA/golden/mnn/gate/suite" --return-codes runtime_full || echo "exit $?"
 "$KVTOOL" gate "$TESTDATA/gate/pass.json" --prompt-tokens 1.5 || echo "exit $?"
-# What rules can name: the schema and the table know the same words.
+# Names that rules can use: the schema and the table agree.
 cmp <("$KVTOOL" gate --list-metrics | awk 'NR > 1 {print $1; if ($2 != "-") print $2}' | sort) \
   <("$KVTOOL" schema gate-config | jq -r '."$defs".rule.properties.metric.enum[]' | sort) && echo "one list of metrics"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a copy of a recorded run, its cache as arrays, with one thing changed: damage_run.py KVTOOL RUN COPY WHAT."""
+"""Copies a recorded run, with its cache as arrays, and changes one thing: damage_run.py KVTOOL RUN COPY
+WHAT."""
 import json
 import pathlib
 import shutil
@@ -25,9 +26,9 @@ def main(kvtool, run, copy, what):
             array[(5,) + (0,) * (array.ndim - 1)] = np.nan
         if what == "zero" and last:
             array[...] = 0
-        if what == "again" and array.ndim >= 3:  # of a 2000th: what an engine loses that rounds once more
+        if what == "again" and array.ndim >= 3:  # 1/2000: as if rounded once more
             array[...] = array * (1 + random.standard_normal(array.shape) / 2000)
-        if what == "worse" and array.ndim >= 3:  # values of other tokens weigh more
+        if what == "worse" and array.ndim >= 3:  # values of other tokens get more weight
             array[...] = array * random.lognormal(0, 1, array.shape[:1] + (1,) * (array.ndim - 1))
     if what == "short":
         cache.write_bytes(cache.read_bytes()[:5000])

@@ -1,4 +1,4 @@
-# One thing falsified at a time in a suite that passes: the gate fails, and says by what.
+# Falsifies one thing at a time in a suite that passes: the gate fails, and names the falsified figure.
 golden="$TESTDATA/golden/mnn/gate"
 mkdir good
 cp -r "$golden/suite/runtime_probe" "$golden/suite/runtime_store" "$golden/suite/llm_demo_full" good/

@@ -1,4 +1,4 @@
-# A config with snapshots and an engine's logs: its own rules add to what the logs say, and erase none of it.
+# A config with snapshots and an engine's logs: its rules are added to those of the logs, and replace none.
 golden="$TESTDATA/golden/mnn/gate"
 mkdir -p good
 cp -r "$golden/suite/runtime_store" good/
@@ -30,14 +30,14 @@ cheat "a return code" "echo '{\"case\": \"runtime_store\", \"return_code\": 1, \
 cheat "the engine's no" "sed -i 's/overall_pass: true/overall_pass: false/' $md"
 config runtime_store '{"metric": "lossy_best", "op": ">=", "limit": 99}'
 cheat "an own rule" ":"
-# Cases of the logs that the config does not name.
+# Cases in the logs that the config does not name.
 config mine "$lenient"
 cheat "no case of its name" "echo 'Invalid KV realloc: 1' > runtime_store/x.stderr.log"
 config runtime_store "$lenient"
 cheat "another case" "mkdir runtime_probe; echo 'double free' > runtime_probe.console.log"
 mkdir logs; cp "$golden"/logs_bad/*.log logs/
 title="bench logs"; judge logs
-# The same without a snapshot: the config's thresholds are those of the case of the logs.
+# The same without a snapshot: the config's thresholds apply to the case in the logs.
 echo '{"schema": "kvtool.gate-config/1", "cases": [{"name": "runtime_store", "rules": [{"metric": "runtime_fallback_best", "op": "<=", "limit": 9}]}]}' > gate.json
 cheat "without a snapshot" ":"
 cheat "without a snapshot, fallbacks" "sed -i 's/runtime_fallback_best: .*/runtime_fallback_best: 1.0000/' $md"

@@ -1,4 +1,4 @@
-# Bench logs that are damaged, incomplete or tell of a broken cache: none of them passes.
+# Bench logs that are damaged, incomplete or show a broken cache: none of them passes.
 golden="$TESTDATA/golden/mnn/gate"
 mkdir -p good/logs
 cp "$golden"/logs/*.log good/logs/
@@ -79,5 +79,5 @@ older "slower than it says" "sed -i 's/5.81 ±/2.81 ±/' $log"
 older "a log is gone" "rm $log manifest.json"
 older "all rows are gone" "echo Killed > logs/run_0001.log; rm $log manifest.json"
 $VALIDATE < out.json
-# Dumps beside the logs are no logs, however many.
+# Dumps next to the logs are not taken for logs, however many there are.
 older "nothing, with dumps" "mkdir -p dumps/run/layer_0; (cd dumps/run/layer_0; seq 5000 | sed 's/\$/.bin/' | xargs touch)"

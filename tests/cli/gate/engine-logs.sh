@@ -1,4 +1,5 @@
-# Engine logs: the original's rows key by key, our verdict beside them; llm_demo cases from logs, the others replayed.
+# Engine logs: the original's rows key by key, with our verdict beside them; llm_demo cases come from logs, the others
+# are replayed.
 cd "$TESTDATA/golden/mnn/gate"
 out=$OLDPWD
 status=0
@@ -15,14 +16,14 @@ cd "$out"
 "$KVTOOL" gate "$TESTDATA/gate/pass.json" --engine-logs "$TESTDATA/golden/mnn/gate/suite" --deterministic --json > both.json || echo "exit $?"
 jq -c '.results[0] | [.cases[] | [.name, .origin, .status]]' both.json
 $VALIDATE < both.json
-# A config's own rules hold for a case of the logs as for any other.
+# A config's rules apply to a case in the logs as to any other.
 cat > own.json << 'JSON'
 {"schema": "kvtool.gate-config/1", "cases": [
   {"name": "llm_demo_full", "rules": [{"metric": "candidate_lossy_ratio_avg", "op": ">=", "limit": 2.8}]},
   {"name": "runtime_store", "rules": [{"metric": "lossy_best", "op": ">=", "limit": 3.15}]}]}
 JSON
 "$KVTOOL" gate own.json --engine-logs "$TESTDATA/golden/mnn/gate/suite"
-# The same logs pass against their own summary: what they do not bear out was not measured then, either.
+# The same logs pass against their own summary: figures that they do not support count as not measured in both.
 mkdir self
 for of in "logs" "suite --case runtime_store"; do
   "$KVTOOL" gate --engine-logs "$TESTDATA/golden/mnn/gate/"$of -q -f -o self/summary.json || echo "exit $?"

@@ -1,4 +1,4 @@
-# The workflows that users paste give the action inputs that it has, and flags that the gate has.
+# The workflows that users copy use only inputs of the action and flags of the gate that exist.
 $PYTHON -c "import yaml" 2> /dev/null || { echo "python3-yaml is not installed"; exit 77; }
 $PYTHON "$SHARED_SUITE/check_examples.py" "$SHARED_SUITE/../../../.github" > uses.txt
 cat uses.txt

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the shell steps of a composite action as a runner of GitHub does, in the folder at hand.
+"""Runs the shell steps of a composite action as a runner of GitHub does, in the current folder.
 
 Usage: fake_runner.py ACTION_FOLDER SERVER [INPUT=VALUE ...]
 

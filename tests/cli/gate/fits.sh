@@ -1,5 +1,5 @@
-# Without a config a cache is judged by what --init would write of it: a sound one passes, one that lost content or has
-# values that are no numbers fails, and the command that keeps the limits writes the same.
+# Without a config a cache is judged by the config that --init would write for it: a sound one passes, one that lost
+# content or contains NaN fails, and --init writes the same limits.
 $PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" run
 for what in nan short; do $PYTHON "$SHARED_SUITE/damage_run.py" "$KVTOOL" run $what $what; done
 gate() { status=0; "$KVTOOL" gate "$@" --deterministic 2> err || status=$?; echo "exit $status"; }
@@ -16,7 +16,7 @@ for fault in "run --inject-fault content" nan; do
   gate $fault --json -q > out.json; tail -1 out.json
   jq -r '[.results[0].cases[].rules[] | select(.status == "fail") | .word // .metric] | unique[]' <(sed '$d' out.json)
 done
-# What fails is named, and judged again alone.
+# A failing case is named, and can be judged again alone.
 gate run --inject-fault content > said; grep "again:" said
 gate run --case run-evicted --inject-fault content | grep -E '^gate|^run|exit'
 gate short; cat err

@@ -1,4 +1,5 @@
-# A first config is sized to its data: it passes on them and on an equal recording, and fails on damaged and on worse ones.
+# A first config fits its data: it passes for them and for an equal recording, and fails for damaged and for worse
+# ones.
 $PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" run
 for what in same again nan zero worse short; do $PYTHON "$SHARED_SUITE/damage_run.py" "$KVTOOL" run $what $what; done
 mkdir ci
@@ -16,7 +17,7 @@ for what in same again nan zero worse short; do judge $what; done
 mv same gone
 judge same
 mv gone same
-# Several recordings of one thing show its noise; what is another thing stands alone.
+# Several recordings of one setting show its noise; other settings get their own cases.
 "$KVTOOL" gate --init same again "$TESTDATA/trace/s260k.seq0.bin" --kv-heads 4 | grep -E '"name"|recordings' | sed 's/.*; 2 recordings.*/  of 2 recordings/' | sort | uniq -c
 # The same on standard output, from a snapshot and its trace, every time.
 "$KVTOOL" gate --init "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --kv-heads 4 --prompt-tokens 64 -T 1 > one.json

@@ -1,12 +1,12 @@
-# Folders of logs: none passes because a log has no end, and what nothing judges is named.
+# Folders of logs: a log without an end never passes, and logs that no rule judges are named.
 logs=$TESTDATA/llamacpp/logs
 gate() { status=0; "$KVTOOL" gate "$@" --deterministic || status=$?; echo "exit $status"; }
 mkdir all; cp "$logs/server.log" all/good.log
 printf '0.00.1 I llama_model_loader: loaded meta data\nllama_kv_cache: size = 9 MiB, K (f16): 6.00 MiB, V (f16): 3.00 MiB\n' > all/died.log
 gate --engine-logs all --require 'tokens_per_second>=1' -q
-# What it has is judged.
+# Existing figures are judged.
 gate --engine-logs all --require 'resident_bytes.peak>=1' -q
-# Not decided, it fails unless a config says that such cases only warn.
+# An undecided case fails unless a config says that such cases only warn.
 mkdir cut; cp all/good.log cut; cp "$logs/perplexity.log" cut
 echo '{"schema": "kvtool.gate-config/1", "expected_cases": 1}' > all.json
 echo '{"schema": "kvtool.gate-config/1", "expected_cases": 1, "on_not_run": "warn"}' > warn.json
@@ -17,7 +17,7 @@ rm cut/perplexity.log
 gate --engine-logs cut -q -f -o first.json 2> /dev/null
 cp "$logs/server.log" cut/died.log; gate --engine-logs cut -q -f -o whole.json 2> /dev/null
 gate --engine-logs all --baseline whole.json -q
-# What the config does not name, and what is no log of llama.cpp, is named in the summary, too.
+# Cases that the config does not name, and files that are not logs of llama.cpp, are also named in the summary.
 echo notes > all/notes.txt; mkdir all/older; cp "$logs/perplexity.log" all
 cat > own.json << 'JSON'
 {"schema": "kvtool.gate-config/1", "cases": [
@@ -29,15 +29,15 @@ jq -c .warnings summary.json
 sed -n '/## Warnings/,/^$/p;/^- all/p' summary.md
 grep -o 'does not name[^<]*' page.html
 gate own.json --engine-logs all -q --case good.log
-# A folder with a suite of MNN's and logs of llama.cpp: both are judged.
+# A folder with a suite of MNN and logs of llama.cpp: both are judged.
 cp -r "$TESTDATA/golden/mnn/gate/suite" both; chmod -R u+w both; cp "$logs/server.log" both
 "$KVTOOL" gate --engine-logs both --require 'tokens_per_second>=1' --json -q | jq -c '.results[0].cases[] | [.name, .status]' || true
-# A table of another program is no log of MNN's.
+# Another program's table is not taken for MNN's log.
 printf '| a | b |\n|---|---|\n| 1 | 2 |\n' > table.md; printf 'a,b\n1,2\n' > table.csv
 for file in table.md table.csv; do gate --engine-logs "$file"; ("$KVTOOL" doctor "$file" 2> /dev/null || true) | sed -n 2p; done
-# A test of another size is another one.
+# A test of another size is another test.
 gate --engine-logs "$logs/bench.json" -q -f -o bench.json 2> /dev/null
 sed 's/"n_prompt": 512/"n_prompt": 2048/' "$logs/bench.json" > all/bench.json
 "$KVTOOL" gate --engine-logs all/bench.json --baseline bench.json 2>&1 | grep -o "case '.*pp512' is not in this run" | sort -u || true
-# The log's file names its cases: under another name they are others, and the old ones are missed.
+# Cases are named after the log's file: under another name they are new, and the old ones are missing.
 mv all/bench.json bench-2.json; gate --engine-logs bench-2.json --baseline bench.json -q 2> /dev/null

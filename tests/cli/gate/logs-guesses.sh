@@ -1,29 +1,29 @@
-# First baselines, other machines and names, and guesses at how logs are given: each gets a sentence that leads on.
+# First baselines, other machines and names, and other ways to name logs: each message says how to go on.
 gate() { status=0; "$KVTOOL" gate "$@" --deterministic 2>&1 || status=$?; echo "exit $status"; }
 bench() { # SPEED FIELDS: a bench of one test
   echo "[{\"n_prompt\": 0, \"n_gen\": 128, \"avg_ts\": $1, \"type_k\": \"f16\", \"type_v\": \"f16\", $2}]"
 }
 mkdir base new none table
 bench 40 '"cpu_info": "EPYC", "model_type": "135M Q8_0", "model_size": 100' > base/bench.json
-# Logs that no rule judges become the first baseline; two summaries in one folder have their own files.
+# Logs that no rule judges become the first baseline; two summaries in one folder get their own files.
 gate --engine-logs base -o base.json
 gate --engine-logs base -o second.json -q
 ls ./*.md ./*.jsonl
-# Without -o, with --strict, or with a log that is empty, there is no such pass.
+# Without -o, with --strict, or with an empty log they do not pass.
 gate --engine-logs base -q
 gate --engine-logs base -o third.json --strict
 : > none/bench.log; cp base/bench.json none/good.json
 gate --engine-logs none -o fourth.json
 rm none/*
-# Another machine and another model; a larger model fails where a rule asks for its size.
+# Another machine and another model; a larger model fails if a rule limits its size.
 bench 39 '"cpu_info": "Xeon", "model_type": "135M F16", "model_size": 200' > new/bench.json
 gate --engine-logs new --baseline base.json
 gate --engine-logs new --require 'model_bytes<=150'
-# A log of another text and model, which llama-perplexity names.
+# A log with another text and model, which llama-perplexity prints.
 text() { printf 'llama_model_loader: loaded 9 tensors from %s (version 3)\nperplexity: calculating perplexity over %s chunks, n_ctx=512\nFinal estimate: PPL = 6.2 +/- 0.03\n' "$@"; }
 text one.gguf 12 > p.log; gate --engine-logs p.log -o p.json -q
 text other.gguf 4 > p.log; gate --engine-logs p.log --baseline p.json
-# A log under another name.
+# A log with another name.
 mv new/bench.json new/night.json
 gate --engine-logs new --baseline base.json
 # Logs in other places.
@@ -36,7 +36,7 @@ gate --engine-logs new --baseline base.json --baseline base.json
 # Folders without a log.
 gate --engine-logs none
 echo text > none/notes.txt; mkdir none/older; gate --engine-logs none
-# Rules in other words.
+# Rules with other names for figures.
 gate --engine-logs new --require 'resident_bytes.peak<=50MiB'
 gate --engine-logs new --require 'tokens_per_second>=many'
 gate --engine-logs new --require 'perplexity<=19'
@@ -48,7 +48,7 @@ cat > table/bench.log << 'TABLE'
 | llama 135M Q8_0                | 136.50 MiB |   134.52 M | CPU        |       4 |         pp512 |        210.40 ± 2.43 |
 TABLE
 gate --engine-logs table --require 'tokens_per_second>=19'
-# Two lines that say that the run broke.
+# Two lines that show a failed run.
 printf ' eval time = 2000.00 ms / 100 runs\nllama_decode: failed to decode, ret = -3\nllama_decode: failed to decode, ret = -3\n' > broken.log
 gate --engine-logs broken.log --require 'tokens_per_second>=1'
 # The speed of MNN's runs.

@@ -1,4 +1,4 @@
-# A summary.json of the suite without the folder around it: every rule of the suite on its rows, in all outputs.
+# A suite's summary.json without its folder: every rule of the suite on its rows, in all outputs.
 golden="$TESTDATA/golden/mnn/gate/suite"
 cp "$golden/summary.json" .
 "$KVTOOL" gate --engine-logs summary.json --deterministic --junit-out gate.xml --html-out gate.html -o ours.json || echo "exit $?"
@@ -10,7 +10,7 @@ for suite in tree.parse("gate.xml").getroot():
     print(suite.get("name"), {key: suite.get(key) for key in ("tests", "failures", "skipped")})
 PY
 jq -r '.cases[] | select(.name == "runtime_store" or .name == "llm_demo_full") | .name as $n | .rules[] | "\($n) \(.metric) \(.op) \(.limit): \(.value) \(.status)"' ours.json
-# One that passes, and what falsifies it.
+# One that passes, and falsifications of it.
 . "$SHARED_SUITE/judge.bash"
 good() { jq "$1" "$golden/summary.json" > one.json; }
 all='.rows |= map(select(.overall_pass)) | .overall_pass = true | .total_cases = (.rows | length)'
@@ -33,7 +33,7 @@ try "consistency" ".rows[1].kv_content_consistency_pass = false"
 try "a return code" ".rows[1].return_code = 1"
 try "a given return code" . --return-codes runtime_store=1
 try "no summary" ".rows[1].summary_exists = false"
-# A figure that the suite always writes was cut out.
+# A figure that the suite always writes was removed.
 try "no ratio" "del(.rows[1].lossy_best)"
 try "no baseline" "del(.rows[1].decode_baseline)"
 try "no lines counted" "del(.rows[0].kv_invalid_log_count, .rows[0].kv_content_consistency_pass)"
@@ -41,13 +41,13 @@ try "real prompts, no speed" "del(.rows[2].candidate_decode_tps_avg)"
 try "real prompts, nothing evicted" ".rows[2].candidate_lossy_ratio_avg = 1"
 try "real prompts, too slow" ".rows[2].candidate_decode_tps_avg = 4"
 config=
-# kvtool's own summary is none of an engine's.
+# kvtool's own summary is not taken for an engine's.
 "$KVTOOL" gate --engine-logs ours.json || echo "exit $?"
 head -c 900 summary.json > cut.json
 "$KVTOOL" gate --engine-logs cut.json || echo "exit $?"
 sed '0,/"overall_pass": false/s//"overall_pass": true, &/' summary.json > twice.json
 "$KVTOOL" gate --engine-logs twice.json || echo "exit $?"
-# What doctor says of it, of the folder, and of what is no summary.
+# What doctor says about it, about the folder, and about a file that is not a summary.
 cp -r "$golden" suite; chmod -R u+w suite
 for file in summary.json suite; do "$KVTOOL" doctor $file; done
 rm suite/summary.json; "$KVTOOL" doctor suite | sed -n 1,2p

@@ -1,4 +1,4 @@
-# The eviction of the measured build, and the suite's lengths: a prompt, and so many tokens after it.
+# The eviction of the measured build, and the suite's lengths: a prompt followed by a number of decoded tokens.
 gate() { # members of the case, flags
   cat > gate.json << JSON
 {"schema": "kvtool.gate-config/1", "cases": [
@@ -20,11 +20,11 @@ gate '"prompt_tokens": 64,' --decode-tokens 48
 gate '"prompt_tokens": 64,'
 gate '"prompt_tokens": 64, "engine": "mnn-r6",'
 $VALIDATE < gate.json
-# A row that ends before it should is another measurement.
+# A row with fewer tokens than it should have is another measurement.
 gate '"prompt_tokens": 64,' --decode-tokens 500
 gate '"prompt_tokens": 64,' --decode-tokens 0
 gate '"prompt_tokens": 64, "decode_tokens": 0,'
-# Another prompt or another length are other settings: the baseline says so.
+# Another prompt or length counts as other settings, and the comparison with the baseline says so.
 gate '"prompt_tokens": 64, "decode_tokens": 48,' -o old.json
 gate '"prompt_tokens": 64, "decode_tokens": 64,' --baseline old.json
 jq -r '.results[0].warnings[]' out.json

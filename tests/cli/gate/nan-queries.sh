@@ -1,4 +1,5 @@
-# Queries that are NaN leave no figure: it is null, and a rule on it fails, beside rules that pass. Some of them leave doubt.
+# Queries of NaN give no figure: it is null, and a rule on it fails, next to rules that pass. If only some queries are
+# NaN, the figure is uncertain.
 $PYTHON "$SHARED_SUITE/nan_queries.py" "$TESTDATA"
 params='"h2o_layer_start": 1, "h2o_block_tokens": 8, "h2o_sink_tokens": 4, "h2o_recent_tokens": 16, "h2o_trigger_min_tokens": 64'
 gate() { # trace, rule, flags
@@ -21,6 +22,6 @@ gate all/s260k attention_error.mean "" --strict
 for metric in mean evicting_p95; do gate last/s260k attention_error.$metric ""; done
 sed 's/"limit": 0.5/"limit": 0.001/' gate.json > tight.json
 "$KVTOOL" gate tight.json --deterministic --json -q 2> /dev/null | jq -r '.results[0].cases[0].rules[0] | "\(.metric) > \(.limit): \(.status)"' || true
-# The same of caches in other types.
+# The same for caches in other types.
 quant='"quant": {"k": "q8_0", "v": "q8_0"},'
 for trace in all last; do gate $trace/s260k quant.output_error "$quant"; done

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes traces of the cache s260k whose queries are NaN: all of them, or those of the last token alone.
+"""Writes traces of the cache s260k whose queries are NaN: all of them, or only those of the last token.
 
 Usage: nan_queries.py TESTDATA
 """

@@ -1,4 +1,5 @@
-# What was not decided never passes: by default it fails, on_not_run "warn" lets a gate pass without it, --strict nothing.
+# A case without a decision never passes: it fails by default; with on_not_run "warn" the gate passes without it; with
+# --strict nothing passes.
 s260k="\"snapshot\": \"$TESTDATA/trace/s260k.seq0.bin\", \"trace\": \"$TESTDATA/trace/s260k\", \"prompt_tokens\": 96"
 decided="{\"name\": \"decided\", \"mode\": \"full\", $s260k, \"rules\": [{\"metric\": \"lossy_best\", \"op\": \">=\", \"limit\": 1}]}"
 unknown="{\"name\": \"unknown\", \"mode\": \"full\", $s260k, \"rules\": [{\"metric\": \"decode_drop_ratio\", \"op\": \"<=\", \"limit\": 1}]}"

@@ -1,4 +1,4 @@
-# A suite's output without some of its cases passes only for who says which part is meant.
+# A suite's output that lacks cases passes only if the user says which part is meant.
 golden="$TESTDATA/golden/mnn/gate/suite"
 mkdir suite
 cp -r "$golden/runtime_store" "$golden/runtime_store.console.log" suite/

@@ -1,5 +1,6 @@
-# The depth of a queue depends on the speed of an engine's workers. A replay knows it for the slowest and the quickest workers,
-# and decides no limit in between; the verdict is the same from run to run, on a busy machine too.
+# The depth of a queue depends on the speed of an engine's workers. A replay knows it for the slowest and for the
+# fastest workers, and does not decide a limit in between. The verdict is the same from run to run, on a busy machine
+# too.
 gate() { # limit, flags
   cat > gate.json << JSON
 {"schema": "kvtool.gate-config/1", "cases": [
@@ -23,7 +24,7 @@ for job in 1 2; do busy & pids="${pids:-} $!"; done
 trap 'kill $pids 2> /dev/null || true' EXIT
 for run in $(seq 8); do gate 3; done | sort | uniq -c
 kill $pids
-# The suite's own thresholds: what a clock of this machine says decides nothing.
+# The suite's own thresholds: times of this machine decide nothing.
 for run in 1 2 3; do
   "$KVTOOL" gate --snapshot "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 96 --case runtime_store --json -q 2> /dev/null |
     jq -r '.results[0].cases[0].rules[] | select(.metric | test("_us$|drop")) | "\(.metric) \(.op) \(.limit): \(.status)"' || true

@@ -1,4 +1,4 @@
-# A budget means what it says: kept tokens at every step, every policy alike, ratios that rise with the target.
+# A budget is exact: kept tokens at every step, the same for every policy; ratios rise with the target.
 replay() {
   "$KVTOOL" replay-h2o "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 64 --no-quality --after-prompt hold "$@"
 }
@@ -11,21 +11,21 @@ jq -c ".results[0] | $every[0] | [.steps[] | .kept_bytes * 2 <= .full_bytes] | u
 replay --policy all --budget 40t --json > tokens.json
 jq -c ".results[0] | $every | [.[] | .layers[].kept_tokens] | unique" tokens.json
 jq -c '.results[0] | .runs[] | select(.policy == "block") | [.layers[].kept_tokens >= 40, .layers[].kept_tokens < 40 + .params.h2o_block_tokens] | unique' tokens.json
-# pyramid has other budgets per layer, and the same sum.
+# pyramid has a budget per layer, with the same sum.
 replay --policy pyramid,snapkv --budget 40t --window 2 --json | jq -c '.results[0] | .runs[] | [.layers[].kept_tokens], ([.layers[].kept_tokens] | add)'
-# What is kept after a step, and what the snapshot holds then.
+# The tokens kept after a step, and the length of the snapshot then.
 replay --policy tova --budget 40t --plan-out plan.json --snapshot-out kept.safetensors -q > /dev/null
 jq -c '.schedule, ([.events[] | [.kept[][1]] | add] | unique), ([.events[].token] | unique | [first, last, length])' plan.json
 "$KVTOOL" inspect kept.safetensors --json | jq -c '.results[0] | [.layers[].k.tokens] | unique'
-# The first trigger that nobody is the poorer for is none.
+# A first trigger that evicts nothing does not count as an eviction.
 replay --trigger-min 192 --budget 0.5 --json | jq -c '.results[0] | .runs[0] | .evictions, .ratio, .nothing_evicted_because'
-# After the prompt's end, held or grown as published.
+# After the end of the prompt the budget is constant, or grows as published.
 replay --policy snapkv --window 4 --budget 20t --after-prompt grow --json | jq -c '.results[0] | .runs[0] | .evictions, .layers[0].kept_tokens'
 # Defaults fit short caches, and are printed.
 replay --budget 8t,100t | sed -n 2p
-# A rule that comes down to another says so.
+# A rule that is equivalent to another says so.
 replay --policy snapkv,pyramid --budget 100t,150t | grep note
-# The same tokens stay when positions count within the cache; what attention makes of them differs.
+# With positions counted within the cache, the same tokens stay, but attention over them differs.
 turned() {
   "$KVTOOL" replay-h2o "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 64 --policy streaming --budget 24t --json "$@" |
     jq '.results[0] | .params.re_rotated, .runs[0].attention.mass.mean, .runs[0].attention.output_error.mean, .notes'

@@ -1,8 +1,8 @@
-# A figure that stands alone says of which model, layers and budgets it is, and notes say what nats are calibrated on.
+# The caption of a figure names its model, layers and budgets, and notes say what nats are calibrated on.
 trace=$TESTDATA/trace/kjv3m
 evict() { "$KVTOOL" replay evict "$trace.seq0.bin" --trace "$trace" --prompt-tokens 48 --policy window,h2o --budget 0.5,0.25 "$@"; }
 caption() { grep -o '<desc>.*</desc>' "$1" | sed "s|$TESTDATA/||g; s|kvtool 0.*|VERSION|"; }
-# Budgets of two layers of four: targets stand where the whole model would be.
+# Budgets for two of four layers: targets are where the whole model would be.
 evict --figure-out some.svg -q 2> /dev/null
 caption some.svg
 grep -o '<line class="ta"[^>]*><title>[^<]*' some.svg | sed 's/.*x1="\([0-9.]*\)".*<title>/\1 /'
@@ -14,6 +14,6 @@ nats() { "$KVTOOL" replay evict snapshot.npz --trace trace.npz --layer-start 0 -
 nats --figure-out all.svg | grep '^note'
 caption all.svg
 nats --sensitivity sensitivity.json | grep '^note: expected'
-# Losses of a cache that is quantised already come on top.
+# Losses of an already quantised cache are added.
 "$KVTOOL" replay quant "$trace.seq0.bin" --trace "$trace" --k q4_0 --v q4_0 -o quantised.bin -qq 2> /dev/null
 "$KVTOOL" replay evict quantised.bin --trace "$trace" --prompt-tokens 48 --policy h2o --budget 0.5 2>&1 > table | sed "s|$TESTDATA/||"

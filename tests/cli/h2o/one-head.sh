@@ -1,4 +1,5 @@
-# K of one kv head: [token, 1, dim] or [1, token, dim] is no riddle where the trace states the heads, or holds more rows than one.
+# K of one kv head, [token, 1, dim] or [1, token, dim], is unambiguous if the trace states the heads or has more rows
+# than one.
 "$PYTHON" "$SHARED_SUITE/one_head.py"
 for snapshot in thd htd; do
   for trace in stated.safetensors keys.npz turned.npz; do

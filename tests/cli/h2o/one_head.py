@@ -1,9 +1,10 @@
-"""A cache of one kv head in both orders, and traces that tell: by metadata, or by keys as long as their rows."""
+"""A cache of one kv head in both orders, and traces that decide the order: by metadata, or by keys as long as their
+rows."""
 import json
 
 import numpy as np
 
-TOKENS, HEADS, DIM = 8, 8, 16  # as many tokens as query heads: their numbers tell nothing
+TOKENS, HEADS, DIM = 8, 8, 16  # as many tokens as query heads, so that the counts do not decide
 rng = np.random.default_rng(0)
 k, v = (rng.standard_normal((TOKENS, 1, DIM)).astype(np.float16) for _ in range(2))
 q = rng.standard_normal((TOKENS, HEADS, DIM)).astype(np.float32)

@@ -1,4 +1,4 @@
-# What is predicted in nats is what numpy computes from the plan, by gradients and by the sensitivity of layers.
+# numpy computes the same prediction in nats from the plan, by gradients and by the sensitivity of layers.
 $PYTHON "$SHARED_SUITE/predicted_kl.py" make
 replay() {
   "$KVTOOL" replay-h2o snapshot.npz --trace trace.npz --plan-out plan.json -f -q --layer-start 0 --trigger-min 1 --json "$@" > report.json
@@ -12,7 +12,7 @@ replay --policy streaming --target-ratio 3 --sensitivity sensitivity.json
 grep -o "Expected KL against the achieved ratio" page.html | head -1
 "$KVTOOL" replay-h2o snapshot.npz --trace trace.npz --policy window --target-ratio 2 --quality-rows 20 | sed 's/  */ /g'
 "$KVTOOL" replay-h2o snapshot.npz --trace trace.npz --policy window --target-ratio 2 --no-quality | grep -c predicted || true
-# Files of sensitivities that are not.
+# Invalid files of sensitivities.
 for text in '{}' '{"schema":"kvtool.sensitivity/1"}' '[' '{"schema":"kvtool.sensitivity/1","noise":0,"layers":[{"layer":0,"kl":1}]}' \
   '{"schema":"kvtool.sensitivity/1","noise":1,"layers":[]}' '{"schema":"kvtool.sensitivity/1","noise":1,"layers":[{"layer":0,"kl":-1}]}' \
   '{"schema":"kvtool.sensitivity/1","noise":1,"layers":[{"layer":0,"kl":1},{"layer":0,"kl":1}]}' \

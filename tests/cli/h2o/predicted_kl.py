@@ -2,7 +2,7 @@
 """An independent prediction of the loss, from the formulas, in double.
 
   predicted_kl.py make             writes snapshot.npz, trace.npz and sensitivity.json
-  predicted_kl.py compare PLAN.json REPORT.json    reads a plan of kvtool's and compares what kvtool predicts of it
+  predicted_kl.py compare PLAN.json REPORT.json reads a plan of kvtool and compares kvtool's prediction for it
 """
 import json
 import math
@@ -36,7 +36,7 @@ def make():
 
 
 def visible(plan, layer):
-    """[kv head, query, key]: what the plan lets each query see."""
+    """[kv head, query, key]: the keys that the plan lets each query see."""
     seen = np.tril(np.ones((KV_HEADS, TOKENS, TOKENS), bool))
     for event in plan["events"]:
         if event["layer"] != layer:
@@ -52,7 +52,7 @@ def visible(plan, layer):
 
 
 def outputs(q, k, v, layer, mask):
-    """[head, query, v dim] with the softmax over what `mask` shows."""
+    """[head, query, v dim] with the softmax over the keys in `mask`."""
     group = HEADS // KV_HEADS
     scores = np.einsum("qhd,khd->hqk", q, np.repeat(k, group, axis=1)) * SCALE.get(layer, 1 / math.sqrt(DIM))
     if layer in SOFTCAP:

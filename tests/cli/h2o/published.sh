@@ -1,18 +1,18 @@
-# What the papers and MNN's text say is what happens by default, and a figure never says more than its plan.
+# The defaults are what the papers and MNN's text describe, and a figure never claims more than its plan.
 replay() {
   "$KVTOOL" replay-h2o "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 64 "$@"
 }
-# The prompt is compressed once, and every later token stays; names in any case.
+# The prompt is compressed once, and every later token stays; names may have any case.
 replay --policy SnapKV,H2O --snapkv-window 16 --budget 0.5 --no-quality --json > published.json
 $VALIDATE < published.json
 jq -c '.results[0] | [.runs[] | [.policy, .same_as, .evictions, .layers[0].kept_tokens]], .notes' published.json
 replay --policy snapkv --snapkv-window 16 --budget 0.5 --no-quality --plan-out plan.json -q > /dev/null
 jq -c '.events | [.[].token] | unique' plan.json
 replay --policy snapkv --budget 100t --no-quality --json -q | jq -c '.results[0].runs[0] | [.ratio, .nothing_evicted_because]'
-# A policy that amounts to another one says so in its row, in the legend and in the picture.
+# A policy that is equivalent to another says so in its row, in the legend and in the picture.
 replay --policy snapkv,pyramid,window --budget 0.25,0.5 --snapkv-window 24 --svg-out pictures -f | sed "s,$TESTDATA/,," | cut -c1-60
 grep -ho 'snapkv (= window here)\|pyramid (= window here)\|pyramid (= snapkv here)' pictures/attention-output-error-against-the-achieved-ratio.svg | sort | uniq -c
-# The published text as an engine: sink and recent blocks alone stay where they exceed the target.
+# The published text as an engine: sink and recent blocks always stay, even if they exceed the target.
 mnn="--block-tokens 8 --sink 4 --recent 64 --trigger-min 64 --layer-start 1 --no-quality"
 for engine in design mnn mnn-r6; do
   replay $mnn --engine $engine --jsonl-out $engine.jsonl -f -q > /dev/null

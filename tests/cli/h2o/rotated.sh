@@ -1,5 +1,6 @@
-# Quantised caches that llama.cpp stores Hadamard-rotated: everything that reads K or V sees what the model computed, or
-# refuses where that is open. One prompt, held as f16, rotated q5_1 and q4_0, and q8_0 of a build that may rotate or not.
+# Quantised caches that llama.cpp stores Hadamard-rotated: commands that read K or V see what the model computed, or
+# refuse if that is unknown. One prompt, stored as f16, as rotated q5_1 and q4_0, and as q8_0 of a build that may or
+# may not rotate.
 states="$TESTDATA/llamacpp/states"; f16="$TESTDATA/trace/kjv3m.seq0.bin"
 "$PYTHON" "$SHARED_SUITE/rotated_queries.py" "$TESTDATA/trace/kjv3m"
 mass() {
@@ -30,7 +31,7 @@ JSON
   "$KVTOOL" gate gate.json --deterministic -q > /dev/null && echo "gate near"
 done
 
-# The trace's own K and V are compared with what the model computed, too.
+# The trace's own K and V are also compared with what the model computed.
 near "$(mass "$states/kjv3m-v050-q5_1-rotated.seq0.bin" "$TESTDATA/trace/kjv3m" --prompt-tokens 48)"
 "$KVTOOL" convert "$states/kjv3m-v050-q5_1-rotated.seq0.bin" --kv-heads 2 --dtype f16 --to npz -o turned.npz -q
 "$KVTOOL" diff "$states/kjv3m-v050-q5_1-rotated.seq0.bin" turned.npz --kv-heads 2 --atol 0.01 -q > /dev/null && echo "diff near"
@@ -41,7 +42,7 @@ sd turned.npz
 "$KVTOOL" analyze "$states/kjv3m-v050-q5_1-rotated.seq0.bin" --kv-heads 2 > /dev/null
 "$KVTOOL" diff "$states/kjv3m-v050-q5_1-rotated.seq0.bin" turned.npz --kv-heads 2 --rotated no --atol 0.01 -q > /dev/null || echo "unturned: $?"
 
-# Keys turned to their places within the cache are those that the model computed.
+# Keys rotated to their positions within the cache are those that the model computed.
 lost() {
   "$KVTOOL" replay-h2o "$1" --trace queries.npz --policy streaming --budget 24t --re-rotate --rope-base 1e4 --rope-style gptj \
     --json -q "${@:2}" | jq '.results[].runs[0].attention.output_error.mean'

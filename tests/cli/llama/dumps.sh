@@ -1,4 +1,5 @@
-# A state through the dumps of other engines and back: the same values, or a question.
+# A state is converted to the dumps of other engines and back: the values are equal, or the missing option is asked
+# for.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin" gguf="$TESTDATA/llamacpp/s260k-header.gguf"
 for dump in mnn-dump infinilm-dump; do
   for heads in "--kv-heads 4" "--model $gguf"; do
@@ -8,7 +9,7 @@ for dump in mnn-dump infinilm-dump; do
       "$KVTOOL" diff "$state" back.bin -q && echo "$dump: the state's own values"
     done
   done
-  # What transformers expects is reached from the dump as from the state.
+  # The layout of transformers is reached from the dump as from the state.
   "$KVTOOL" convert "$state" --to torch --model "$gguf" -o direct.pt -f -qq
   "$KVTOOL" convert there --to torch --model "$gguf" -o by-dump.pt -f -qq
   "$KVTOOL" diff direct.pt by-dump.pt -q && echo "$dump: as torch has them"

@@ -1,4 +1,4 @@
-# The generator of large states writes what the reader reads.
+# The generator of large states writes states that the reader accepts.
 make() { "$PYTHON" "$SCRIPTS/make/llama_state.py" "$@" 2>&1; }
 make rows.bin --layers 2 --tokens 70 --kv-heads 2 --head-dim 64
 make columns.bin --layers 2 --tokens 70 --kv-heads 2 --head-dim 64 --transposed

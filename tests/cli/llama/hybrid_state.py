@@ -4,7 +4,7 @@ import struct
 import sys
 
 attention = open(sys.argv[1], "rb").read()
-# One cell at the last position, without ids in a sequence; 3 of 8 layers: convolutions, then states.
+# One cell at the last position, in no sequence; 3 of 8 layers: convolutions, then states.
 state = struct.pack("<IiI", 1, 59, 0) + struct.pack("<II", 0, 8)
 for row in (96, 96, 96, 512, 512, 512):
     state += struct.pack("<iQ", 0, row) + bytes(range(96)) * (row // 96) + bytes(row % 96)

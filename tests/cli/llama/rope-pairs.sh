@@ -1,6 +1,6 @@
-# A cache of transformers as llama.cpp's state: K's RoPE pairs go where the model's architecture has them there, and
-# back. Its keys are those of the engine's own state, halves of each head together; that the engine goes on from such
-# a file is what scripts/check/llama_restore.py shows.
+# A cache of transformers as llama.cpp's state: K's RoPE pairs are moved to where the architecture has them in
+# llama.cpp, and back. The keys equal those of the engine's own state; scripts/check/llama_restore.py shows that the
+# engine continues from such a file.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin" gguf="$TESTDATA/llamacpp/s260k-header.gguf"
 "$KVTOOL" convert "$state" --kv-heads 4 --to npz -o engine.npz -qq
 "$PYTHON" "$SHARED_SUITE/transformers_layout.py" "$gguf"
@@ -11,7 +11,7 @@ cmp back.bin "$state" && echo "the engine's file"
 "$KVTOOL" convert "$state" --to torch --model "$gguf" -o there.pt && "$KVTOOL" diff there.pt hf.npz -q && echo "and back"
 "$KVTOOL" compress hf.npz -qq && "$KVTOOL" decompress hf.npz.kvz --to llama-state --model "$gguf" -o back3.bin -q
 cmp back3.bin "$state" && echo "out of an archive"
-# What a plain forward pass with transformers' RoPE computes (scripts/check/transformers_cache.py).
+# The result of a plain forward pass with transformers' RoPE (scripts/check/transformers_cache.py).
 "$KVTOOL" convert "$TESTDATA/llamacpp/transformers/s260k-24.npz" --to llama-state --model "$gguf" -o forward.bin -q
 "$KVTOOL" convert "$state" --tokens 0:24 --to llama-state -o first.bin -q
 "$KVTOOL" diff forward.bin first.bin --atol 0.05 -q && echo "as computed"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites engine.npz as transformers has it, hf.npz, and renames a GGUF's architecture: transformers_layout.py GGUF."""
+"""Rewrites engine.npz in the layout of transformers, hf.npz, and renames a GGUF's architecture:
+transformers_layout.py GGUF."""
 import sys
 
 import numpy as np

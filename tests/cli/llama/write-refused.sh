@@ -1,4 +1,4 @@
-# What a state cannot hold is refused by name before anything is written; what is lost is said.
+# Contents that a state cannot hold are refused by name before anything is written; losses are reported.
 states="$TESTDATA/llamacpp/states"
 try() { "$KVTOOL" convert "$@" -o out.bin || echo "status $?"; [ ! -e out.bin ]; }
 cp "$states/s260k-v050-shared-prefix.session.bin" two.bin

@@ -1,4 +1,4 @@
-# States of real builds come back byte for byte through other formats, each written for its build.
+# States of real builds are restored byte for byte through other formats, each written for its build.
 states="$TESTDATA/llamacpp/states"
 trip() {  # STATE FORMAT TO [FLAGS]
   local state="$1" format="$2" to="$3"
@@ -23,7 +23,7 @@ cmp a.bin "$states/s260k-b3889-f16-vtrans.seq0.bin" && echo "through an archive:
 "$KVTOOL" compress "$states/synthetic-qwen2vl-mrope-b8352.seq0.bin" -o m.kvz -qq
 "$KVTOOL" convert m.kvz --to llama-state --target-version D -o m.bin -qq
 cmp m.bin "$states/synthetic-qwen2vl-mrope-b8352.seq0.bin" && echo "with the positions of M-RoPE"
-# V turned, one sequence cut out, values converted: the same cache as far as each can be.
+# With V transposed, one sequence extracted, or values converted, the cache is the same as far as possible.
 "$KVTOOL" convert "$states/s260k-v050-f16.seq0.bin" --to llama-state --v-order transposed -o turned.bin -qq
 "$KVTOOL" inspect turned.bin 2> /dev/null | grep 'v storage'
 "$KVTOOL" diff "$states/s260k-v050-f16.seq0.bin" turned.bin | sed 's/.* and/and/'

@@ -1,4 +1,4 @@
-# Many caches, as one alone, and merged to what one run comes to.
+# Many caches give the same results as each alone, and merge to the results of one run.
 mkdir many; for name in a b c; do cp "$TESTDATA/llamacpp/states/kjv3m-b8352-q8_0.seq0.bin" many/$name.bin; done
 run() { "$KVTOOL" replay-lossless "$@" --kv-heads 2 --rotated no --mode full --prompt-tokens 128 --hot-recent-tokens 16 --h2o-trigger-min-tokens 64 \
   --block-tokens 32 --deterministic; }

@@ -1,4 +1,4 @@
-# Every document of one run fits its schema and says the same; two runs with other threads are equal to the byte.
+# Every document of one run fits its schema, and they agree; two runs with different threads are equal to the byte.
 flags="--mode store --preset gate --hot-recent-tokens 16 --h2o-recent-tokens 24 --h2o-block-tokens 8 --h2o-trigger-min-tokens 64"
 flags="$flags --store-grouped-step-tokens 32 --block-tokens 16 --prompt-tokens 96"
 replay() { "$KVTOOL" replay-lossless "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" $flags -q "$@"; }

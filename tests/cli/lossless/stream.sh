@@ -1,4 +1,4 @@
-# A recorded stream of block scores drives H2O with the parameters it was recorded with.
+# A recorded stream of block scores drives H2O with the parameters of the recording.
 golden="$TESTDATA/golden/mnn/h2o/scenarios.json"
 jq -c '.[] | select(.name == "block1") | (del(.events) + {"kvtool.trace": "1"}), .events[]' "$golden" > block1.jsonl
 $PYTHON - << 'PY'

@@ -1,4 +1,4 @@
-# A runtime that knows no sliding windows counts what it drops outside them as saved, and says so.
+# A runtime without support for sliding windows counts what it drops outside them as saved, and the output says so.
 $PYTHON - "$TESTDATA/trace" << 'PY'
 import pathlib
 import sys

@@ -1,5 +1,5 @@
-# Real dumps through the archive, logical or packed as the snapshot: the folder comes back as it was,
-# by kvtool and by the decoder written from FORMAT.md alone.
+# Real dumps, logical or packed, as archives: kvtool and the decoder written from FORMAT.md alone restore the folder
+# unchanged.
 for name in case_fp16_h8_l1_fa64 case_fp32_h4_l1_fa64; do
   run="$TESTDATA/golden/mnn/dumps/$name"
   for layout in logical packed; do
@@ -15,7 +15,7 @@ for name in case_fp16_h8_l1_fa64 case_fp32_h4_l1_fa64; do
     echo "$name $layout restored"
   done
   "$KVTOOL" decompress -q logical.kvz --to npz --layers 1 --kv k -o k.npz
-  # Packed tiles are no chunks of their own: the source is restored aside and read again.
+  # Packed tiles do not form chunks of their own: the source is restored to a temporary folder and read again.
   "$KVTOOL" decompress packed.kvz --to npz --layers 1 -o packed.npz -q
   "$KVTOOL" diff "$run" packed.npz --layout packed --from-b auto --layers 1 2>/dev/null | sed 's/.* and/and/'
   "$KVTOOL" diff packed.kvz "$run" --layout-b packed 2>/dev/null | sed 's/ and .*: identical/: identical/'

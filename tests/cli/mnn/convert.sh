@@ -1,4 +1,4 @@
-# Three updates become one; read from the packed dump, the rows are the same.
+# Three updates become one; the packed dump gives the same rows.
 run="$TESTDATA/golden/mnn/dumps/case_fp32_h4_l1_fa64"
 "$KVTOOL" convert -q "$run" --to mnn-dump -o joined
 "$KVTOOL" convert -q "$run" --layout packed --to mnn-dump -o unpacked

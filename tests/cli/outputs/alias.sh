@@ -1,4 +1,4 @@
-# An output that is an input, or another output, by whatever name: exit 2 before anything is read, with -f, too.
+# An output that is an input or another output, under whatever name: exit 2 before anything is read, even with -f.
 "$PYTHON" "$SHARED_SUITE/../archive/make.py" a.bin 0.25
 "$KVTOOL" compress -q --from opaque a.bin
 raw=f16:2LTHD:2,2,?,8,64
@@ -41,12 +41,12 @@ mkdir holder
 "$KVTOOL" compress -q dump -o holder/dump.kvz
 state > ../before.$$
 refused decompress holder/dump.kvz -o holder -f
-# two outputs to one path, one that is not there yet among them
+# two outputs to one path, which may not exist yet
 refused compress --from opaque a.bin -o j --json-out j
 refused compress --from opaque a.bin -o j --json-out ./logs/../j -f
 refused compress --from opaque a.bin -c --json-out /dev/stdout
 refused compress --from opaque a.bin ./a.bin
-# every command, every flag that writes
+# every command, and every flag that writes
 covers() {
   command=$1
   shift
@@ -107,7 +107,7 @@ try "advise" t.npz "--json-out" s.npz --trace t.npz
 try "merge" b.json "--output --html-out --svg-out --figure-out --junit-out --json-out --csv" b.json
 try "doctor" s.npz "--json-out --csv" s.npz
 try "train" s.npz "--output --json-out --csv" s.npz -o x
-# what a configuration names is an input, too, and so is the configuration
+# files that a configuration names are inputs, too, and so is the configuration itself
 echo '{"schema": "kvtool.gate-config/1", "cases": [{"name": "x", "snapshot": "s.npz", "trace": "t.npz", "mode": "probe"}]}' > c.json
 state > ../before.$$
 refused gate c.json -o s.npz -f
@@ -115,7 +115,7 @@ refused gate c.json -o c.json -f
 printf 'threads=1\n' > k.toml
 state > ../before.$$
 refused inspect --config k.toml s.npz --json-out k.toml
-# no flag that writes was forgotten above
+# no flag that writes is missing above
 for command in inspect analyze compress decompress verify convert diff "frame encode" "frame decode" "frame inspect" bench \
   replay-h2o replay-lossless replay-blend replay-mlp "trace inspect" gate report "weights inspect" "weights convert" \
   "weights verify" "weights diff" "plan check" replay-quant advise merge doctor train; do
@@ -126,6 +126,6 @@ for command in inspect analyze compress decompress verify convert diff "frame en
     grep -q -x -e "$command $flag" covered || echo "not tried: $command $flag"
   done
 done
-# what is written through is not lost
+# targets that are written through are not lost
 "$KVTOOL" inspect -q s.npz --json-out /dev/null > /dev/null
 "$KVTOOL" replay-lossless -q s.npz --mode probe --prompt-tokens 40 --jsonl /dev/null --json-out /dev/null > /dev/null

@@ -1,4 +1,4 @@
-# Names are shown with control characters escaped, on one line, wherever text is printed.
+# Names are shown with control characters escaped, on one line, in all printed text.
 name=$(printf 'a\033[31mred\nkvtool: fine\r\302\233b\342\200\256\342\201\246\330\234\377.bin')
 head -c 1000 /dev/zero > "$name"
 {
@@ -46,7 +46,7 @@ for text in said.decode().split("\n"):
     assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in text), repr(text)
     assert not text.startswith("kvtool: fine"), repr(text)
 END
-# In colour only the program's own sequences pass.
+# In colour only the program's own sequences are printed.
 "$KVTOOL" verify --color always "$name.kvz" > coloured
 "$PYTHON" - <<'END'
 import re
@@ -54,7 +54,7 @@ said = open("coloured", "rb").read()
 assert b"\x1b[32mintact\x1b[0m" in said, said
 assert b"\x1b[31m" not in said, said
 END
-# JSON of a name that is not UTF-8: wrong bytes as \xNN, backslashes doubled; one that is stays as it is.
+# JSON of a name that is not UTF-8: invalid bytes as \xNN, backslashes doubled; a valid name is unchanged.
 "$KVTOOL" inspect -q "$name.kvz" --json-out j.json --json > printed.json 2>&1
 "$KVTOOL" verify -q "$name.kvz" --json-out v.json --json > /dev/null
 cp "$name.kvz" 'back\slash é.kvz'

@@ -1,4 +1,4 @@
-# The footer of a page says by what it was made; a page is written whatever can be said of its inputs.
+# The footer of a page names the command that made it; a page is written even if its inputs cannot be described.
 s="$TESTDATA/trace/s260k.seq0.bin"
 footer() { sed -n '/<footer>/,/<\/footer>/p' "$1" | sed -e 's/<[^>]*>/ /g' -e 's/0\.[0-9]*\.[0-9]*, commit [0-9a-f]*/VERSION/' -e "s|$TESTDATA|*|g" | tr -s ' \n' ' '; echo; }
 "$KVTOOL" inspect "$s" --kv-heads 4 --html-out page.html -q

@@ -1,5 +1,5 @@
-# Folder outputs: an interrupted run leaves nothing, a killed one nothing that the next does not clean, and what was there
-# is there in every case, whole.
+# Folder outputs: an interrupted run leaves nothing, the next run removes what a killed one left, and the old output
+# is intact in every case.
 mkdir tree
 for i in $(seq 300); do head -c 20000 /dev/zero > tree/$i; done
 "$KVTOOL" compress -q --from opaque tree
@@ -24,7 +24,7 @@ for signal in INT TERM HUP KILL; do
     [ $signal = KILL ] || [ -z "$(ls -A | grep kvtool-)" ] || { echo "$signal after $delay left:"; ls -A; }
   done
 done
-# held in the middle, at a pipe that gives no more
+# stopped in the middle, while it waits for a pipe
 mkfifo pipe
 for signal in INT TERM KILL; do
   env --default-signal=INT "$KVTOOL" convert -q --raw f16:2LTHD:2,2,?,8,64 pipe --to npy -o held &
@@ -36,7 +36,7 @@ for signal in INT TERM KILL; do
   [ ! -e held ]
 done
 rm pipe
-# what was left is gone after the next run with that output
+# the remains are gone after the next run with that output
 mkdir .out.kvtool-0123456789abcdef.tmp
 echo x > .out.kvtool-0123456789abcdef.tmp/x
 echo x > .file.kvtool-0123456789abcdef.tmp
@@ -46,7 +46,7 @@ rm -rf out
 echo y > file
 "$KVTOOL" frame encode -q --dtype f16 tree/1 -o file -f
 ls -A | grep kvtool- || true
-# one that a living run holds stays
+# a folder that a running process holds stays
 mkdir .out.kvtool-fedcba9876543210.tmp
 rm -rf out
 flock .out.kvtool-fedcba9876543210.tmp "$KVTOOL" decompress -q tree.kvz -o out

@@ -1,4 +1,4 @@
-# What holds an input's contents may be read by those who could read the input, as with gzip and zstd.
+# An output with an input's contents may be read by those who could read the input, as with gzip and zstd.
 umask 022
 mode() { stat -c '%a' "$1"; }
 "$PYTHON" "$SHARED_SUITE/../archive/make.py" a.bin 0.25
@@ -26,7 +26,7 @@ cp a.bin b.bin && chmod 644 b.bin
 "$KVTOOL" train -q b.bin --raw $raw --name one -o one.kvp
 echo "profile of both $(mode both.kvp), of the public one $(mode one.kvp)"
 echo "report $(mode report.json), from a pipe $(mode from-pipe.bin)"
-# of a folder: what all in it have in common
+# for a folder: the permissions that all its files share
 mkdir tree && cp a.bin tree/private && echo x > tree/public
 "$KVTOOL" compress -q --from opaque tree
 "$KVTOOL" decompress -q tree.kvz -o back

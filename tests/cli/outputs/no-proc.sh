@@ -1,4 +1,4 @@
-# Without /proc, as in a bare chroot, and where files cannot be without a name: the same results.
+# The results are the same without /proc, as in a bare chroot, and on file systems without unnamed files.
 "$PYTHON" "$SHARED_SUITE/../archive/make.py" a.bin 1
 mkdir -p root/tmp
 for library in $(ldd "$KVTOOL" | grep -o '/[^ ]*'); do

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-# A clock that ticks slowly may not tell a quick run that something was written.
+# With a coarse file system clock a short run may not notice the change.
 TRIES = 20
 size = os.path.getsize("a.bin")
 for _ in range(TRIES):

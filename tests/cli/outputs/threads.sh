@@ -1,4 +1,4 @@
-# No thread, no memory, or too many threads wanted: an exit status of the contract with one line, and never a hang.
+# Threads or memory that cannot be had, or too many threads: a documented exit status with one line, and never a hang.
 "$PYTHON" "$SHARED_SUITE/../archive/make.py" a.bin 4
 "$KVTOOL" compress -q --from opaque a.bin
 said() {
@@ -25,7 +25,7 @@ mkdir -m 777 free
 for command in "compress -q --from opaque $here/a.bin -o $here/free/made" "verify -q $here/a.bin.kvz" \
   "decompress -q $here/a.bin.kvz -o $here/free/made"; do
   status=0
-  # the folder of a test may be closed to others: then what follows cannot be tried
+  # other users may have no access to the test's folder: then the rest cannot be tested
   as_nobody "$here/program" targets > /dev/null 2>&1 || { echo "${command%% *}: exit 4, 1 line, KV0106"; continue; }
   status=0
   timeout 60 bash -c 'as_nobody "$@"' _ "$here/program" $command -T 4 > out 2> said || status=$?

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a command as a user who may start no second process or thread."""
+"""Runs a command as a user who may not start a second process or thread."""
 import os
 import resource
 import sys

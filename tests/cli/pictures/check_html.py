@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that each page named is balanced, has no script but that of its tables, and asks for nothing from elsewhere."""
+"""Checks that each given page is balanced, has no script but that of its tables, and loads nothing from
+elsewhere."""
 import sys
 from html.parser import HTMLParser
 
@@ -7,7 +8,7 @@ VOID = {"meta", "rect", "line", "path", "circle"}
 
 
 class Page(HTMLParser):
-    """Every element that is opened is closed, in order; attributes are known."""
+    """Every opened element is closed, in order; attributes are known."""
 
     def __init__(self):
         super().__init__()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that each SVG file named is well-formed, says what it shows, and asks for nothing from elsewhere."""
+"""Checks that each given SVG file is well-formed, describes what it shows, and loads nothing from
+elsewhere."""
 import sys
 import xml.etree.ElementTree as tree
 

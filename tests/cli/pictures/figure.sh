@@ -1,4 +1,4 @@
-# The figure of a page, as SVG and as PDF, with a caption that stands alone.
+# The figure of a page, as SVG and as PDF, with a self-contained caption.
 name='a<script>alert(1)<&"(.bin'
 cp "$TESTDATA/trace/s260k.seq0.bin" "$name"
 trace=$TESTDATA/trace/s260k
@@ -13,7 +13,7 @@ replay --figure-out again.pdf && cmp loss.pdf again.pdf && echo "the same bytes"
 replay --figure-out again.pdf || echo "exit $?"
 "$KVTOOL" diff "$name" "$name" --kv-heads 4 --figure-out same.svg -q && ls same.svg
 "$KVTOOL" bench "$name" --kv-heads 4 --level fast --rounds 1 --deterministic --figure-out bench.pdf -q && head -c 8 bench.pdf && echo
-# Of several files it is of the first, and says so.
+# For several files it shows the first, and says so.
 cp "$name" second.bin
 "$KVTOOL" inspect second.bin "$name" --kv-heads 4 --figure-out first.svg -q > text
 "$PYTHON" "$SHARED_SUITE/figure_text.py" first.svg | sed "s|kvtool 0.*|VERSION|"

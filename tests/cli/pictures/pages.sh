@@ -1,4 +1,4 @@
-# Pages of what a cache is like, and of where two caches differ; names that are markup stay names.
+# Pages that describe a cache, and where two caches differ; names that look like markup are escaped.
 name='a<script>alert(1)<&".bin'
 cp "$TESTDATA/trace/s260k.seq0.bin" "$name"
 cp "$name" changed.bin
@@ -13,7 +13,7 @@ printf '\177' | dd of=changed.bin bs=1 seek=60001 conv=notrunc status=none
 "$PYTHON" "$SHARED_SUITE/check_html.py" inspect.html both.html analyze.html same.html diff.html near.html
 "$PYTHON" "$SHARED_SUITE/check_svg.py" */*.svg
 ls inspect analyze same diff
-# One bit, found at its layer and token.
+# One changed bit is found at its layer and token.
 grep -o '<title>layer [0-9]*, token [0-9]*: [0-9][^<]*' diff.html
 grep -c 'beyond the tolerance' near.html
 grep -l '<script>alert' *.html */*.svg || echo "no name became markup"

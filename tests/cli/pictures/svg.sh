@@ -1,4 +1,5 @@
-# Pictures as files: into a folder, beside a name, as the name itself; never over what is there or is read.
+# Pictures as files: in a folder, next to a name, under the name itself; existing files and inputs are never
+# overwritten.
 trace=$TESTDATA/trace/s260k
 replay() { "$KVTOOL" replay-h2o "$trace.seq0.bin" --trace "$trace" --prompt-tokens 64 --target-ratio 2 -q "$@" > table; }
 replay --svg-out pictures/h2o --html-out page.html

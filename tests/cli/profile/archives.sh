@@ -1,4 +1,5 @@
-# Archives that need a profile: found by its name, by its hash and where --profile says; refused clearly without.
+# Archives that need a profile find it by its name, by its hash and through --profile; without it they are refused
+# clearly.
 cp "$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin" cache.bin
 cp "$TESTDATA/profiles/s260k.kvp" model.kvp
 "$KVTOOL" compress cache.bin --profile model.kvp --deterministic --json-out said.json -q && grep -A6 '"profile": {' said.json

@@ -1,4 +1,5 @@
-# A page that needs a profile is read by every command: with --profile, or with the profile beside it; and refused clearly without.
+# Every command reads a page that needs a profile: with --profile, or with the profile next to it; without it the page
+# is refused clearly.
 cp "$TESTDATA/profiles/page.kvf" "$TESTDATA/profiles/page.f16" .
 cp "$TESTDATA/profiles/s260k.kvp" model.kvp
 mkdir away beside && cp page.kvf away/ && cp page.kvf model.kvp beside/

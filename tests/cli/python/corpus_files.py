@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small corpus of made-up caches: corpus_files.py FOLDER. In it are two safetensors files, a folder of one file a layer,
-a folder of two numpy arrays, and what is no cache."""
+"""Makes a small corpus of synthetic caches: corpus_files.py FOLDER. It has two safetensors files, a folder with one
+file per layer, a folder of two numpy arrays, and files that are not caches."""
 import pathlib
 import sys
 

@@ -1,4 +1,4 @@
-"""Prints a gate's config that names no snapshot: it judges every input that it is given."""
+"""Prints a gate's config that names no snapshot, so that it judges every given input."""
 
 import json
 

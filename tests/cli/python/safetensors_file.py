@@ -5,7 +5,7 @@ import struct
 
 import numpy
 
-# BF16 has no numpy type: its bits stand for it.
+# BF16 has no numpy type, so its bits are used.
 TYPES = {"F16": "<f2", "F32": "<f4", "BF16": "<u2", "I32": "<i4", "U32": "<u4", "I64": "<i8"}
 NAMES = {numpy.dtype(code): name for name, code in TYPES.items() if name != "BF16"}
 
@@ -16,7 +16,7 @@ def header_bytes(path):
 
 
 def read(path):
-    """(metadata, arrays by name)."""
+    """Returns (metadata, arrays by name)."""
     with open(path, "rb") as file:
         data = file.read()
     size, = struct.unpack("<Q", data[:8])

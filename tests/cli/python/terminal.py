@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program with a pseudo-terminal as its output, as wide as asked, and returns what it showed."""
+"""Runs a program on a pseudo-terminal of the given width, and returns what it showed."""
 import fcntl
 import os
 import pty
@@ -14,13 +14,13 @@ END = b"\0end of what was shown\0"
 
 
 def run(command, columns, interrupt_at=None, limit=180, **environment):
-    """(exit status, text). SIGINT is sent when `interrupt_at` has been shown."""
+    """Returns (exit status, text). Sends SIGINT once `interrupt_at` has been shown."""
     shown_to, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     env = dict(os.environ, TERM="xterm", **environment)
     running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal, env=env)
     shown, end, is_marked = b"", time.monotonic() + limit, False
-    # The terminal stays open here: after its last close, the kernel may drop what was not read yet.
+    # Keeps the terminal open: after its last close, the kernel may drop unread output.
     while not shown.endswith(END):
         if time.monotonic() > end:
             running.kill()

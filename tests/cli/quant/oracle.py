@@ -2,7 +2,7 @@
 """An independent replay of quantised caches, from the formulas, in double.
 
   oracle.py make               writes snapshot.npz and trace.npz
-  oracle.py compare REPORT.json    compares every run of a report that kvtool made of them
+  oracle.py compare REPORT.json compares every run of kvtool's report on them
 """
 import json
 import math
@@ -25,7 +25,7 @@ def make():
     trace = {"__metadata__": np.frombuffer(json.dumps(metadata).encode(), np.uint8)}
     for layer in range(LAYERS):
         k = random.standard_normal((TOKENS, KV_HEADS, DIM))
-        k[:, :, 5] *= 9  # a channel of outliers, as real keys have
+        k[:, :, 5] *= 9  # an outlier channel, as real keys have
         snapshot[f"k_{layer}"] = k.astype(np.float16)
         snapshot[f"v_{layer}"] = random.standard_normal((TOKENS, KV_HEADS, DIM)).astype(np.float16)
         trace[f"q.{layer}"] = random.standard_normal((TOKENS, HEADS, DIM)).astype(np.float32)
@@ -35,7 +35,7 @@ def make():
 
 
 def hadamard(x):
-    """Pieces of 64 times the orthonormal matrix: exact enough in double."""
+    """Parts of 64 times the orthonormal matrix; exact enough in double."""
     h = np.ones((1, 1))
     while len(h) < 64:
         h = np.block([[h, h], [h, -h]])
@@ -81,7 +81,7 @@ def kivi2(x, is_key):
 
 
 def stored(name, x, is_key, settings):
-    """What attention reads, for types of which kvtool has rotations and tails."""
+    """What attention reads, for types with kvtool's rotations and full-precision tails."""
     if name == "f16":
         return x.astype(np.float64)
     if name in ("q8_0", "q4_1"):
@@ -158,7 +158,7 @@ def compare(report_path):
         wanted = replay(snapshot, trace, run, report["settings"])
         said = {**run, "nats": run["predicted_kl"]["nats"]}
         for name, value in wanted.items():
-            # Attention that hardly changes is the difference of figures near 1 here.
+            # If attention hardly changes, the figure is a difference of values near 1.
             close = abs(said[name] - value) <= 2e-3 * abs(value) + (1e-9 if name != "bytes" else 1e-3)
             assert close, (run["k"], run["v"], name, said[name], value)
     print(len(report["runs"]), "runs agree")

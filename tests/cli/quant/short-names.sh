@@ -1,4 +1,4 @@
-# --v is the type of V here and -v says more: parsers that take both for one name refuse the second.
+# Here --v is the type of V and -v adds output: parsers that treat both as one name refuse the second.
 state=$TESTDATA/trace/kjv3m.seq0.bin
 quant() { "$KVTOOL" replay-quant "$state" --trace "$TESTDATA/trace/kjv3m" --k q8_0 --v q4_0 --deterministic --json "$@"; }
 "$KVTOOL" replay-quant --help | grep -c -- '-v, *--verbose'

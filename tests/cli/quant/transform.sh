@@ -1,4 +1,5 @@
-# Types that code all layers together, by a transform that other caches taught; one that the cache itself taught is refused.
+# Types that code all layers together by a transform learnt from other caches; one learnt from the cache itself is
+# refused.
 $PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" run
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 flags="--kv-heads 4 --head-dim 8 --rope-base 10000 --rope-style gptj --keep-first 2 --keep-last 8"

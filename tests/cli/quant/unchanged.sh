@@ -1,12 +1,12 @@
-# Types that store none of so few tokens say so: they lose nothing because they do nothing.
+# Types that convert none of so few tokens say so: they lose nothing because they do nothing.
 trace="--trace $TESTDATA/trace/kjv3m"
-# The checkout's path is taken out before lines are cut: where it ends is not what a line says.
+# Replaces the checkout's path before lines are cut, so that its length does not change them.
 narrow() { sed "s,$TESTDATA/,," | cut -c1-46; }
 "$KVTOOL" replay-quant "$TESTDATA/trace/kjv3m.seq0.bin" $trace --k kivi2,q8_0 --v kivi2 --html-out page.html | narrow
 grep -c "kivi2: K of all 96 tokens" page.html
 grep -o "q8_0 / kivi2\|kivi2 / kivi2" page.html | sort | uniq -c
 "$KVTOOL" replay-quant "$TESTDATA/trace/kjv3m.seq0.bin" $trace --k q8_0 --v q8_0 --keep-last 96 -q | narrow
-# A gate does not pass on it.
+# A gate does not pass by such a type.
 for type in kivi2 q8_0; do
   jq -n --arg type $type --arg state "$TESTDATA/trace/kjv3m.seq0.bin" --arg trace "$TESTDATA/trace/kjv3m" \
     '{schema: "kvtool.gate-config/1", cases: [{name: $type, snapshot: $state, trace: $trace, quant: {k: $type, v: $type},

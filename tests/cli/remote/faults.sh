@@ -1,4 +1,5 @@
-# Whatever the server does: the right bytes, or an error that says why and keeps the secrets of the URL.
+# Whatever the server does, the result is the right bytes or an error that says why and does not show the URL's
+# secrets.
 . "$SHARED_SUITE/serve.bash"
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 cp "$state" served/slot0.bin
@@ -32,12 +33,12 @@ wrong "slot0.kvz?key=hunter2&busy=1000"
 wrong "none.kvz?key=hunter2"
 wrong "private/slot0.kvz?key=wrong"
 "$KVTOOL" inspect "$url/private/slot0.bin?key=hunter2" | head -1 | sed "s#$url#URL#"
-# The secret is nowhere: not in documents, not in messages of any loudness, not in what names the command.
+# The secret appears nowhere: not in documents, not in messages at any verbosity, not in the printed command.
 "$KVTOOL" analyze -vv "$url/private/slot0.bin?key=hunter2" --json --html-out page.html > out.json 2> told
 "$KVTOOL" compress -vv "$url/private/slot0.bin?key=hunter2" --json -o secret.kvz >> out.json 2>> told
 "$KVTOOL" inspect "http://user:hunter2@127.0.0.1:1/slot0.bin" >> out.json 2>> told || echo "nobody there: $?"
 ! grep -l hunter2 out.json told page.html secret.kvz
-# What a file names is not fetched, be it a list, a gate's config or a config of options.
+# URLs inside files are not fetched, whether a list, a gate's config or a config of options.
 : > log
 printf '%s\n' slot0.bin "$url/slot0.bin?key=hunter2" > list
 quietly_named "$KVTOOL" analyze --files-from list || echo "$?"
@@ -47,12 +48,12 @@ printf 'model="%s/slot0.bin"\n' "$url" > defaults.toml
 quietly_named "$KVTOOL" inspect served/slot0.bin --config defaults.toml > told || echo "$?"
 grep -o 'is a URL that.*' told | head -1
 test ! -s log && echo "nothing was fetched"
-# A server that asks for half an eternity is given a minute, and one is told.
+# If a server asks for a very long delay, kvtool waits for a minute and says so.
 quietly_named timeout 5 "$KVTOOL" inspect "$url/slot0.bin?retry_after=999999999999" || echo "$?"
-# A list of URLs is a corpus, and keeps its secrets, too.
+# A list of URLs is a corpus, and does not show their secrets either.
 printf '%s\n' "$url/private/slot0.bin?key=hunter2" "$url/slot0.bin?key=hunter2" > list
 "$KVTOOL" analyze --files-from list --fetch-listed --json > corpus.json 2> told || { sed "s#$url#URL#" told; echo "$?"; }
 jq -r '.results[].inputs[0].file' corpus.json | sed "s#$url#URL#"
 ! grep hunter2 corpus.json told
-# Two URLs of one name are told apart.
+# Two URLs with the same name are told apart.
 "$KVTOOL" diff -q "$url/slot0.bin?key=1" "$url/slot0.bin?key=2" && echo "equal"

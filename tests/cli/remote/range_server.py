@@ -2,20 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves the files of a folder by ranges, as object stores do, with faults that the query of a URL asks for.
 
-range_server.py FOLDER LOG PORT_FILE: writes its port to PORT_FILE, and to LOG a line for each request: status, path, range and
-If-Match. Faults (?NAME=N, of the requests of one path and query the N-th, or every N-th where the name says so):
+range_server.py FOLDER LOG PORT_FILE: writes its port to PORT_FILE, and a line for each request to LOG: status, path,
+range and If-Match. Faults (?NAME=N, of the requests of one path and query the N-th, or every N-th where the name says
+so):
 
-  key=SECRET      nothing but a secret; without it files below /private answer 403
+  key=SECRET changes nothing; without it files below /private answer 403
   busy=N          the first N answers are 503, with Retry-After: 0
   retry_after=S   every answer is 503, with Retry-After: S
   every_cut=N     every N-th answer with a body ends after half of it
   every_reset=N   every N-th answer is cut by a reset of the connection
-  change=N        from the N-th answer on the file is another one, as large, with another tag
-  forget=N        the same, but the server keeps the old tag's answers to If-Match to itself: it ignores If-Match
+  change=N from the N-th answer on, another file of the same size, with another tag
+  forget=N the same, but the server ignores If-Match
   tag=weak|none   a weak tag, or no tag at all
-  whole=1         no ranges: everything is answered by 200 and the whole file
-  wrong=1         the range that comes begins a byte late
-  long=1          one byte more than the range says
+  whole=1 no ranges: every answer is 200 with the whole file
+  wrong=1 the range begins a byte late
+  long=1 one byte more than the range
   head=1          HEAD is answered (otherwise 403, as where a URL is signed for GET)
 """
 import collections
@@ -122,7 +123,7 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_):
-        pass  # a connection that was reset on purpose
+        pass  # a connection that was reset intentionally
 
 
 def main():

@@ -1,4 +1,4 @@
-# Of a remote archive only what is needed comes; of everything else the whole.
+# Of a remote archive only the needed parts are fetched; other files are fetched whole.
 . "$SHARED_SUITE/serve.bash"
 $PYTHON - <<'END'
 import numpy as np
@@ -22,10 +22,10 @@ cmp there.safetensors here.safetensors && echo "decompress: one tensor of twelve
 "$KVTOOL" verify -q "$url/cache.kvz" --against "$url/cache.safetensors" && echo "verify: against another"
 "$KVTOOL" compress -q "$url/cache.safetensors" -o again.kvz && cmp again.kvz served/cache.kvz && echo "compress: the same archive"
 "$KVTOOL" analyze "$url/cache.kvz" --json | jq -c '[.results[0].inputs[0].file, .exit_code]' | sed "s#$url#URL#"
-# A file smaller than the first range, and one of no bytes.
+# A file smaller than the first range, and an empty one.
 head -c 5 /dev/zero > served/five; : > served/none
 for file in five none; do quietly_named "$KVTOOL" inspect "$url/$file" || echo "$?"; done
-# The limit of streams is that of remote files.
+# Remote files have the same limit as streams.
 quietly_named "$KVTOOL" inspect "$url/cache.safetensors" --max-bytes 1MiB || echo "$?"
 "$KVTOOL" inspect -q "$url/cache.kvz" --max-bytes 1MiB || echo "$?"
 ! grep -v '^206\|^416' log

@@ -1,4 +1,4 @@
-# The golden dump again, byte for byte, from its input; and the report that goes with it.
+# The golden dump is written again, byte for byte, from its input, with its report.
 G="$TESTDATA/golden/infinilm"
 "$KVTOOL" replay-mlp "$G/dump_kv" --weights "$G/bin/full_f5_from_fp32_as_fp16.bin" --image-len 11 --no-quality -q -o again --to infinilm-dump > plan.txt
 for f in meta.json input_kv.bin output_kv.bin; do cmp "$G/dump_kv/$f" "again/$f"; done

@@ -1,4 +1,4 @@
-# Whatever a cache is stored as, the same values come out.
+# The same values result from every format of the cache.
 G="$TESTDATA/golden/infinilm"; W="$G/bin/full_f5_from_fp32_as_fp16.bin"
 for to in safetensors npz; do
   "$KVTOOL" convert "$G/dump_kv" --to $to -o cache.$to -q

@@ -3,7 +3,7 @@
 import struct
 
 factor, dim, layers = 4, 8, 5
-# relu(x + c) - c with a large c passes values through: the three slots then compute the mean of a group.
+# With a large c, relu(x + c) - c passes values through, so the three slots compute the mean of a group.
 shift = 64.0
 def block(rows, cols, weight, bias):
     return struct.pack("<3I", rows, cols, 1) + struct.pack(f"<{rows * cols}f", *weight) + struct.pack(f"<{rows}f", *bias)

@@ -1,5 +1,5 @@
-# Queries move as the model rotates its keys: scaled, by layer, by given frequencies, and in the pairs that the file has. The
-# "MLP" is the mean of a group, which knows nothing of pairs.
+# Queries move as the model rotates its keys: scaled, by layer, by given frequencies, and in the order of pairs that
+# the file has. The "MLP" is the mean of a group, which does not depend on the pairs.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin" gguf=model.gguf
 "$KVTOOL" convert "$state" --kv-heads 4 --to npz -o engine.npz -qq
 "$PYTHON" - "$TESTDATA/llamacpp/s260k-header.gguf" << 'PY'
@@ -43,7 +43,7 @@ run() {
   $VALIDATE < out.json > checked
   jq -c '.results[0] | [.quality.positions_moved] + [.quality.methods[] | select(.name == "mlp" or .name == "drop") | [.layers[].all.output_error.mean]]' out.json
 }
-# Equal, layer by layer, up to what pairs in another order sum to.
+# The results are equal, layer by layer, up to the order in which pairs are summed.
 compare() { jq -ner --slurpfile a "$1" --slurpfile b "$2" \
   '[[$a[0], $b[0]] | map(.[1:]) | transpose[] | transpose[] | (.[0] - .[1] | fabs) < 1e-5] | if all then "the same" elif any then "some layers" else "another" end'; }
 run "$state" --model "$gguf" > engine.out
@@ -66,7 +66,8 @@ run hf.npz --rope-base 1e4 --rope-scaling yarn:4,64 > flags.out
 echo "by flags: $(compare yarn.out flags.out)"
 run hf.npz --model-config layers.json > layers.out
 echo "layers of one base and one of another: $(compare engine.out layers.out)"
-# No one set of frequencies; three positions per token; a header that ends before it tells of factors.
+# Cases without one set of frequencies: several of them, three positions per token, or a header that is cut before the
+# factors.
 run hf.npz --model-config longrope.json
 "$KVTOOL" replay-mlp hf.npz --weights mean.bin --model mrope.json --dry-run -q > /dev/null
 "$KVTOOL" replay-mlp hf.npz --weights mean.bin --model mrope.json > /dev/null

@@ -1,4 +1,4 @@
-# Tokens without a norm have no ratio of norms, and a head whose figures are NaN is not the worst of a layer.
+# Tokens without a norm have no ratio of norms, and a head with NaN figures is not the worst of a layer.
 $PYTHON - << 'PY'
 import numpy
 rng = numpy.random.default_rng(0)

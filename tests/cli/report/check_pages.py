@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that JUnit has the rows of the summary, and that page.html is well-formed with links that resolve."""
+"""Checks that JUnit has the rows of the summary, and that page.html is well-formed with links that
+resolve."""
 import json
 import xml.etree.ElementTree as tree
 from html.parser import HTMLParser
@@ -12,7 +13,7 @@ for suite, row in zip(root, rows):
 
 
 class Balance(HTMLParser):
-    """Every element that is opened is closed, in order."""
+    """Every opened element is closed, in order."""
     void = {"meta", "rect", "line", "path", "circle"}
 
     def __init__(self):

@@ -1,4 +1,4 @@
-# A case that failed is shown as failed, whatever the file says of the whole or of the case.
+# A failed case is shown as failed, whatever the file says about the whole or the case.
 "$KVTOOL" gate "$TESTDATA/gate/fail.json" --deterministic -qq -o summary.json > /dev/null || echo "exit $?"
 jq '.verdict = "pass" | .overall_pass = true' summary.json > whole.json
 jq '.verdict = "pass" | .overall_pass = true | .cases[].status = "pass"' summary.json > cases.json

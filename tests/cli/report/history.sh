@@ -16,9 +16,9 @@ one c.json 2026-11-01T10:00:00 true pass 3.1
 grep -o '<td data-name="run">[^<]*' page.html
 grep -o 'layer 2 V' page.html gate.xml | sort -u
 grep -o '<pre>.*</pre>' page.html
-# The same text for the same summaries, in any order; nothing is overwritten unasked.
+# The same summaries give the same text, in any order; nothing is overwritten without -f.
 "$KVTOOL" report c.json b.json a.json --html-out page2.html -q > /dev/null
-# Pages name the command that made them in the footer; all else is compared.
+# Pages name their command in the footer; everything else is compared.
 without_footer() { sed '/<footer>/,/<\/footer>/d' "$1"; }
 cmp <(without_footer page.html) <(without_footer page2.html) && echo "same page"
 "$KVTOOL" report a.json --html-out page.html || echo "status $?"

@@ -1,10 +1,10 @@
-# A recorded run stands in for a snapshot, its heads, its RoPE and its trace, in every command.
+# Every command accepts a recorded run in place of a snapshot, with its heads, RoPE and trace.
 $PYTHON "$SHARED_SUITE/made_run.py" "$TESTDATA" run
 "$KVTOOL" inspect run
 "$KVTOOL" inspect run/ --json | tee inspect.json | $VALIDATE > /dev/null
 jq -c '.results[0] | [.run.tokens, .run.nll, .run.rope.style, .run.files.trace, .layers[0].k.kv_heads]' inspect.json
 "$KVTOOL" trace inspect run | head -1
-# The same as by flags.
+# Flags give the same result.
 flags="--kv-heads 4 --trace run/trace"
 same() { diff <(jq -S '.results' a.json) <(jq -S '.results' b.json) && echo same; }
 "$KVTOOL" replay-h2o run --policy streaming,h2o --target-ratio 2,4 --json > a.json
@@ -19,7 +19,7 @@ jq -c '.results[0] | [.runs[].predicted_kl | [.method, .samples, .rows]] | uniqu
 "$KVTOOL" diff run run/snapshot.bin -q && echo equal
 "$KVTOOL" compress run -o run.kvz -q && "$KVTOOL" verify run.kvz --against run | sed 's/:.*//'
 "$KVTOOL" convert run --to npz -o run.npz -q && "$KVTOOL" diff run.npz run -q && echo equal
-# Without gradients the run's weights of layers serve.
+# Without gradients the run's layer weights are used.
 rm run/trace/g.*
 "$KVTOOL" replay-h2o run --policy window --json | jq -c '.results[0] | .runs[0].predicted_kl.method'
 # The gate's six cases, from the end of the run's prompt on; a config may name a run too.

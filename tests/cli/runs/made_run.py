@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a run as capture programs do, of a real state and its real queries, with random gradients: made_run.py TESTDATA RUN.
+"""Writes a run as capture programs do, from a real state and its real queries, with random gradients: made_run.py
+TESTDATA RUN.
 
-Nothing but run.json tells the state's heads and its RoPE.
+Only run.json states the heads and the RoPE of the state.
 """
 import json
 import os

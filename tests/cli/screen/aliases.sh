@@ -1,4 +1,5 @@
-# Older names of flags do what the new ones do, byte for byte, and say nothing; old ranges are read as they were meant.
+# Older names of flags work like the new ones, byte for byte, without a message; old forms of ranges keep their
+# meaning.
 s="$TESTDATA/trace/s260k.seq0.bin" t="$TESTDATA/trace/s260k" blend="$TESTDATA/golden/blend/replay"
 pth="$TESTDATA/golden/infinilm/pth/full_f5_fp32_trainer.pth" dump="$TESTDATA/golden/infinilm/dump_kv"
 same() { # a command, older flags, '=', new flags
@@ -12,7 +13,7 @@ same() { # a command, older flags, '=', new flags
   done
   status=0; "$KVTOOL" "${common[@]}" "${old[@]}" --deterministic > old.out 2> old.err || status=$?
   also=0; "$KVTOOL" "${common[@]}" "${new[@]}" --deterministic > new.out 2> new.err || also=$?
-  # The flags themselves are in the parameters of no document, only in messages.
+  # The flags themselves appear in no document's parameters, only in messages.
   if [ $status != $also ] || [ $status -gt 1 ] || ! cmp -s old.out new.out || ! cmp -s old.err new.err; then
     echo "${common[*]}: ${old[*]} ($status) is not ${new[*]} ($also)"
     cat old.err new.err
@@ -39,7 +40,7 @@ same weights verify "$pth" --json /old/ --layers 2 --factor 5 /new/ --layer-coun
 same analyze "$s" --kv-heads 4 --json /old/ --rope-theta 1e4 --rope-dim 8 --tokens 0:100 /new/ --rope-base 1e4 --rope-dims 8 --tokens 0-99
 same analyze "$s" --kv-heads 4 --json /old/ --tokens :64 --layers 0:2 /new/ --tokens 0-63 --layers 0,1
 same analyze "$s" --kv-heads 4 --json /old/ --tokens 100: /new/ --tokens 100-
-# Several ranges are what their parts are, side by side.
+# Several ranges equal their parts, side by side.
 for part in 0-9 50-69 0-9,50-69; do "$KVTOOL" convert -q "$s" --kv-heads 4 --tokens $part --to npy -o "p$part"; done
 find p0-9 p50-69 p0-9,50-69 -type f | wc -l
 for k in p0-9,50-69/*k*.npy; do tail -c +129 "$k" | cksum; done > joined
@@ -49,5 +50,5 @@ head -1 joined > /dev/null && cmp joined apart && echo "rows of both"
 "$KVTOOL" decompress -q a.kvz --kv-heads 4 --tokens 50-69,0-9 --to npy -o again && diff -r again p0-9,50-69 && echo "from an archive, too"
 for wrong in "" - -5 5-3 3:3 1,,2 1-2-3 a 1:x; do "$KVTOOL" convert "$s" --tokens="$wrong" --to npz -o x 2> /dev/null && echo "taken: '$wrong'" || echo -n "$? "; done
 echo
-# Aliases are offered by nothing, and a wrong flag is never answered by one.
+# Aliases are never offered, and a wrong flag is never answered with one.
 "$KVTOOL" bench --mosst 1 2>&1 | grep -c -e "'--most'" || true

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One small call of every command, and of every verb of a command."""
+"""A small call of every command, and of every verb of a command."""
 import os
 import pathlib
 
@@ -8,7 +8,7 @@ STATE, TRACE = str(DATA / "trace/s260k.seq0.bin"), str(DATA / "trace/s260k")
 BLEND, MLP = DATA / "golden/blend/replay", DATA / "golden/infinilm"
 REPLAY = [STATE, "--trace", TRACE, "--prompt-tokens", "64"]
 
-# What others read comes first: an archive, a container, a plan, a summary.
+# Files that other cases read are made first: an archive, a container, a plan, a summary.
 CALLS = [
     ["compress", STATE, "-o", "a.kvz", "-f"],
     ["frame", "encode", "--dtype", "f16", STATE, "-o", "a.gear", "-f"],
@@ -57,5 +57,5 @@ CALLS = [
     ["inspect", "--corpus", "corpus.jsonl", "--results", "results.jsonl", "-f"],
     ["merge", "results.jsonl"],
 ]
-# What these print is for programs, and never wrapped.
+# The output of these is for programs, and never wrapped.
 PRODUCTS = [["schema"], ["schema", "inspect"], ["completion", "bash"], ["man", "inspect"]]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress line: it fits the terminal, says whole seconds and MiB/s, and Ctrl-C clears it."""
+"""Checks the progress line: it fits the terminal, shows whole seconds and MiB/s, and Ctrl-C clears
+it."""
 import os
 import re
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""-qq prints nothing at all, -q errors alone, -v and -vv add on every command; the exit status is the same."""
+"""Checks that -qq prints nothing, -q only errors, and that -v and -vv add output on every command; the exit status is
+the same."""
 import os
 import subprocess
 
@@ -27,9 +28,9 @@ for call in CALLS + PRODUCTS:
         print(f"{name}: -v {more}, -vv {all_of_it}")
     if " took " not in more[2] or "--verbose (command line)" not in all_of_it[2]:
         print(f"{name}: neither time nor settings: {all_of_it[2]}")
-# A failure speaks unless it is told not to, and its status stays.
+# A failure prints a message unless it is suppressed, and its status stays.
 print([(status, out, bool(err)) for status, out, err in (run(["inspect", "absent"], *q) for q in ([], ["-q"], ["-qq"]))])
-# What was asked for as a document comes with -q, and not with -qq.
+# A requested document is printed with -q, but not with -qq.
 print([bool(run(["targets", "--json"], q)[1]) for q in ("-q", "-qq")])
 os.environ["KVTOOL_THREADS"] = "3"
 print("--threads 3 (from KVTOOL_THREADS)" in run(["targets"], "-vv")[2])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands and their help show on terminals of 60, 80 and 120 columns: no line is wider unless it is one word, and
-no word is broken. In a pipe nothing is wrapped."""
+"""Checks what commands and their help show on terminals of 60, 80 and 120 columns: only a single word may exceed the
+width, and no word is broken. In a pipe nothing is wrapped."""
 import os
 import re
 import subprocess
@@ -12,13 +12,13 @@ KVTOOL = os.environ["KVTOOL"]
 
 
 def words(text):
-    """The letters of a text, whatever its lines."""
+    """The characters of a text, without its line breaks."""
     return re.sub(r"\s+", "", text)
 
 
 def too_wide(text, columns):
     for line in text.split("\n"):
-        if line.endswith(" \\"):  # goes on in the next line: the backslash stays behind its word, however long that is
+        if line.endswith(" \\"):  # continues in the next line: the backslash stays behind its word
             line = line[:-2] + "--"
         if len(line) > columns and len(line.split()) > 1 and max(map(len, line.split())) + len(line) - len(line.lstrip()) <= columns:
             yield line
@@ -47,7 +47,7 @@ for command in commands:
     piped = subprocess.run([KVTOOL, *command.split(), "--help"], check=True, capture_output=True, text=True).stdout
     for columns in (60, 120):
         _, text = check([*command.split(), "--help"], columns)
-        # The same words, wherever lines end.
+        # The words are the same, wherever lines end.
         if words(text) != words(piped):
             print(f"{command} --help says other things on {columns} columns")
 for call in PRODUCTS:
@@ -55,6 +55,6 @@ for call in PRODUCTS:
     status, text = terminal.run([KVTOOL, *call], 60)
     if text != piped:
         print(f"{' '.join(call)}: a terminal changes it")
-# A narrow table turns into paragraphs, a wide one in a pipe stays as it is.
+# A narrow terminal turns tables into paragraphs; a wide table in a pipe stays as it is.
 piped = subprocess.run([KVTOOL, *CALLS[3]], check=True, capture_output=True, text=True).stdout
 print("a pipe is as wide as it needs to be:", max(map(len, piped.split("\n"))) > 80)

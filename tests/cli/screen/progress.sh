@@ -1,4 +1,4 @@
-# A progress line on a terminal, and what Ctrl-C leaves of it.
+# A progress line on a terminal, and that Ctrl-C clears it.
 export KVTOOL
 head -c 25165824 /dev/urandom > big.bin
 "$PYTHON" "$SHARED_SUITE/check_progress.py"

@@ -1,4 +1,5 @@
-# A copy of a store in use, or an index from a backup: what the index lacks is named and kept until a repair lists it.
+# A copy of a store in use, or an index from a backup: states that the index lacks are named and kept until a repair
+# lists them.
 "$PYTHON" -c 'import sqlite3' 2>&- || { echo "$PYTHON has no sqlite3"; exit 77; }
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 for n in 1 2 3; do "$KVTOOL" convert -q "$state" --to llama-state --tokens "0:$((100 * n))" -o "save$n"; done
@@ -10,13 +11,13 @@ cp backup s/index.sqlite
 "$KVTOOL" store verify s
 "$KVTOOL" store verify -q s --json | tee report.json | $VALIDATE
 jq -c '.results[0] | [.verdict, .leftover_files, .unlisted]' report.json
-# A collection keeps them, and says so.
+# A collection keeps them and says so.
 "$KVTOOL" store gc s --json | tee report.json | $VALIDATE
 jq -c '.results[0] | [.leftover_files, .unlisted]' report.json
 "$KVTOOL" store prune -q s --keep-last 1 --json | tee report.json | $VALIDATE
 jq -c '.results[0].unlisted' report.json
 ls s/packs s/states
-# What is added meanwhile takes a number that no file has.
+# An addition in the meantime gets a number that no file has.
 cp -r s grown
 "$KVTOOL" store add grown "$state" --name new 2>&1 | sed 's/: .*//'
 "$KVTOOL" store get -q grown new -c | cmp - "$state"
@@ -26,7 +27,7 @@ for n in 1 2 3; do "$KVTOOL" store get -q grown "@$n" -c | cmp - "save$n"; done
 "$KVTOOL" store gc -q grown && "$KVTOOL" store verify grown
 "$KVTOOL" store verify s --repair
 for n in 1 2 3; do "$KVTOOL" store get -q s "@$n" -c | cmp - "save$n"; done
-# An index from before a collection names packs that are gone, and not the one that holds their rest.
+# An index from before a collection names packs that are gone, but not the one that holds their remains.
 "$KVTOOL" store add -q t "$state" --name chat
 "$KVTOOL" store add -q t save1 --name other
 cp t/index.sqlite backup
@@ -41,11 +42,11 @@ cp backup t/index.sqlite
 "$KVTOOL" store verify -q t --repair
 "$KVTOOL" store get -q t chat -c | cmp - "$state" && "$KVTOOL" store get -q t other -c | cmp - save1
 "$KVTOOL" store gc -q t && "$KVTOOL" store verify -q t
-# A record that cannot be read is no state, and goes.
+# A record that cannot be read is not a state, and is removed.
 head -c 100 s/states/00000003.kvs >s/states/00000044.kvs
 "$KVTOOL" store verify s
 "$KVTOOL" store gc -q s && ls s/states
-# Copied as docs/store.md says, while somebody adds.
+# Copied as docs/store.md says, during an addition.
 for n in 1 2 3; do "$KVTOOL" store add -q s "save$n" --name "copied$n" & done
 flock s/kvtool-store cp -a s copy
 wait

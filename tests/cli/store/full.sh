@@ -1,4 +1,4 @@
-# A disk that is full to its last byte: an add that fails leaves nothing, and prune, gc and repair have room kept for them.
+# On a completely full disk, a failed add leaves nothing, and prune, gc and repair have reserved space.
 cp "$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin" a.bin
 cp "$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin" b.bin
 status=0

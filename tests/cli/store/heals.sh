@@ -1,4 +1,5 @@
-# A state that the store cannot give back is not "there already": its source, added again, mends it, and every state that shares the object.
+# A state that the store cannot restore does not count as "there already": adding its source again repairs it, and
+# every state that shares the object.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 "$KVTOOL" convert -q "$state" --to llama-state --tokens 0:300 -o one.bin
 "$KVTOOL" store add -q sound one.bin
@@ -9,25 +10,25 @@ with open(sys.argv[1], "r+b") as pack:
     pack.seek(at); byte = pack.read(1)[0]; pack.seek(at); pack.write(bytes([byte ^ 1]))' "$@"; }
 says() { sed 's/: [0-9.]* KiB to .*; \([0-9]* damaged\)/: ...; \1/; s/, xxh3.*//' ; }
 whole() { "$KVTOOL" store get -q s one.bin -c | cmp - one.bin && "$KVTOOL" store get -q s @1 -c | cmp - one.bin && "$KVTOOL" store verify -q s && echo "whole"; }
-# One bit; the head of an object; the pack cut, or gone.
+# One bit; the head of an object; the pack truncated, or gone.
 fresh; flip s/packs/00000001.pack; "$KVTOOL" store verify s 2>&1 || echo "exit $?"
 "$KVTOOL" store add s one.bin 2>&1 | says; whole; "$KVTOOL" store add s one.bin 2>&1 | says
 fresh; flip s/packs/00000001.pack 30; "$KVTOOL" store add s one.bin 2>&1 | says; whole
 fresh; truncate -s -100 s/packs/00000001.pack; "$KVTOOL" store add s one.bin 2>&1 | says
 "$KVTOOL" store get -q s one.bin -c | cmp - one.bin
 fresh; rm s/packs/00000001.pack; "$KVTOOL" store add s one.bin 2>&1 | says; whole
-# Mended first, it lacks the object, and says what to do.
+# If the store is repaired first, it lacks the object, and says what to do.
 fresh; flip s/packs/00000001.pack; "$KVTOOL" store verify s --repair 2>&1 || echo "exit $?"
 "$KVTOOL" store add -q s one.bin; whole; "$KVTOOL" store verify s --repair
-# What it was mended with stays through a collection.
+# The repaired object survives a collection.
 "$KVTOOL" store gc -q s; whole
-# A chat that has grown does not build on damaged rows.
+# A grown chat does not build on damaged rows.
 fresh; flip s/packs/00000001.pack; "$KVTOOL" store add -q s "$state" --name grown
 "$KVTOOL" store get -q s grown -c | cmp - "$state"; "$KVTOOL" store add s one.bin 2>&1 | says; whole
-# A save that is watched.
+# The same for a watched save.
 fresh; flip s/packs/00000001.pack; mkdir slots; cp one.bin slots
 "$KVTOOL" store watch --slots slots --store s --once --settle-ms 10 2>&1 | says; whole
-# A payload whose hash holds and which decodes to something else.
+# A payload with a valid hash that decodes to something else.
 fresh; "$PYTHON" - "$KVTOOL" <<'PY'
 import json, struct, subprocess, sys
 def hashed(data):

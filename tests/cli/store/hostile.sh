@@ -1,4 +1,4 @@
-# A store that is damaged, or none, is refused or mended; nothing wrong is ever given back.
+# A damaged or false store is refused or repaired; wrong data is never returned.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 "$KVTOOL" convert -q "$state" --to llama-state --tokens 0:300 -o save1
 "$KVTOOL" store add -q sound save1 "$state" --name x 2>/dev/null || echo "exit $?"
@@ -14,23 +14,23 @@ refuses get sound save1@2 -o x
 fresh; truncate -s -100 s/packs/*1.pack; refuses get s save1 -o x; refuses verify s
 fresh; printf x | dd of=s/packs/00000001.pack bs=1 seek=5000 conv=notrunc status=none; refuses get s save1 -o x; refuses verify s
 "$KVTOOL" store verify s --json 2>/dev/null | jq -c '.results[0] | [.verdict, (.problems | length), [.damaged[].name]]' || true
-# Mended, the object is forgotten; added again, all is well.
+# After the repair the object is dropped; added again, it is complete.
 refuses verify s --repair
 "$KVTOOL" store add -q s save1 --name again
 "$KVTOOL" store verify -q s
 "$KVTOOL" store get -q s save1 -c | cmp - save1
-# Packs that changed places.
+# Packs that were swapped.
 fresh; mv s/packs/00000001.pack t; mv s/packs/00000002.pack s/packs/00000001.pack; mv t s/packs/00000002.pack; refuses get s save2 -o x
 "$KVTOOL" store verify -q s --repair && "$KVTOOL" store get -q s save2 -c | cmp - "$state"
 fresh; mv s/states/00000001.kvs s/states/00000002.kvs; refuses get s save2 -o x; refuses get s save1 -o x; refuses gc s
-# Of the index: lost, not a database, another's database, cut.
+# The index: lost, not a database, another program's database, truncated.
 fresh; rm s/index.sqlite; refuses list s
 "$KVTOOL" store verify -q s --repair && "$KVTOOL" store verify -q s && "$KVTOOL" store get -q s save2 -c | cmp - "$state"
 fresh; echo "this is no database, but it is long enough to be looked at as one" >s/index.sqlite; refuses list s
 fresh; "$PYTHON" -c 'import sqlite3; d = sqlite3.connect("f"); d.execute("create table states(x)"); d.commit()'; mv f s/index.sqlite; refuses list s
 fresh; truncate -s 8192 s/index.sqlite; refuses verify s
 "$KVTOOL" store verify -q s --repair && "$KVTOOL" store get -q s save1 -c | cmp - save1
-# Another state with the hash of the newest one of its name, which 64 bits cannot rule out, is stored.
+# A state whose hash equals that of the newest one of its name, which 64 bits cannot rule out, is still stored.
 fresh; cp save1 twin; printf x | dd of=twin bs=1 seek=9000 conv=notrunc status=none
 hash=$("$KVTOOL" store add -q hashes twin --json | jq -r '[.. | .xxh3? | strings][0]')
 "$PYTHON" - "$hash" <<'END'
@@ -42,7 +42,7 @@ index.commit()
 END
 "$KVTOOL" store add -q s twin --name save1 && "$KVTOOL" store get -q s save1 -c | cmp - twin && echo "hashes that agree are not enough"
 fresh; echo "kvtool store 2" >s/kvtool-store; refuses list s
-# Nothing is written over what is in a store.
+# Nothing in a store is overwritten.
 fresh; for into in s/index.sqlite s/packs/00000001.pack s; do refuses get s save1 -o $into -f; done
 for verb in list stats verify gc; do refuses $verb s --json-out s/index.sqlite -f; done
 refuses prune s --keep-last 9 --json-out s/index.sqlite -f

@@ -1,4 +1,5 @@
-# An index that somebody made: other tables, pages that lead in circles. It ends, soon, and can be mended.
+# A forged index: other tables, pages that refer to each other in circles. The command ends promptly, and the store
+# can be repaired.
 "$PYTHON" -c 'import sqlite3' 2>&- || { echo "$PYTHON has no sqlite3"; exit 77; }
 state="$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin"
 "$KVTOOL" store add -q sound "$state" --name save
@@ -20,7 +21,7 @@ index.execute("drop index states_by_guide")
 index.commit()
 PY
 says list s; mends
-# Copies of the root page of a table, each of whose children are all the next copy: rows without end.
+# Copies of a table's root page, each with the next copy as all of its children: endless rows.
 cat > circles.py <<'PY'
 import os, sqlite3, struct, sys
 table, rows = sys.argv[1:]

@@ -1,11 +1,11 @@
-# A received index brings a rollback journal: its names are never followed, whatever it is, and no file elsewhere is touched.
+# A received index may bring a rollback journal: names in it are never followed, and no file elsewhere is touched.
 "$PYTHON" -c 'import sqlite3' 2>&- || { echo "$PYTHON has no sqlite3"; exit 77; }
 state="$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin"
 "$KVTOOL" store add -q sound "$state" --name save
 echo "precious, and longer than the sixteen bytes at the end of a journal" >outside
 cp outside before
 cat > journal.py <<'PY'
-# journal.py STORE NAME: a hot journal of no pages, whose end names a super-journal
+# journal.py STORE NAME: a hot journal without pages, whose end names a super-journal
 import struct, sys
 store, name = sys.argv[1], sys.argv[2].encode()
 index = open(f"{store}/index.sqlite", "rb").read()
@@ -16,7 +16,7 @@ end = struct.pack(">I", 0x40000000 // page_size + 1) + name + struct.pack(">II",
 open(f"{store}/index.sqlite-journal", "wb").write(header + (end if name else b""))
 PY
 fresh() { rm -rf s; cp -r sound s; }
-# Every verb, as a reader of received stores would meet it; then the repair, after which all is well.
+# Every verb, as a reader of received stores would use it; then the repair, after which everything works.
 verbs=("list s" "verify s" "get s save -o out -f" "gc s" "prune s --keep-last 9" "add s $state --name other" "verify s --repair"
   "get s save -o out -f")
 tries() {
@@ -33,10 +33,10 @@ for name in "$PWD/outside" ../outside s/../outside s/index.sqlite index.sqlite i
   cmp s/index.sqlite sound/index.sqlite && cmp s/packs/00000001.pack sound/packs/00000001.pack && cmp outside before
 done
 for name in outside "$PWD/s/index.sqlite" index.sqlite-journal; do fresh; "$PYTHON" journal.py s "$name"; tries "$name"; done
-# Too long for a page, which SQLite then takes for no name.
+# Too long for a page, so SQLite does not take it for a name.
 long=$("$PYTHON" -c 'print("/".join(["."] * 400) + "/outside")')
 fresh; "$PYTHON" journal.py s "$long"; tries "a long name"
-# No regular file, or one that has another name elsewhere, with and without a journal's first byte.
+# A journal that is not a regular file, or has another name elsewhere, with and without its first byte.
 fresh; ln -s ../outside s/index.sqlite-journal; says "a link"; tries "a link"
 fresh; ln -s ../nothing s/index.sqlite-journal; says "a link to nothing"; tries "a link to nothing"; [ ! -e nothing ]
 fresh; mkfifo s/index.sqlite-journal; says "a FIFO"; tries "a FIFO"
@@ -59,6 +59,6 @@ PY
 fresh; for end in "" -wal -shm; do cp "wal$end" "s/index.sqlite$end"; done; says "a write-ahead log"; tries "a write-ahead log"
 fresh; cp wal s/index.sqlite; ln -s ../outside s/index.sqlite-wal; ln -s ../outside s/index.sqlite-shm; tries "links for a log"
 fresh; cp wal-wal s/index.sqlite-wal; says "a log beside an index without"; tries "a log beside an index without"
-# A change that was really cut short is undone, by a reader too; a huge journal of nothing is none.
+# A change that was really interrupted is undone, also by a reader; a huge empty journal is not one.
 fresh; "$PYTHON" journal.py s ""; says "a cut change"; [ ! -e s/index.sqlite-journal ]
 fresh; truncate -s 1T s/index.sqlite-journal; says "holes"; tries "holes"

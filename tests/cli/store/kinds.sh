@@ -1,4 +1,4 @@
-# States of many formats, orders and types, folders and anything else, side by side.
+# States of many formats, orders and types, folders and other files, side by side.
 states="$TESTDATA/llamacpp/states"
 mkdir -p folder/empty folder/deep && cp "$states"/*f16.seq0.bin folder/deep/ && echo x >folder/a && chmod +x folder/a
 n=0
@@ -15,7 +15,7 @@ test "$n" -gt 5
 n=$((n + 1))
 "$KVTOOL" store get -q store "s$n" -o back
 diff -r folder back && test -x back/a && test -d back/empty
-# Nobody reads what comes out of a store who may not look into it.
+# Only those who may read the store may read what is extracted from it.
 umask 022; "$KVTOOL" store get -q store "s$n" -o closed; "$KVTOOL" store get -q store s1 -o closed.bin
 chmod 755 store; "$KVTOOL" store get -q store s1 -o half.bin; chmod 755 store/packs; "$KVTOOL" store get -q store "s$n" -o open; "$KVTOOL" store get -q store s1 -o open.bin
 stat -c '%a %n' closed closed/a closed.bin half.bin open open/a open.bin

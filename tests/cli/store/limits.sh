@@ -1,4 +1,5 @@
-# A small record may stand for a large state: one object a hundred thousand times over. --max-bytes is a bound, as of decompress.
+# A small record may stand for a large state: one object a hundred thousand times. --max-bytes is the limit, as for
+# decompress.
 truncate -s 1M zeros
 "$KVTOOL" store add -q forged zeros --from opaque
 "$KVTOOL" store add -q sound zeros --from opaque
@@ -34,7 +35,7 @@ ulimit -t 60
 [ ! -e out ]
 (ulimit -f 4096; "$KVTOOL" store get -q forged zeros -o out --max-bytes 1TiB 2> said || echo "exit $?: $(grep -o 'File too large' said)")
 [ ! -e out ]
-# without it, what the store holds is the bound
+# without the option, the size of the store is the limit
 "$KVTOOL" store get forged zeros -o out 2> said || echo "exit $?: $(sed 's/ [0-9]* bytes/ N bytes/; s/holds, [0-9]*/holds, N/; s/[0-9]* allows/N allows/' said)"
 ("$KVTOOL" store get forged zeros -c 2>&- || echo "exit $?" >&2) | wc -c
 [ ! -e out ]
@@ -42,19 +43,19 @@ ulimit -t 60
 "$KVTOOL" store verify forged --max-bytes 1000 || echo "exit $?"
 "$KVTOOL" store verify forged --repair --max-bytes 1000 || echo "exit $?"
 "$KVTOOL" store get -q sound zeros -o out --max-bytes 1MiB && cmp out zeros
-# so of a bare container
+# the same for a bare container
 head -c 1000000 /dev/zero | "$KVTOOL" frame encode -q --dtype f16 - -o zeros.gear
 "$KVTOOL" frame decode --dtype f16 zeros.gear -o values --max-bytes 999999 || echo "exit $?"
 [ ! -e values ]
 "$KVTOOL" frame decode -q --dtype f16 zeros.gear -o values --max-bytes 1000000
-# and of the K and V of an archive
+# and for the K and V of an archive
 "$KVTOOL" compress -q "$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin" -o cache.kvz
 for command in "convert cache.kvz --kv-heads 4 --to npz -o part.npz" "analyze cache.kvz" "train cache.kvz --name x -o x.kvp" \
   "decompress cache.kvz --to npz --kv-heads 4 -o part.npz"; do
   "$KVTOOL" $command -q --max-bytes 1KiB 2>&1 || echo "exit $?"
 done
 ls part.npz x.kvp 2>&- || true
-# The name of the state, where it is that of the output, is no other output and nothing in the store.
+# If the output has the state's own name, it is neither another output nor a file in the store.
 rm out && "$KVTOOL" store add -q sound zeros --name out --from opaque
 "$KVTOOL" store get sound out --json-out out -f || echo "exit $?"
 [ ! -e out ]

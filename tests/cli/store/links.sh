@@ -1,4 +1,4 @@
-# Links inside a received store lead nowhere: nothing outside is read, written or removed, whatever the verb.
+# Links inside a received store are not followed: no verb reads, writes or removes anything outside.
 state="$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin"
 "$KVTOOL" store add -q sound "$state" --name save
 "$KVTOOL" store add -q victim "$state" --name theirs
@@ -36,8 +36,8 @@ fresh; ln -sf ../../victim/packs/00000001.pack s/packs/00000001.pack; says "pack
 fresh; rm s/packs/*; mkfifo s/packs/00000001.pack; says "pack as a FIFO" "get s save -o out -f"; tries "pack as a FIFO"
 fresh; ln -sf ../../victim/states/00000001.kvs s/states/00000001.kvs; says "record" "get s save -o out -f"; tries "record"
 fresh; rm s/states/*; mkfifo s/states/00000001.kvs; says "record as a FIFO" "get s save -o out -f"; tries "record as a FIFO"
-# Numbers that are to come, and hidden names.
+# Numbers of future files, and hidden names.
 fresh; for n in 2 3 4; do ln -s ../../victim/packs/.x.tmp "s/packs/0000000$n.pack"; ln -s ../../victim/packs/.x.tmp "s/states/0000000$n.kvs"; done; tries "numbers to come"
 fresh; ln -s ../../victim "s/packs/.00000002.pack.kvtool-0.tmp"; ln -s ../../victim/packs "s/states/.tmp"; tries "hidden names"
-# A store that is a link as a whole is the user's own.
+# A store that is itself a link is the user's choice.
 fresh; ln -s s whole; "$KVTOOL" store add -q whole slots/chat && "$KVTOOL" store verify -q whole && echo "the store itself may be a link"

@@ -1,4 +1,4 @@
-# A link called as the marker of a store makes no store of a folder.
+# A link with the name of a store's marker does not make a folder a store.
 mkdir folder; echo x > x; ln -s ../x folder/kvtool-store
 status=0; "$KVTOOL" verify folder 2> err || status=$?
 grep -c store err || true

@@ -1,4 +1,5 @@
-# One state goes by its number or place, all of a name by the name; --dry-run says what would go, and nothing empties a store by accident.
+# A number or place removes one state, a name all of its states. --dry-run shows what would be removed, and no mistake
+# empties a store.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 for n in 1 2 3; do "$KVTOOL" convert -q "$state" --to llama-state --tokens "0:$((100 * n))" -o "save$n"; done
 for n in 1 2 3; do "$KVTOOL" store add -q s "save$n" --name chat; done

@@ -1,4 +1,4 @@
-# What a received store calls like files to come, or by the highest number, leaves room for what is added, first time.
+# Files of a received store that have the names of future files, or the highest number, do not prevent additions.
 state="$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin"
 "$KVTOOL" store add -q sound "$state" --name save
 head -c 3000 "$state" >other

@@ -1,4 +1,4 @@
-# Which states share what, and what frees bytes without a state being lost.
+# Which states share what, and which removals free bytes without losing a state.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 for tokens in 100 300; do "$KVTOOL" convert -q "$state" --to llama-state --tokens "0:$tokens" -o "save$tokens"; done
 printf 'opaque, and of no use to others' > alone
@@ -6,11 +6,11 @@ printf 'opaque, and of no use to others' > alone
 "$KVTOOL" store stats states --json > one.json
 $VALIDATE < one.json
 jq -c '.results[0] | .recommendation, .older_states, [.uses[] | .name, .shared_bytes, .newest]' one.json
-# An older version that another name needs, too, frees nothing but its record.
+# An older version that another name needs, too, frees only its record.
 "$KVTOOL" store add -q states "$state" --name chat
 "$KVTOOL" store add -q states save300 --name twin
 "$KVTOOL" store stats states --json | jq -c '.results[0] | .recommendation.kind, .older_states, .older_bytes == ([.uses[] | select(.newest | not) | .own_stored_bytes] | add)'
-# Older versions that nothing else needs: pruning frees what is said of them, and is not advised.
+# Older versions that nothing else needs: pruning frees the stated bytes, and is not recommended.
 "$KVTOOL" store add -q states alone --from opaque --name chat2
 "$KVTOOL" store add -q states save100 --name chat2
 "$KVTOOL" convert -q "$TESTDATA/trace/kjv3m.seq0.bin" --to llama-state --tokens 0:90 -o other

@@ -1,4 +1,4 @@
-# Many at once: all adds are there, while others collect and give back.
+# Many processes at once: all additions succeed, while others collect and extract.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 for n in 1 2 3 4; do "$KVTOOL" convert -q "$state" --to llama-state --tokens "0:$((100 * n))" -o "save$n"; done
 "$KVTOOL" store add -q store save1

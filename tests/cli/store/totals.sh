@@ -1,4 +1,4 @@
-# Many inputs end with what came of them, and a wrong one makes no store.
+# Many inputs end with a summary, and a wrong input creates no store.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 cp "$state" a.bin; "$KVTOOL" convert -q "$state" --to llama-state --tokens 0:100 -o b.bin
 head -c 1000 "$state" > cut.bin; mkdir -p slots; echo "to do" > notes.txt
@@ -9,7 +9,7 @@ done
 "$KVTOOL" store add s a.bin 2>&1 | says
 "$KVTOOL" store add s a.bin cut.bin b.bin absent --keep-going > said 2>&1 || echo "exit $?"; says < said
 "$KVTOOL" store add s cut.bin b.bin > said 2>&1 || echo "exit $?"; says < said
-# What is no state fails no run that watches; what is a broken one does.
+# A file that is not a state does not fail a watching run; a broken state does.
 cp a.bin b.bin notes.txt slots; touch slots/empty.bin
 "$KVTOOL" store watch --slots slots --store s --once --settle-ms 10 > said 2>&1 || echo "exit $?"; says < said
 cp cut.bin slots

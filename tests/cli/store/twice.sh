@@ -1,4 +1,4 @@
-# Runs that store the same saves at the same time store each once.
+# Runs that add the same saves at the same time store each once.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 mkdir slots
 for n in 1 2 3; do "$KVTOOL" convert -q "$state" --to llama-state --tokens "0:$((100 * n))" -o "slots/save$n"; done

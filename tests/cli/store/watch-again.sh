@@ -1,9 +1,9 @@
-# A save that could not be added is tried again; a folder that is the store's own is not watched.
+# A save that could not be added is tried again; the store's own folder is not watched.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 mkdir slots
 cp "$state" slots/chat
 "$KVTOOL" store add -q store "$state" --name first
-# No index: nothing can be added until somebody mends it.
+# Without an index nothing can be added until the store is repaired.
 mv store/index.sqlite away
 "$KVTOOL" store watch --slots slots --store store --once || echo "exit $?"
 mv away store/index.sqlite
@@ -24,6 +24,6 @@ for slots in store store/ store/packs store/states ./store/../store; do
 done
 ln -s store link; "$KVTOOL" store watch --slots link --store store --once || echo "exit $?"
 "$KVTOOL" store watch --slots slots --store link --once -q && mkdir new && "$KVTOOL" store watch --slots new --store new --once || echo "exit $?"
-# A store below the folder of slots is not looked at.
+# A store inside the watched folder is ignored.
 "$KVTOOL" store watch -q --slots slots --store slots/store --once --settle-ms 10 --deterministic 2>&- || true
 "$KVTOOL" store list slots/store --json | jq -c '[.results[0].states[].name]'

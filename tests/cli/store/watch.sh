@@ -1,11 +1,11 @@
-# Saves of an engine are added once they are complete.
+# An engine's saves are added once they are complete.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 mkdir slots
 cp "$state" slots/chat
 head -c 1000 "$state" >slots/cut
 "$KVTOOL" store watch --slots slots --store store --settle-ms 50 --once -q || echo "exit $?"
 "$KVTOOL" store list store --json | jq -c '[.results[0].states[].name]'
-# One that is being written is left alone until it is closed.
+# A file that is being written is left alone until it is closed.
 "$KVTOOL" store watch --slots slots --store store --settle-ms 50 2>log &
 watch=$!
 exec 9>slots/late

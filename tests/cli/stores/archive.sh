@@ -1,4 +1,4 @@
-# What is read as a cache is archived as one and comes back byte for byte, whatever its order of axes.
+# Everything that is read as a cache is archived as one and restored byte for byte, whatever its order of axes.
 golden="$TESTDATA/golden/blend"
 back() {
   "$KVTOOL" compress -q "$@" -o a.kvz

@@ -1,4 +1,4 @@
-# Frames in blocks are read by the program, by the independent decoder, and by forty lines that know zstandard alone.
+# The program, the independent decoder, and forty lines that use only zstandard read frames in blocks.
 "$PYTHON" -c 'import zstandard' || exit 77
 frames="$TESTDATA/frames" blocks="$TESTDATA/blocks" seeds="$TESTDATA/fuzz/frame"
 "$KVTOOL" inspect "$blocks/keys.kvf"

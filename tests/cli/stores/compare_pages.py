@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares page b with what the pages b and a give together."""
+"""Compares page b with the result of joining pages b and a."""
 import json
 import zipfile
 

@@ -1,5 +1,5 @@
-# Flags say what a file does not. One that says something else than the file is refused with both values,
-# whatever the format; one that agrees is fine, and so is one that the file needs.
+# Flags supply what a file does not state. A flag that contradicts the file is refused with both values, whatever the
+# format; one that agrees is accepted, and so is one that the file needs.
 states="$TESTDATA/llamacpp/states"
 try() {
   "$KVTOOL" inspect "$@" -qq --kv-heads 4 --head-dim 8 || echo "exit $?"
@@ -18,11 +18,11 @@ done
 head -c 32768 /dev/zero > plain.raw
 echo raw
 try --raw f16:2LTHD:2,2,?,4,8 plain.raw 2>&1
-# A state tells the type, and the heads are for the flags; a row that they do not divide is bad data as before.
+# A state has the type, and flags give the heads; a row that is not divisible by them is still bad data.
 "$KVTOOL" inspect "$states/s260k-v050-f16.seq0.bin" --kv-heads 2 -qq
 "$KVTOOL" inspect "$states/s260k-v050-f16.seq0.bin" --input-dtype bf16 -q 2>&1 || echo "exit $?"
 "$KVTOOL" inspect cache.npz --input-dtype f99 -q 2>&1 || echo "exit $?"
-# What is not typed takes the type that is told.
+# Untyped values take the given type.
 "$PYTHON" -c 'import numpy
 numpy.savez("bits.npz", k_0=numpy.zeros((5, 2, 8), "u2"), v_0=numpy.zeros((5, 2, 8), "u2"))'
 "$KVTOOL" inspect bits.npz --input-dtype bf16 --layout thd | grep layer
@@ -31,6 +31,6 @@ numpy.savez("bits.npz", k_0=numpy.zeros((5, 2, 8), "u2"), v_0=numpy.zeros((5, 2,
 "$KVTOOL" convert "$states/kjv3m-v050-q4_0-rotated.seq0.bin" --head-dim 64 --to safetensors -o rotated.safetensors -qq
 "$KVTOOL" inspect rotated.safetensors --rotated yes -qq
 "$KVTOOL" inspect rotated.safetensors --rotated no -q 2>&1 || echo "exit $?"
-# Every command that reads snapshots says the same.
+# Every command that reads snapshots gives the same message.
 "$KVTOOL" convert cache.npz --kv-heads 2 --to npy -o never 2>&1 || echo "exit $?"
 test ! -e never

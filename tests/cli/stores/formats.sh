@@ -1,4 +1,4 @@
-# The table names what --to takes, and nothing else.
+# The table lists exactly the formats that --to accepts.
 "$KVTOOL" formats
 "$KVTOOL" formats --json > formats.json
 $VALIDATE < formats.json

@@ -1,4 +1,5 @@
-# Pages that plug-ins store as frames read as any cache: one by one, joined, archived, converted; damage is told.
+# Pages that plug-ins store as frames are read like any cache: one by one, joined, archived, converted; damage is
+# reported.
 frames="$TESTDATA/frames"
 "$KVTOOL" inspect "$frames/page-0.kvf"
 "$KVTOOL" inspect "$frames" --order 'page-*.kvf'

@@ -1,4 +1,4 @@
-# Pages are joined in the order that the caller gives, by pattern or by a list, and never without one.
+# Pages are joined in the order that the caller gives, by a pattern or a list, and never without one.
 page="$TESTDATA/golden/blend/sglang_hicache/0123abcd_org-model_0_1.bin"
 raw=hicache:bf16:L=2,H=2,D=8
 mkdir pages
@@ -19,7 +19,7 @@ for order in twice unknown empty; do "$KVTOOL" inspect pages --raw $raw --order 
 "$KVTOOL" inspect pages/a.bin --raw $raw --order order.txt || echo "exit $?"
 head -c 8 pages/a.bin >> pages/a.bin
 "$KVTOOL" inspect pages --raw $raw --order '*' || echo "exit $?"
-# Archived and restored, a joined folder is the folder.
+# A joined folder is restored from its archive as that folder.
 head -c 512 /dev/zero > pages/a.bin
 "$KVTOOL" compress -q pages --raw $raw --order order.txt -o pages.kvz
 "$KVTOOL" decompress -q pages.kvz -o restored

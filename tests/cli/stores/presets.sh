@@ -1,4 +1,4 @@
-# Presets name an engine's order of axes; what is missing is said in the words of the flag.
+# Presets name an engine's order of axes; messages name missing values by their flags.
 head -c 4096 /dev/zero > data.bin
 for raw in hicache hicache:bf16 hicache:q8_0:L=2 hicache:bf16:L=2,H=2,D=8,X=1 hicache:bf16:L=2,L=2 hicache:bf16:L= \
     hicache:bf16:L=2,H=3,D=8 hicache-page-head:bf16:L=2,C=16 vllm-fs:bf16:L=2,H=2,D=8; do

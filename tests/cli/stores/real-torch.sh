@@ -1,5 +1,5 @@
-# Real torch loads what --to torch writes, with equal values, and what torch itself pickles is read;
-# skipped where torch is not installed.
+# Real torch loads what --to torch writes, with equal values, and kvtool reads what torch pickles; skipped if torch is
+# not installed.
 "$PYTHON" -c 'import torch' 2> /dev/null || { echo "$PYTHON has no torch"; exit 77; }
 source="$TESTDATA/golden/blend/pt/dynamic_cache_4x.zip.pt"
 "$KVTOOL" convert -q "$source" --to torch -o tuple.pt

@@ -1,4 +1,4 @@
-# What is not read as a cache says what it is and why; compressing keeps the bytes all the same.
+# Files that are not caches are identified and refused with a reason; compress archives their bytes all the same.
 printf 'GGUF\003\000\000\000' > model.gguf
 printf '\037\213\010\000' > cache.gz
 printf '\211HDF\r\n\032\n' > cache.h5
@@ -8,7 +8,7 @@ cp "$(find "$TESTDATA/golden/infinilm/bin" -name "*.bin" | sort | head -1)" weig
 for file in model.gguf cache.gz cache.h5 weights.bin dynamo-kvbm-disk-cache-x1y2z3 0123abcd_org-model_0_1.bin; do
   "$KVTOOL" inspect "$file" || echo "exit $?"
 done
-# Models of engines that save no caches: files, and folders of them.
+# Models of engines that do not save caches: files, and folders of them.
 mkdir trt ct2 genai exl blobs
 printf 'ftrt\000\000' > trt/rank0.engine
 printf '\006\000\000\000\027\000TransformerDecoderSpec\000\010' > ct2/model.bin

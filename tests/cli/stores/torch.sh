@@ -1,4 +1,4 @@
-# A cache converts to Hugging Face's tuple and to kvtool's dict, and both read back alike.
+# A cache converts to Hugging Face's tuple and to kvtool's dict, and both give the same values.
 cp "$TESTDATA/golden/blend/pt/dynamic_cache_4x.zip.pt" cache.pt
 "$KVTOOL" convert cache.pt --to torch -o tuple.pt
 "$KVTOOL" convert cache.pt --to torch-dict -o dict.pt

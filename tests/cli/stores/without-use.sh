@@ -1,5 +1,5 @@
-# A flag that tells how to read a file is refused by a format that has no such choice, by an archive that was made with another
-# and beside a flag that says the opposite. Of several inputs each takes the flags that it has a use for.
+# A flag for reading a file is refused by a format without that choice, by an archive that was made with another
+# value, and next to a flag that says the opposite. Each of several inputs takes the flags that apply to it.
 states="$TESTDATA/llamacpp/states"
 cp "$states/s260k-v050-f16.seq0.bin" state.bin
 try() { echo "$ $*"; "$KVTOOL" "$@" -q 2>&1 > out.txt || echo "exit $?"; }
@@ -15,13 +15,13 @@ for file in state.bin cache.mnn-dump cache.infinilm-dump "plain.raw $raw"; do
   try inspect $file --k-pattern 'k_{i}' --v-pattern 'v_{i}'
   try inspect $file --rotated yes
 done
-# What a format has, it takes.
+# Accepted by formats with this choice.
 try inspect cache.npz --layout thd --k-pattern 'k_{i}' --v-pattern 'v_{i}' --rotated no
 try inspect cache.mnn-dump --layout logical
 try inspect state.bin --layout E
-# Two words about one thing.
+# Two flags about one property.
 try inspect cache.npz --from npz $raw
-# An archive states how it was read, and its flags have to agree.
+# An archive states how it was read, and flags have to agree.
 for file in cache.npz cache.mnn-dump state.bin; do "$KVTOOL" compress $file -o $file.kvz -qq; done
 try inspect cache.npz.kvz --layout thd
 try inspect cache.npz.kvz --layout htd
@@ -37,11 +37,11 @@ try inspect cache.npz.kvz --k-pattern 'key_cache.{i}'
 try inspect cache.npz.kvz --k-pattern 'k_{i}' --v-pattern 'w_{i}'
 try inspect state.bin.kvz --k-pattern 'k_{i}'
 test ! -e never
-# An MLX cache names the class of every layer, which says what its arrays are.
+# An MLX cache names the class of every layer, which determines its arrays.
 cp "$TESTDATA/engines/mlx/0.32.2/plain.safetensors" mlx.safetensors
 try inspect mlx.safetensors --k-pattern '{i}.0' --v-pattern '{i}.1'
 try inspect mlx.safetensors cache.npz --k-pattern 'k_{i}' --v-pattern 'v_{i}'
-# Whether a cache is rotated is stated by an archive, too, or nothing is.
+# An archive also states whether its cache is rotated, or leaves it open.
 rotated="$states/kjv3m-v050-q4_0-rotated.seq0.bin"
 "$KVTOOL" compress "$rotated" -o open.kvz -qq
 "$KVTOOL" compress "$rotated" -o rotated.kvz --head-dim 64 -qq
@@ -50,14 +50,14 @@ try inspect rotated.kvz --rotated yes
 try inspect rotated.kvz --rotated no
 try inspect cache.npz --rotated yes
 try diff cache.npz state.bin --kv-heads 4 --rotated no
-# A batch in an archive is decided when it is read, also where it is only looked at.
+# A batch in an archive needs the choice when it is read, even if it is only inspected.
 "$PYTHON" -c 'import numpy
 k = numpy.random.default_rng(1).normal(size=(3, 2, 40, 8)).astype("f2")
 numpy.savez("batch.npz", **{"key_cache.0": k, "value_cache.0": k + 1})'
 "$KVTOOL" compress batch.npz -qq
 "$KVTOOL" inspect batch.npz.kvz --batch 1 | grep -e batch -e layer
 try inspect batch.npz.kvz --batch 3
-# Of several, each takes what its format has; a value that its own file contradicts is refused as ever.
+# Each of several inputs takes the flags that its format has; a value that contradicts its own file is refused.
 names="--k-pattern k_{i} --v-pattern v_{i}"
 try inspect cache.npz state.bin cache.mnn-dump $names
 try inspect batch.npz state.bin --batch 1
@@ -67,7 +67,7 @@ mkdir folder && cp cache.npz state.bin folder
 try inspect -r folder $names
 try compress -r folder $names --output-dir archives
 try diff cache.npz cache.mnn-dump $names
-# A trace is one thing of one form.
+# A trace has one form.
 cp "$TESTDATA/golden/blend/pt/attentions.zip.pt" attentions.pt
 cp -r "$TESTDATA/trace" .
 try trace inspect attentions.pt --batch 0

@@ -1,4 +1,5 @@
-# What the answer should lead to: a checkpoint with a fault is still one, and what no engine loads is not simply ok.
+# The suggested next steps: a faulty checkpoint is still recognised as one, and a file that no engine loads is not
+# called ok.
 pth="$TESTDATA/golden/infinilm/pth"
 "$KVTOOL" doctor "$pth/layer_gap.pth" || echo "exit $?"
 "$KVTOOL" weights inspect "$pth/layer_gap.pth" || echo "exit $?"

@@ -1,5 +1,5 @@
-# bombs.py WEIGHTS TRACE: both as zip files of deflated members, weights.pth and attentions.pt; and bomb.pth, these weights beside
-# members which declare 4.06 GiB together, more than doctor unpacks.
+# bombs.py WEIGHTS TRACE: writes both as zip files of deflated members, weights.pth and attentions.pt; and bomb.pth,
+# the weights with further members that declare 4.06 GiB, more than doctor unpacks.
 import copy
 import sys
 import zipfile

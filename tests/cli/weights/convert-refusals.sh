@@ -1,4 +1,4 @@
-# Nothing is left behind by a conversion that fails, and nothing is overwritten.
+# A failed conversion leaves nothing behind, and nothing is overwritten.
 ln -s "$TESTDATA/golden/infinilm" golden
 try() { "$KVTOOL" weights convert "$@" -o out.bin || echo "status $?"; }
 try golden/pth/layer_gap.pth

@@ -26,7 +26,8 @@ def load(path):
 
 
 def run(script, args):
-    """The script's main in this process: starting Python for each would cost more than the conversions."""
+    """Calls the script's main in this process: starting Python for each would cost more than the
+    conversions."""
     out, err = io.StringIO(), io.StringIO()
     sys.argv, status = [script.main.__code__.co_filename, *args], 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -48,7 +49,7 @@ def main():
             continue
         name = pathlib.Path(item.get("output", "out.bin")).name
         done = run(script, ["--input", str(source), "--output", name, *item["args"]])
-        # What the product does where the original is wrong: a refusal, or the file that a sound reader makes.
+        # kvtool's result where the original is wrong: a refusal, or the file that a correct reader makes.
         product = item.get("product_expects", "")
         refused = product.startswith(("refuse", "error: "))
         weights = re.search(r"bin/\S+", product)
@@ -65,7 +66,7 @@ def main():
                 ok = done.stdout.strip() == item["stdout"] and hashlib.sha256(written).hexdigest() == item["sha256"]
             os.unlink(name)
         elif expected != 0 and "error" in item and ": " in item["error"] and "RuntimeError" not in item["error"] and not refused:
-            # The same reason in the same words, whatever stands around it. Python 3.13 lists choices without quotes.
+            # Compares the reasons, whatever text surrounds them. Python 3.13 lists choices without quotes.
             reason = item["error"].split(": ", 1)[1].strip("'").split(" <class")[0].split("error: ")[-1]
             ok = ok and reason.replace("'", "") in done.stderr.replace("'", "")
         if not ok or os.listdir("."):

@@ -1,5 +1,5 @@
-# A checkpoint of a few kilobytes can declare gigabytes: every command that opens weights or a trace takes --max-bytes, for
-# streams, too, and doctor unpacks no more than it is told.
+# A checkpoint of a few kilobytes can declare gigabytes: every command that opens weights or a trace takes
+# --max-bytes, for streams, too, and doctor unpacks no more than that.
 golden="$TESTDATA/golden"
 "$PYTHON" "$SHARED_SUITE/bombs.py" "$golden/infinilm/pth/full_f5_fp32_flat.pth" "$golden/blend/pt/attentions.zip.pt"
 try() { "$KVTOOL" "$@" > out.txt 2> err.txt && status=0 || status=$?; echo "$status: $*"; cat err.txt; }
@@ -19,7 +19,7 @@ stream weights diff - weights.pth --max-bytes 1MiB
 stream trace inspect - --max-bytes 1MiB
 stream merge - --max-bytes 1MiB
 test ! -e never.bin
-# Not looked at is not unsound.
+# A file that was not fully checked is not called damaged.
 look() { "$KVTOOL" doctor "$@" > out.txt 2> err.txt && status=0 || status=$?; sed -n 2,3p out.txt; echo "$status"; }
 look weights.pth
 look weights.pth --max-bytes 512
@@ -27,7 +27,7 @@ look bomb.pth
 "$KVTOOL" doctor weights.pth --max-bytes 512 --json 2> err.txt > told.json || true
 jq -c '.results[0] | [.kind, .sound.verdict]' told.json
 $VALIDATE < told.json
-# A folder is searched within the limit, too, and a manifest says of each input what it could not see.
+# A folder is searched within the limit, too, and a manifest says which inputs could not be checked.
 mkdir folder && mv attentions.pt bomb.pth folder
 "$KVTOOL" doctor -r folder --max-bytes 512 2> err.txt | grep -A2 "pt" || true
 "$PYTHON" -c 'import numpy
@@ -37,7 +37,7 @@ rm folder/bomb.pth
 "$KVTOOL" corpus make folder --max-bytes 256 -q | jq -c 'select(.name) | [.name, .layers, .problem]'
 try replay-mlp folder/cache.npz --weights weights.pth --max-bytes 20KiB
 stream replay-mlp folder/cache.npz --weights - --max-bytes 1MiB
-# So is a recorded run: its trace, and its snapshot.
+# The limit also holds for a recorded run: its trace and its snapshot.
 "$PYTHON" "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" run
 cp folder/attentions.pt folder/cache.npz run
 jq '.files.trace = "attentions.pt"' run/run.json > told.json && mv told.json run/run.json

@@ -10,6 +10,6 @@ try verify junk
 try diff junk
 try verify junk --compat vllm
 try verify junk --strict --compat csrc
-# Weights are one file: a folder is none, however many files it holds.
+# Weights are one file: a folder is refused, however many files it holds.
 mkdir empty two && cp junk two/a && cp junk two/b
 for folder in empty two; do try verify $folder; try inspect $folder; done
