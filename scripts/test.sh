@@ -25,7 +25,7 @@ build() { # preset, targets...
   cmake --build --preset "$preset" -j "$jobs" --target "$@" -- --quiet
 }
 
-# Prints the slowest sources, as a slow build begins with one slow source.
+# Prints the slowest sources, because a single slow source makes the build slow.
 slowest() { # preset
   echo "== slowest objects of $1, in seconds"
   awk '$4 ~ /\.o$/ { took[$4] = ($2 - $1) / 1000 }
@@ -33,7 +33,7 @@ slowest() { # preset
     sort -rn | sed -n 1,10p
 }
 
-# A quickstart before this may have configured without the tests.
+# An earlier quickstart may have configured the build without the tests.
 cmake --preset "$release" -DKVTOOL_DEVELOPER=ON -DKVTOOL_BENCH=$bench -DKVTOOL_REPLAY=$replay >/dev/null
 build "$release" all
 slowest release

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the plug-ins' codec saves and costs at the object sizes of LMCache, vLLM and SGLang.
+"""Measures what the plug-ins' codec saves and costs at the object sizes of LMCache, vLLM and SGLang.
 
     PYTHONPATH=build/python/package python3 scripts/bench/engines.py STATE... [--levels fast,default] [--disk] [--threads 4]
 
-STATE: files that kvtool opens, of models of any size. Planes of 1024 channels, as of 8 KV heads of 128 values, are put
-together from the channels of all of their layers, rounded to bf16; each layer of an object then begins at another token,
-so that no segment of a frame holds the same bytes twice. Nothing is generated.
+STATE: files that kvtool opens, of models of any size. Planes of 1024 channels (8 KV heads of 128 values) are
+assembled from the channels of all their layers, rounded to bf16; each layer of an object then begins at another
+token, so that no segment of a frame holds the same bytes twice. Nothing is generated.
 
 The first table gives bytes and MB/s of one thread for each kind of object, in memory. --disk gives the throughput of
 stores and loads through a folder whose reads and writes are slowed down to a disk's speed, beside raw files.
@@ -37,7 +37,8 @@ def bf16(values):
 
 
 def planes_of(paths):
-    """Returns K and V: [token, channel] of bf16, every channel of every layer once, then again from the beginning."""
+    """Returns K and V as [token, channel] of bf16, with every channel of every layer; if they are too few, they
+    repeat."""
     planes = []
     for part in ("k", "v"):
         channels = []

@@ -10,13 +10,13 @@ fewer tokens of a layer, larger ones have more layers. Each layer begins at anot
 sees more than one layer at once and finds repeated values, so its figures above 1 MiB are omitted. With --shuffle each
 layer has its own order of channels; then nothing repeats, not even what the model itself repeats.
 
-Every round runs each contestant once over the objects of each size (together --pass bytes, or one object). The first round
-does not count, but everything decoded in it is compared. Speeds are raw bytes by wall time, the fastest round. Ratios of
-speeds, to another contestant (--beside) and of 64 KiB to 1 MiB, are also given as medians over the rounds: other work on the
-machine slows both contestants of a round, so these medians are reliable where the speeds are not. One thread makes a call
-for each object; more threads process all objects in one batch. kvtool writes into memory of the caller; the packages return
-new memory, as their interfaces require, and run with one thread. From C: the program kvt_bench_frames
-(tests/bench/frames.c), which uses kvtool.h only.
+Every round runs each contestant once over the objects of each size (together --pass bytes, or one object). The first
+round does not count, but its decoded bytes are compared with the source. Speeds are raw bytes by wall time, the
+fastest round. Ratios of speeds, to another contestant (--beside) and of 64 KiB to 1 MiB, are also given as medians
+over the rounds: other work on the machine slows both contestants of a round, so these medians stay reliable when the
+speeds do not. One thread makes a call for each object; more threads process all objects in one batch. kvtool writes
+into the caller's memory; the packages return new memory, as their interfaces require, and run with one thread. From
+C: the program kvt_bench_frames (tests/bench/frames.c), which uses kvtool.h only.
 
 pip install zstandard lz4 blosc2 zipnn; packages that are missing are named and skipped.
 """
@@ -150,7 +150,7 @@ class Module(Contestant):
     def __init__(self, level, threads):
         self.name, self.level, self.threads = f"kvtool {level}", level, threads
         self._context = kvtool.Context(level, threads)
-        self.after = {}  # bytes of an object -> seconds of calls after one
+        self.after = {}  # bytes of an object -> seconds of each call after an object of that size
 
     def _cold_call(self):
         """Returns the seconds of an almost empty call after an object has gone through the processor's caches."""
@@ -311,8 +311,8 @@ def tables(contestants, results, options):
 
 
 def break_even(own, sizes, results):
-    """Yields a table of the disk speed below which compression wins. In turn: one thread codes, then waits for the
-    disk, E * (1 - 1 / ratio). Beside: coding and disk work at the same time, E."""
+    """Yields a table of the disk speed below which compression wins. "In turn", one thread codes and then waits for
+    the disk: E * (1 - 1 / ratio). "Beside", coding and disk work overlap: E."""
     yield "Compression beats raw files while the disk is slower than this, MB/s, stores / loads:\n"
     threads = sorted({one.threads for one in own})
     shown = [s for s in sizes if s in (64 << 10, 1 << 20, sizes[-1]) or len(sizes) < 3]

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """MNN's offline experiment in numpy and python-zstandard, side by side with `kvtool analyze`.
 
-  offline.py bench KVTOOL [--rounds 5] [--threads 2]   times both in turns on made-up dumps, sizes compared
+  offline.py bench KVTOOL [--rounds 5] [--threads 2] times both alternately on synthetic dumps, compares sizes
   offline.py check KVTOOL DUMPDIR                      compares the sizes of many option sets on real dumps
 
-The arithmetic is that of the experiment, one numpy expression per step; kvtool's time is that of the whole process.
-Needs python3-numpy and python3-zstandard; sizes agree when both link the same libzstd.
+The arithmetic is the experiment's, one numpy expression per step; kvtool's time is that of the whole process. Needs
+python3-numpy and python3-zstandard; sizes agree when both link the same libzstd.
 """
 import argparse
 import json
@@ -38,7 +38,8 @@ def minus(block, before):
 
 
 def predict(block, name):
-    """Returns the bytes of a [token][head][dim] block minus those one token (seq) or one dim (pair) before."""
+    """Returns the bytes of a [token][head][dim] block minus those of the previous token (seq) or dim
+    (pair)."""
     out = block
     if name.startswith("pair_delta"):
         out = block.copy()

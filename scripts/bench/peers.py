@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures packages that people would use instead, on the same chunks as kvtool's levels, in turn in one run.
+"""Measures alternative packages on the same chunks as kvtool's levels, alternately in one run.
 
   peers.py build/release/bin/kvtool slot0.bin
   peers.py build/release/bin/kvtool keys.npy --layout thd --chunk 32KiB --rounds 9 --json-out peers.json
 
-FILE is anything that kvtool reads (a state of llama.cpp, safetensors, .npy ...); unknown options are passed to kvtool.
-kvtool converts the file to safetensors; `kvtool bench` and the packages then measure the chunks of those tensors: as
-many tokens as fit into --chunk, [token][head][dim], from the first tensors up to --most bytes. Every round runs each
-package once over all K and all V, then kvtool once. The first round does not count, except for a package that takes
-over ten seconds, which has that round only. MB/s are uncompressed bytes by CPU time, fastest round and median. Each
-package runs with one thread, and its output is compared with the input. Its times include Python's share (one call per
-chunk): a few microseconds a chunk.
+FILE is anything that kvtool reads (a state of llama.cpp, safetensors, .npy ...); unknown options are passed to
+kvtool. kvtool converts the file to safetensors; `kvtool bench` and the packages then measure the chunks of those
+tensors: as many tokens as fit into --chunk, [token][head][dim], from the first tensors up to --most bytes. Every
+round runs each package once over all K and all V, then kvtool once. The first round does not count, except for a
+package that takes over ten seconds, which runs in that round only. MB/s are uncompressed bytes by CPU time, fastest
+round and median. Each package runs with one thread, and its output is compared with the input. Its times include
+Python's share (one call per chunk): a few microseconds a chunk.
 
-  zipnn       with the dtype given; its Huffman method, which AUTO would choose
+  zipnn with the file's dtype; its Huffman method, which AUTO would choose
   pcodec      levels 8 and 12, as 16-bit integers and (float16) as floats
   blosc2      bitshuffle + zstd -5, shuffle + zstd -9; blosc: bitshuffle + zstd -5
   zstandard   -1, -3 and (with --slow) -9 and -19 on the bytes, -3 and (with --slow) -19 on the two byte planes
@@ -55,7 +55,7 @@ class Peer:
 def zipnn_peers(dtype):
     import zipnn
     coder = zipnn.ZipNN(input_format="byte", bytearray_dtype="float16" if dtype == "F16" else "bfloat16", threads=1)
-    # The function works in place. Copying its input is not its own work, but every caller has to do it.
+    # The function works in place. Copying its input is not part of its own work, but every caller needs the copy.
     return [Peer("zipnn", lambda words: coder.compress(bytearray(words)), coder.decompress)]
 
 
@@ -301,7 +301,8 @@ def against(records, raw):
 
 
 def convert(arguments, path, rest):
-    """Writes the file as safetensors. A state without its heads counts as one head: bench sees rows of all heads anyway."""
+    """Writes the file as safetensors. A state with unknown heads counts as having one head, because bench uses rows
+    of all heads anyway."""
     command = [arguments.kvtool, "convert", arguments.file, "--to", "safetensors", "-o", str(path), "-q", *rest]
     first = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if first.returncode != 0 and "--kv-heads" in first.stderr:

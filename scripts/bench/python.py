@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what a call of kvtool costs in Python: microseconds a call, the fastest of several rounds, and the part
-that is not the library's own time, by Context.stats().
+"""Measures what a call of kvtool costs in Python: microseconds per call in the fastest of several rounds, and the
+part of them that Context.stats() does not attribute to the library.
 
 The object has 64 bytes, so that little is computed. Needs kvtool and NumPy.
 """

@@ -5,8 +5,8 @@
 
   check/circles.py [--root ROOT] [--allow N] [--none ROOM ...]
 
-Prints each circle with one include per step. Exit 1 if there are more than --allow grants (0), or any between units of
-which one lies in a room that has to have none.
+Prints each circle with one include per step. Exit 1 if there are more than --allow grants (0), or any that includes a
+unit of a room given by --none.
 """
 import argparse
 import collections

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the language of kvtool's flags against the declarations of all commands, and docs/flags.md with them.
+"""Checks the names and texts of all commands' flags, and that docs/flags.md agrees with them.
 
 Usage: flags.py KVTOOL            the checks
-       flags.py KVTOOL --update   writes the tables of docs/flags.md anew
+       flags.py KVTOOL --update rewrites the tables of docs/flags.md
 """
 import json
 import pathlib

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""An independent replay of H2O eviction in numpy: the cross-check of `kvtool replay-h2o`.
+"""An independent replay of H2O eviction in numpy, with which `kvtool replay-h2o` is compared.
 
-Written from the rules, not from the program: token by token, row by row, in double precision, one plain loop per rule.
-`make` draws a random snapshot and trace, `plan` prints what each rule keeps, in the form of kvtool.h2o-plan/1's events,
-and `compare` reads a plan of kvtool and reports where it differs.
+It follows the rules, not the program: token by token, row by row, in double precision, one plain loop per rule.
+`make` draws a random snapshot and trace, `plan` prints what each rule keeps, in the form of kvtool.h2o-plan/1's
+events, and `compare` reads a plan of kvtool and reports where it differs.
 
   h2o_oracle.py make --seed 7 --out DIR [--layers 3 --heads 4 --kv-heads 2 --dim 16 --tokens 160 --prompt 64]
   h2o_oracle.py real SNAPSHOT.npz STEM --prompt N --out DIR      a snapshot (kvtool convert --to npz) and STEM-L*-Q.npy
@@ -50,7 +50,7 @@ def make(args):
 
 
 def real(args):
-    """Renames recorded arrays; layers without queries remain without."""
+    """Renames recorded arrays; layers without queries stay without them."""
     os.makedirs(args.out, exist_ok=True)
     snapshot = dict(np.load(args.snapshot))
     layers = sum(name.startswith("k_") for name in snapshot)
@@ -274,7 +274,7 @@ def pyramid(p, keep, length, layers):
 
 
 def snapkv_scores(p, s, heads, token, window):
-    """Returns the mean attention of the last `window` rows, pooled; the cache is whole."""
+    """Returns the mean attention of the last `window` rows, pooled; the cache must be complete."""
     n = token + 1
     rows = np.zeros(n)
     for g in heads:
@@ -367,7 +367,8 @@ def paper_rule(p, shape, snapshot, trace, name, budget, weights, per_head):
 
 
 def mnn(p, shape, snapshot, trace, weights, r6):
-    """Replays the engine: layer-call clock, float32 scores per block, plans applied at the next call."""
+    """Replays the engine: a clock of layer calls, float32 scores per block, plans applied at the next
+    call."""
     layers = shape["layers"]
     cache = [list(range(shape["prompt"])) for _ in range(layers)]
     scores = [np.zeros(0, f32) for _ in range(layers)]
@@ -417,7 +418,7 @@ def design(p, shape, snapshot, trace, weights):
         s = scores_of(snapshot, trace, layer)
         cache, ema, plan, last = list(range(shape["prompt"])), np.zeros(0, f32), None, 0
         for step, token in enumerate(range(shape["prompt"], shape["tokens"]), 1):
-            if plan is not None:  # the plan of the step before
+            if plan is not None:  # the previous step's plan
                 cache, plan = [cache[i] for i in plan], None
             cache.append(token)
             n = len(cache)

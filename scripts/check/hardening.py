@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that a program was built as packages must be: position-independent, full RELRO, no executable stack; and that
-its own objects, not only a library's, have a stack protector and fortified calls.
+"""Checks that a program was built as packages must be: position-independent, full RELRO, no executable stack; and
+that the program's own objects, not only those of libraries, have a stack protector and fortified calls.
 
   hardening.py PROGRAM OBJECT...
 """

@@ -15,7 +15,7 @@ import sys
 # Folders in which sources have the name of their header, or a header of the folder names them.
 HEADERS_NAME_SOURCES = ["lib/core/codec", "lib/core/archive", "lib/study/eviction", "lib/engines/mnn/h2o"]
 FIRST_OWN_CODEC = 16  # codecs with lower numbers are the engine's; formats/gear/FORMAT.md specifies them
-# Formats whose grammar or fuzz target is that of something else.
+# Formats without a grammar or fuzz target of their own.
 NO_GRAMMAR = {"kvz": "lib/core/archive/FORMAT.md"}
 # Hosts of package registries and their mirrors, with or without a scheme. Packages come through npm, pip and apt-get,
 # as the machine has them configured.
@@ -145,7 +145,8 @@ def check_braced_json(root):
 
 
 def check_presets(root):
-    """Checks that warnings are no errors in users' presets: a newer compiler's warning must not end their build."""
+    """Checks that users' presets do not turn warnings into errors, because a newer compiler's warning would end their
+    build."""
     for preset in json.loads((root / "CMakePresets.json").read_text())["configurePresets"]:
         if preset.get("cacheVariables", {}).get("KVTOOL_WERROR") == "ON" and not preset["name"].startswith("ci"):
             yield f"CMakePresets.json: {preset['name']} sets KVTOOL_WERROR, which belongs to CI's presets (ci*) alone"
@@ -193,9 +194,9 @@ def check_named_sources(root):
 
 
 def check_numbers(root):
-    """Finds strtod and similar functions: they depend on the locale of the program that loaded the library, and each
-    accepts other texts. kvtool-capture-llama, which includes nothing of the house, calls from_chars itself;
-    lib/core/base/system.cc implements it for standard libraries without it."""
+    """Finds strtod and similar functions: they depend on the locale of the host program, and accept different texts.
+    kvtool-capture-llama, which includes none of our headers, calls from_chars itself; lib/core/base/system.cc
+    implements it for standard libraries without it."""
     kin = r"strto(?:d|f|ld|l|ll|ul|ull|imax|umax)|sto(?:d|f|ld|i|l|ll|ul|ull)|ato(?:f|i|ll)|v?[fs]?scanf|setlocale"
     for top in ("lib", "formats", "apps"):
         for source in sorted((root / top).rglob("*.cc")) + sorted((root / top).rglob("*.h")):

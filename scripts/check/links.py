@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks every link between files of the repository in every Markdown page: the file exists and is tracked, and so
-does the heading that an anchor names; and every page of docs/ is listed in the README.md of its folder, or of
-docs/. External links are not followed. README.md must have fewer than 150 lines.
+"""Checks every link between files of the repository in every Markdown page: the file must exist and be tracked, and
+an anchor must name a heading in it. Every page of docs/ must be listed in the README.md of its folder or of docs/.
+External links are not followed. README.md must have fewer than 150 lines.
 
 Usage: links.py           the repository
-       links.py FOLDER    installed pages: every file that they link to is installed, too
+       links.py FOLDER installed pages: every file that they link to must be installed, too
 """
 import pathlib
 import re

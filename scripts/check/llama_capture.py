@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Proves with a real build of llama.cpp that kvtool-capture-llama records what the engine computes, and that plans
-do in the engine what they say.
+have the described effect in the engine.
 
 * Runs recorded with and without flash attention replay alike: mass and output error of the same policies.
-* The callback changes nothing: the engine, driven without it, gives the recorded nll.
+* The callback changes nothing: without it the engine computes the recorded nll.
 * A plan that keeps everything gives KL 0 exactly, by seq_rm and by hidden scores; where both apply they agree.
-* The example in docs/examples removes what plans say, and nothing for a plan that keeps everything.
-* A full disk, an interrupt and folders that hold something end as promised and leave nothing.
+* The example in docs/examples removes the tokens that plans evict, and none for a plan that keeps everything.
+* A full disk, an interrupt and non-empty folders end the program as documented and leave nothing behind.
 
   llama_capture.py build/release/bin/kvtool --fetch ENGINES
   llama_capture.py build/release/bin/kvtool --engine ENGINES/3.22.1 --sources LLAMA_CPP --data DATA_DIR
   llama_capture.py build/release/bin/kvtool --engine ENGINES/3.22.1 --program kvtool-capture-llama --data DATA_DIR
 
---engine is a folder of prebuilt libraries; --sources a checkout of the same release, from which the program is built by
-the line in apps/capture-llama/README.md, and the example likewise; --program and --example are ones that are built
-already. --fetch has npm download libraries and sources, as llama_restore.py does. DATA_DIR holds
-models/kjv3m-f16.gguf and llamacpp/prompt-p0.txt, or else models/stories260K-f32.gguf, as testdata does (the default
-after $LLAMA_DATA), and the text is the beginning of LICENSE; --model and --text name others. Exit status: 0 all as it
-should be, 1 not, 77 no engine or no data.
+--engine is a folder of prebuilt libraries; --sources a checkout of the same release, from which the program and the
+example are built as apps/capture-llama/README.md says; --program and --example name built ones. --fetch has npm
+download libraries and sources, as llama_restore.py does. DATA_DIR holds models/kjv3m-f16.gguf and
+llamacpp/prompt-p0.txt, or else models/stories260K-f32.gguf, as testdata does (the default after $LLAMA_DATA), and the
+text is the beginning of LICENSE; --model and --text name others. Exit status: 0 everything passed, 1 something
+failed, 77 no engine or no data.
 """
 import argparse
 import ctypes
@@ -45,7 +45,8 @@ POLICIES = "streaming,window,h2o,tova"
 
 
 def unpack_sources(folder):
-    """Unpacks the sources of the release that RELEASE was built from, out of npm's node-llama-cpp."""
+    """Unpacks the source of the release that RELEASE was built from, out of npm's
+    node-llama-cpp."""
     target = os.path.join(folder, f"{RELEASE}-sources")
     if not os.path.isdir(target):
         with tempfile.TemporaryDirectory(dir=folder) as work:
@@ -171,12 +172,12 @@ class Checker:
         self.say(said[0] == said[1] and cells[2] < cells[0], f"the example: {said[0]}; keep-all the same; streaming 2x: {said[2]}")
 
     def ends(self):
-        """Checks that failures end as documented, and that nothing is left then."""
+        """Checks that failures end as documented, and that nothing is left behind."""
         def left():
             return sorted(path.name for path in self.folder.iterdir() if path.name.startswith((".", "bad")))
 
-        # Limits the size of files, without the signal that exceeding it causes: one limit hits the queries, the other
-        # the larger state.
+        # Limits the size of files, without the signal that exceeding it causes: one limit stops the queries, the
+        # other the larger state.
         queries, state = ((self.folder / "on" / name).stat().st_size for name in ("trace/q.0.safetensors", "prefill.bin"))
         for size, what in ((queries // 2, "queries"), ((queries + state) // 2, "state")):
             full = self.capture("bad", restore_signals=False,
@@ -214,7 +215,7 @@ def first(*paths):
 
 
 def numbers(value, name=""):
-    """Yields masses and output errors of a report, by their path."""
+    """Yields masses and output errors of a report, with their paths."""
     if isinstance(value, dict):
         for key, member in value.items():
             yield from numbers(member, f"{name}.{key}")

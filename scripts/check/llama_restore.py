@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Proves that llama.cpp itself reads what kvtool wrote: restores states before and after a trip through kvtool with a
-real build of the engine and compares how it continues.
+"""Proves that llama.cpp itself reads what kvtool wrote: a real build of the engine restores states before and after a
+conversion by kvtool, and its continuations are compared.
 
 For each case the engine restores the original state, drops the last token, decodes it again and continues greedily;
 then it does the same with the converted file. Tokens and every bit of the logits must be equal, and the engine, asked
@@ -12,7 +12,7 @@ With older engines, whose states kvtool writes too, the newest state is written 
 must continue with the tokens that the engine finds by reading the prompt itself.
 
 Quantised caches (replay-quant --output) must continue nearly as the engine does with that type; not exactly, because
-the engine's quantised values of a layer follow from changed values of earlier layers.
+in the engine each layer's values are computed from layers that are already quantised.
 
 Caches of transformers (transformers_cache.py computes them without kvtool) are written as states: the newest engine
 must continue as after its own reading of the prompt, which it does not if K is not reordered.
@@ -49,7 +49,7 @@ PACKAGE = "@node-llama-cpp/linux-x64"
 # v0.5.0, b10361, b8352, b6673, b6122, b5640, b4753
 RELEASES = ["3.22.1", "3.20.0", "3.18.0", "3.14.0", "3.12.0", "3.10.0", "3.6.0"]
 TOKENS = 16  # decoded after each restore
-LONG_TOKENS = 64  # number of tokens for a file that must be the same after the trip
+LONG_TOKENS = 64  # number of tokens for a file that conversion must not change
 LEVELS = ["compat", "fast", "default", "high", "max"]
 TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20}  # ggml's numbers
 NEAR = 1e-4  # nats, for types that lose nothing
@@ -240,7 +240,7 @@ class Checker:
         subprocess.run([self.kvtool, *map(str, arguments), "-qq"], check=True)
 
     def trip(self, state, way, folder, *final):
-        """Returns the state after a trip through a format, as llama.cpp reads it."""
+        """Returns the state after conversion to a format and back, as llama.cpp reads it."""
         back = folder / f"{way}.bin"
         source = state
         if way == "archive":  # compress and decompress
@@ -336,7 +336,8 @@ class Checker:
 
     def transformers(self, setup, state):
         """Converts a cache that transformers computed: the engine must continue as after its own reading of the
-        prompt, and must not if K stays in the order of transformers. Also checks the way back."""
+        prompt, and must differ if K stays in the order of transformers. Also checks the conversion
+        back."""
         if self.lacks(setup, state):
             return
         with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
@@ -442,8 +443,8 @@ def distance(a, b):
 
 
 def pack(package, folder):
-    """Returns the archive of an npm package, which npm gets as the machine has it configured. Ends the script as
-    skipped if npm cannot."""
+    """Returns the archive of an npm package, through npm as the machine has configured it. Ends the script as skipped
+    if npm fails."""
     if not shutil.which("npm"):
         skip(f"npm, which would fetch {package}, is not installed")
     done = subprocess.run(["npm", "pack", package, "--pack-destination", folder, "--prefer-offline", "--fetch-retries=1",

@@ -25,7 +25,7 @@ else zig=$(python3 -c 'import ziglang, pathlib; print(pathlib.Path(ziglang.__fil
 fi
 command -v dpkg-source >/dev/null || skip "dpkg-source is not installed (apt install dpkg-dev)"
 
-# Wrappers, for CMake wants programs without arguments. zig traps undefined behaviour where nothing else is said.
+# Wrappers, because CMake wants programs without arguments. By default zig traps undefined behaviour.
 mkdir -p "$build/bin" "$prefix/include" "$prefix/lib/pkgconfig" "$sources"
 for tool in cc c++ ar ranlib; do
   options=
@@ -103,7 +103,7 @@ libraries() {
   cp -r /usr/share/cmake/{nlohmann_json,CLI11} "$prefix/share/cmake"
 }
 
-# zig has no frameworks: a header of the same functions, and a library that defines them.
+# zig lacks the frameworks, so a header declares the same functions and a library defines them.
 accelerate() {
   cp /usr/include/*-linux-gnu/openblas-serial/{cblas,openblas_config}.h "$prefix/include" 2>/dev/null || skip "cblas.h is not installed"
   echo 'void abort(void); void cblas_sgemm(void) { abort(); } void cblas_dgemm(void) { abort(); }

@@ -3,12 +3,12 @@
 """Runs every `$ command` in the console blocks of README.md and docs/**/*.md and compares its output with the output
 shown.
 
-Usage: readme.py KVTOOL [--update] [PAGE...]
-The blocks of a page share one scratch folder, which scripts/examples.sh fills. Measured times and rates (12.3 MB/s, 4.5
-ms) and the program's version may differ, `...` stands for any text within a line and a line `...` for any lines;
-everything else must match exactly. --update writes the real output where none, or another one, is shown.
+Usage: readme.py KVTOOL [--update] [PAGE...] The blocks of a page share one scratch folder, which scripts/examples.sh
+fills. Measured times and rates (12.3 MB/s, 4.5 ms) and the program's version may differ, `...` stands for any text
+within a line and a line `...` for any lines; everything else must match exactly. --update writes the real output
+where the page shows none or a different one.
 
-For calls of kvtool that cannot be run, in other blocks and within sentences, the command and its options must exist.
+For calls of kvtool in other blocks and within sentences, which are not run, the command and its options must exist.
 README.md or docs/cli.md must name every command.
 """
 import concurrent.futures

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Proves that two builds of kvtool do the same: records what each does, then compares the records.
+"""Proves that two builds of kvtool behave the same: records what each does, then compares the records.
 
   same.py record KVTOOL FOLDER [--jobs N] [--only PATTERN] [--twice]
   same.py compare BEFORE AFTER

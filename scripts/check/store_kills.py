@@ -24,7 +24,8 @@ KEEP = 3
 
 
 def make_sources(kvtool, state, folder, chats, rng):
-    """Returns [(chat, path, digest)]: saves of each chat that grow; chats differ from a byte of their own on."""
+    """Returns [(chat, path, digest)]: growing saves of each chat. Chats are equal up to some byte, and differ from
+    there on."""
     sources, lengths = [], [60, 130, 200, 270, 350, 430, 512]
     for length in lengths:
         subprocess.run([kvtool, "convert", "-q", state, "--to", "llama-state", "--tokens", f"0:{length}", "-o",

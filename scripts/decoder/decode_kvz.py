@@ -7,8 +7,8 @@ pages of lib/core/codec that it links to and formats/gear/FORMAT.md; it shares n
   decode_kvz.py ARCHIVE --list          one line per chunk
   decode_kvz.py ARCHIVE OUTPUT --walk   do not use index and trailer, as after truncation
 
-An archive that refers to other caches needs archives of these, in the order of its list: --base BASE.kvz ... (those may
-need archives, too: the bases that follow them). One that was coded with a profile needs --profile MODEL.kvp.
+An archive that refers to other caches needs archives of these, in the order of its list: --base BASE.kvz ... A base
+that needs bases itself is followed by them. One that was coded with a profile needs --profile MODEL.kvp.
 
 Needs numpy and zstandard (Debian: python3-numpy python3-zstandard). With python3-xxhash all hashes are checked; without
 it the decoder says that it did not check them.
@@ -162,7 +162,7 @@ def open_archive(data, walk):
 
 
 def place(chunk, raw, out):
-    """Puts decoded units into their places; `out` is the file."""
+    """Writes decoded units to their places; `out` is the file."""
     begin, end = chunk["source_offset"], chunk["source_offset"] + chunk["extent_bytes"]
     heads, tokens, units, size = chunk["heads"], chunk["tokens"], chunk["units"], chunk["unit_bytes"]
     out[begin - len(chunk["lead"]):begin] = numpy.frombuffer(chunk["lead"], numpy.uint8)
@@ -172,7 +172,7 @@ def place(chunk, raw, out):
     shape = {0: (tokens, heads, units, size), 1: (heads, tokens, units, size)}[chunk["order"]]
     values = numpy.frombuffer(raw, numpy.uint8).reshape(shape)
     if chunk["order"] == 0:
-        values = values.transpose(1, 0, 2, 3)  # [head][token][unit] from here on
+        values = values.transpose(1, 0, 2, 3)  # from here on [head][token][unit]
     extent = out[begin:end]
     if chunk["source_order"] == 0:
         extent[:] = values.transpose(1, 0, 2, 3).reshape(-1)

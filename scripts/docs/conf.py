@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configures Sphinx for a site of the repository's Markdown pages; scripts/docs/build.sh calls it. Pages that no list
-leads to, broken links and anchors without a heading are errors."""
+"""Configures Sphinx for a site of the repository's Markdown pages; scripts/docs/build.sh calls it. Unlisted pages,
+broken links and anchors without a heading are errors."""
 import pathlib
 import re
 
@@ -29,7 +29,7 @@ html_show_sourcelink = False
 html_copy_source = False
 html_show_copyright = False
 
-# Pages in the margin. A page of docs/ that is in neither list appears under "More".
+# Pages in the navigation. A page of docs/ that is in neither list appears under "More".
 JOBS = "install cli analyze archive formats eviction advise plans quantisation llama-server-types closed-loop gate gate-ci lossless codec blend weights".split()
 PROGRAMS = "python library speed engines/README".split()
 OTHERS = sorted({page.stem for page in (ROOT / "docs").glob("*.md")} - set(JOBS) - set(PROGRAMS))
@@ -53,7 +53,7 @@ ADDED = {"README": LISTS, "docs/json": KEYS, "docs/engines/README": ENGINES, "do
 
 
 def add(_, name, source):
-    """Adds what only the site needs: lists for its margin and the link to doxygen's pages."""
+    """Adds what only the site needs: lists for its navigation and the link to doxygen's pages."""
     source[0] += ADDED.get(name, "")
 
 

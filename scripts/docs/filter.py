@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Marks the comments of kvtool.h and kvtool.hpp for doxygen; marks in the headers would only make them harder to read.
+"""Marks the comments of kvtool.h and kvtool.hpp for doxygen, because marks in the headers would make them harder to
+read.
 
 filter.py HEADER: the header with marked comments, to standard output
 """
@@ -10,7 +11,7 @@ import sys
 
 
 def mark(text, header):
-    # The first comment is about the file; a line of dashes begins a section.
+    # The first comment describes the file; a line of dashes begins a section.
     if header.suffix == ".h":
         text = re.sub(r"\A/\*.*?\n \*\n", f"/** @file {header.name}\n *\n", text, flags=re.S)
         text = re.sub(r"^( *)/\* (?!----)", r"\1/** ", text, flags=re.M)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Adds the golden archives of a version to testdata/archives: what it wrote, later versions must read.
+"""Adds the golden archives of a version to testdata/archives: later versions must read them.
 
-  add_archives.py KVTOOL [--version NAME]     NAME: by default what KVTOOL says of itself
+  add_archives.py KVTOOL [--version NAME] NAME: by default the version that KVTOOL prints
   add_archives.py KVTOOL --version 0.2.0-next --only pages,pages-opaque,by-turns
-                                              between releases: the sources of what the format has gained
+                                              between releases: only sources with new features of the format
 
-Made-up sources and small real states are compressed at every level, so that each codec, element type, order and kind of
-chunk is in some archive; it fails if one is not. An archive that is there already is never written again: decoding
-it is the contract, however its codec has changed since. The manifest gets a line per new archive.
+Synthetic sources and small real states are compressed at every level, so that each codec, element type, order and
+kind of chunk is in some archive; it fails if one is missing. An existing archive is never written again: it must be
+decoded, however its codec has changed since. The manifest gets a line per new archive.
 
 Needs numpy and zstandard.
 """
@@ -61,7 +61,7 @@ def bytes_e5m2(values):
 
 
 def caches(random):
-    """Returns K and V of two layers: a walk, noise, the walk backwards, repeated rows."""
+    """Returns K and V of two layers: a random walk, noise, the reversed walk, repeated rows."""
     walk = numpy.cumsum(0.2 * random.standard_normal((96, 48)), axis=0) + random.standard_normal(48)
     noise = random.standard_normal((96, 48))
     return [walk, noise, walk[::-1], noise[random.integers(0, 20, 96)]]
@@ -80,8 +80,8 @@ def turning(random):
 
 
 def by_turns(random):
-    """Returns three sequences of one cache with interleaved rows, the third of which begins with a row of all, as
-    safetensors."""
+    """Returns three sequences of one cache with interleaved rows as safetensors; the third begins with a row that all
+    share."""
     turns = random.permutation(numpy.repeat(numpy.arange(3), 30))
     count, rows = numpy.zeros(3, int), []
     for sequence in turns:
@@ -115,7 +115,8 @@ def wide(random):
 
 
 def sources(folder):
-    """Yields (name, path, flags, levels) of each source; made-up sources are written to `folder`."""
+    """Yields (name, path, flags, levels) of each source; synthetic sources are written to
+    `folder`."""
     random = numpy.random.default_rng(12)
 
     def made(name, content, flags, levels=LEVELS):

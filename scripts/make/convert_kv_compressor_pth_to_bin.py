@@ -35,7 +35,7 @@ FORBIDDEN = frozenset("""__builtin__ __builtins__ _io _pickle asyncio builtins c
 
 
 class Refused(Exception):
-    """The input cannot be converted."""
+    """Raised if the input cannot be converted."""
 
 
 class Name:
@@ -126,7 +126,8 @@ KNOWN = {
 
 
 class DataUnpickler(pickle._Unpickler):  # the Python version, because its REDUCE can be replaced
-    """Builds containers, numbers, texts and tensors. Everything else becomes Opaque or is refused."""
+    """Builds containers, numbers, texts and tensors. Everything else becomes Opaque or is
+    refused."""
 
     dispatch = dict(pickle._Unpickler.dispatch)
 
@@ -185,7 +186,7 @@ def load_pickle(stream):
         return DataUnpickler(stream, encoding="utf-8").load()
     except Refused:
         raise
-    except Exception as error:  # a stack machine on foreign bytes can fail in many ways
+    except Exception as error:  # a stack machine can fail in many ways on arbitrary bytes
         raise Refused(f"malformed pickle: {type(error).__name__}: {error}") from error
 
 

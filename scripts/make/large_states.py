@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes real KV caches with long layers: llama.cpp itself reads texts and saves its states.
 
-Each recipe names a model, a number of sequences and their length. The text comes from the model: sampled
-from its own logits with a seed of each sequence, a new text begun where one ends (so a tiny model reads what it
-was trained on); or, in recipes marked "text", from pydoc's topics (technical English that every Python carries)
-or --text. The same tokens are then read again with a cache of each type, all sequences in one unified cache
-that is saved as it stands (V in rows): NAME-f16.bin and NAME-bf16.bin, a session of several sequences or the
-state of one. Printed beside each sampled recipe: bits per token in the first and last quarter of the sequences,
-which part ways where a model is led past the length it was trained for.
+Each recipe names a model, a number of sequences and their length. The text comes from the model: sampled from its own
+logits with a seed of each sequence, with a new text after each end of text (so a tiny model reads what it was trained
+on); or, in recipes marked "text", from pydoc's topics (technical English that every Python carries) or --text. The
+same tokens are then read again with a cache of each type, all sequences in one unified cache that is saved as it is
+(V in rows): NAME-f16.bin and NAME-bf16.bin, a session of several sequences or the state of one. For each sampled
+recipe the script prints bits per token in the first and last quarter of the sequences; they differ if the sequences
+are longer than those that the model was trained for.
 
   large_states.py OUT --fetch ENGINES --models DATA_DIR/models
   large_states.py OUT --engine ENGINES/3.22.1 --models DIR --only smollm2-text

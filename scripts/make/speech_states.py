@@ -2,17 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes real KV caches of a speech decoder: Moonshine tiny listens to WAV files through ONNX Runtime.
 
-For each clip of up to 30 seconds two safetensors files with every layer as [token, head, dim], which kvtool
-reads as they are: NAME-cross-f16.safetensors, the cross attention (one row per audio frame, 41 a second, no RoPE,
-smooth in time), and NAME-self-f16.safetensors, the decoder's own tokens; both also rounded to bf16. The transcript
-is printed, so that one sees that the model understood.
+For each clip of up to 30 seconds it writes two safetensors files with every layer as [token, head, dim], which kvtool
+reads without options: NAME-cross-f16.safetensors, the cross attention (one row per audio frame, 41 a second, no RoPE,
+smooth in time), and NAME-self-f16.safetensors, the decoder's own tokens; both also rounded to bf16. The printed
+transcript shows that the model understood.
 
   pip install onnxruntime numpy
   npm pack @moonshine-ai/moonshine-js@0.1.29                  # the model, in dist/model/tiny/quantized
   pip download --no-deps moonshine-voice                      # English speech, in moonshine_voice/assets
   speech_states.py OUT --model DIR --tokenizer TOKENIZER.json two_cities.wav beckett.wav
 
-The tokenizer (that of useful-moonshine-onnx, say) is needed for the transcript alone. The same versions on the
+The tokenizer (for example that of useful-moonshine-onnx) is needed only for the transcript. The same versions on the
 same kind of processor give the same bytes. Exit status: 0 done, 77 no ONNX Runtime or no model.
 """
 import argparse

@@ -6,8 +6,8 @@
   weave.py CACHE --kvtool KVTOOL --turns OUT.safetensors      only writes the cache with interleaved rows
 
 CACHE is any snapshot whose cells belong to several sequences, such as a session of llama.cpp. Prints, for each level,
-the ratios of K and V: of the sequences in separate files (sum of all), one after another in one file, and interleaved
-at random, each sequence in its own order. --before KVTOOL adds the result of another version for the last case. Needs
+the ratios of K and V: with the sequences in separate files (sum of all), one after another in one file, and
+interleaved at random (each in its own order). --before KVTOOL adds another version's result for the last case. Needs
 numpy.
 """
 import argparse
@@ -38,7 +38,7 @@ class Cache:
         self.sequences = numpy.array([ids for ids, *count in runs for _ in range(int(count[0]) if count else 1)])
 
     def write(self, rows, path):
-        """Writes some rows, in this order; token ids, which no longer match, are left out."""
+        """Writes some rows in this order, without token ids, which no longer match."""
         runs = []
         for ids in self.sequences[rows]:
             if runs and runs[-1][0] == ids:

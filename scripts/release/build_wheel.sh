@@ -65,8 +65,8 @@ for python in "${pythons[@]}"; do
     --no-deps -w "$work/raw" --config-settings=build-dir="$work/build" \
     --config-settings=cmake.define.KVTOOL_BUILD="$build" apps/python \
     >"$work/wheel.log" 2>&1 || { cat "$work/wheel.log"; exit 1; }
-  # auditwheel copies the libraries that the platform does not guarantee (fmt, Highway, zstd, xxHash, SQLite) into the
-  # wheel under names of its own, and finds the oldest glibc that the rest runs on.
+  # auditwheel copies libraries that the platform does not guarantee (fmt, Highway, zstd, xxHash, SQLite) into the
+  # wheel under private names, and determines the oldest glibc that the rest runs on.
   PATH=$work/venv/bin:$PATH "$work/venv/bin/auditwheel" repair -w "$work/repaired" "$work"/raw/*.whl \
     >"$work/auditwheel.log" 2>&1 || { cat "$work/auditwheel.log"; exit 1; }
   wheel=$(ls -t "$work"/repaired/*.whl | head -1)

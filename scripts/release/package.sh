@@ -141,7 +141,7 @@ check_static() { # PROGRAM
   rm -rf "$jail"
   mkdir -p "$jail"
   cp "$1" testdata/llamacpp/states/s260k-v050-f16.seq0.bin "$jail/"
-  # qemu takes addresses for the whole program before it starts.
+  # qemu reserves addresses for the whole program before it starts.
   (cd "$jail" && { [ -n "$emulator" ] || ulimit -v 65536; } &&
     $emulator ./kvtool compress -q s260k-v050-f16.seq0.bin -o a.kvz && $emulator ./kvtool verify -q a.kvz)
   if [ "$(id -u)" = 0 ]; then
@@ -153,8 +153,8 @@ check_static() { # PROGRAM
   rm -rf "$jail"
 }
 
-# Tries the image as its Dockerfile copies it, without a container engine: user, folder and entry point are the
-# Dockerfile's.
+# Tests the image as its Dockerfile copies it, without a container engine: with the Dockerfile's user, folder and
+# entry point.
 check_image() { # CONTEXT
   local jail=$out/jail file=scripts/release/packaging/Dockerfile words user folder entry
   rm -rf "$jail"
@@ -231,7 +231,7 @@ recipes() { # URL [HOMEPAGE]
 }
 
 checksums() {
-  # Names without folders, because they are checked where they were downloaded to.
+  # Names without folders, because downloads are checked in the folder that they were downloaded to.
   (cd "$out" && find . -maxdepth 1 -type f ! -name 'SHA256SUMS*' -printf '%f\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS)
   cat "$out/SHA256SUMS"
 }

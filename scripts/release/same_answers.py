@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares two folders of what kvtool wrote on two processors:
+"""Compares two folders of kvtool's output on two processors:
 
   same_answers.py HERE THERE
 
 Files must be the same bytes. In JSON documents every decision, count and text must be the same, and figures with a
-fraction close: scores and products of matrices are added in another order by each SIMD target and each kernel of OpenBLAS.
+fraction must be close, because scores and products of matrices are added in another order by each SIMD target and
+each kernel of OpenBLAS.
 """
 import json
 import math
@@ -18,7 +19,7 @@ CLOSE = {"rel_tol": 5e-3, "abs_tol": 1e-6}
 
 
 def differences(here, there, where):
-    """Yields (where, both values) of what differs by more than figures may."""
+    """Yields (place, both values) for differences beyond the tolerances."""
     if isinstance(here, dict) and isinstance(there, dict) and here.keys() == there.keys():
         for key, value in here.items():
             yield from differences(value, there[key], f"{where}.{key}")

@@ -60,7 +60,7 @@ def headers(build):
     names, ours = set(), False
     for line in output_of("ninja", "-C", str(build), "-t", "deps").splitlines():
         if not line.startswith(" "):
-            # CMake 3.31 also records what links read: archives, including those of tests.
+            # CMake 3.31 also records what linkers read: archives, including those of tests.
             ours = line.partition(":")[0].endswith((".o", ".gch")) and not line.startswith("tests/")
         elif ours and line.strip().startswith("/"):
             names.add(line.strip())

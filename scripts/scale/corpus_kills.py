@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Kills runs over a corpus, and the merge of their results, at random moments, and checks that nothing is lost by it and
-nothing counted twice.
+"""Kills runs over a corpus, and the merge of their results, at random moments, and checks that nothing is lost or
+counted twice.
 
 Usage: corpus_kills.py KVTOOL [--inputs N] [--kills N] [--seed N] [--config GATE.json] [--work DIR]
 
 Each of analyze, compress and gate runs over a corpus with --results, is killed (SIGKILL) after a random time, is
-started again, and so on, N times in all; then it runs to its end. After each kill the lines that were whole before are still
-there. At the end each input has one line, the same as without kills; the merged document, page and JUnit are the same bytes;
-compress has left each archive, byte for byte, and nothing else. merge is killed likewise: what it writes is the old or the new.
-Exit 1 otherwise.
+started again, and so on, N times in all; then it runs to its end. After each kill all lines that were complete before
+must still exist. At the end each input must have one line, the same as without kills; the merged document, page and
+JUnit must have the same bytes; compress must have left each archive, byte for byte, and nothing else. merge is killed
+likewise: its output must be the old or the new one. Exit 1 otherwise.
 """
 import argparse
 import json
@@ -71,7 +71,8 @@ def run(command):
 
 
 def content(path):
-    """Returns the bytes of a file; of a page without its footer, which names the command and so its folder."""
+    """Returns the bytes of a file; for a page without its footer, which names the command and so its
+    folder."""
     return re.sub(rb"<footer>.*?</footer>", b"", path.read_bytes(), flags=re.S)
 
 

@@ -16,7 +16,8 @@ import time
 
 from distributed import Client, as_completed
 
-# Runs kvtool in a process that ends with its worker: one that outlived it would lock the results against the next try.
+# Runs kvtool in a process that ends with its worker: one that outlived it would lock the results against the next
+# attempt.
 KVTOOL = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -32,11 +33,11 @@ def run_shard(index, options):
     words = [*options.command, "--corpus", options.corpus, "--shard", f"{index}/{options.shards}", "--keep-going", "--results",
              os.path.join(options.results, f"shard-{index}.jsonl"), "--threads", str(options.cpus), "--no-progress", "-q"]
     status = subprocess.run([sys.executable, "-c", KVTOOL, str(os.getpid()), *words]).returncode
-    if status in (0, 1, 3, 5):  # good, negative, invalid, unsupported: the results say which input is which
+    if status in (0, 1, 3, 5):  # good, negative, invalid, unsupported: the results say which input has which
         return status
     if status == 2:
         raise ValueError(f"kvtool does not take {' '.join(options.command)}")
-    time.sleep(1)  # a file that is missing, or locked by an earlier try, may be available soon
+    time.sleep(1)  # a file that is missing, or locked by an earlier attempt, may be available soon
     raise OSError(f"shard {index}: kvtool ended with {status}")
 
 
@@ -55,13 +56,13 @@ def main():
     options.corpus, options.results = os.path.abspath(options.corpus), os.path.abspath(options.results)
     os.makedirs(options.results, exist_ok=True)
     with Client(options.scheduler) as client:
-        # By default Dask gives up a task that was on four workers when they died, whatever the reason.
+        # By default Dask gives up on a task after four of its workers have died, whatever the reason.
         client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", options.tries))
         tasks = client.map(run_shard, range(options.shards), options=options, pure=False, retries=options.tries)
         statuses = []
         for task in as_completed(tasks):
             statuses.append(task.result())
-            task.release()  # otherwise it runs again when the worker with its result dies
+            task.release()  # otherwise it runs again if the worker with its result dies
     print(f"{len(statuses)} shards done, {sum(status != 0 for status in statuses)} with inputs that failed")
 
 

@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures runs over many inputs; docs/scale.md has its results.
 
-Usage: measure.py small   KVTOOL [--count N] [--work DIR]     many files of 64 KiB: overhead for each, memory, one
-process a file
+Usage: measure.py small KVTOOL [--count N] [--work DIR] many files of 64 KiB: overhead for each, memory, one process
+per file
        measure.py large   KVTOOL [--count N] [--distinct N]   1 GiB each, incompressible: throughput, memory, the disk
        measure.py scaling KVTOOL [--count N] [--rounds N]     the same work on 1, 2 and 4 cores, in turn
 
 `large` needs little disk space: its inputs are many names of a few distinct files, which are dropped from the page
-cache after they were read, so that each is read from the disk; each archive is removed once its result exists.
-Everything is read and written. Other programs on the same cores make every figure worse, so the load average is
-printed, and `scaling`, whose rounds run in turn, reports processor seconds beside wall time.
+cache after use, so that each is read from the disk; each archive is removed once its result exists. Everything is
+read and written. Other programs on the same cores make every figure worse, so the load average is printed, and
+`scaling`, whose rounds run in turn, reports processor seconds beside wall time.
 """
 import argparse
 import json

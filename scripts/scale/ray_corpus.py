@@ -16,7 +16,8 @@ import time
 
 import ray
 
-# Runs kvtool in a process that ends with its worker: one that outlived it would lock the results against the next try.
+# Runs kvtool in a process that ends with its worker: one that outlived it would lock the results against the next
+# attempt.
 KVTOOL = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -32,11 +33,11 @@ def run_shard(index, options):
     words = [*options.command, "--corpus", options.corpus, "--shard", f"{index}/{options.shards}", "--keep-going", "--results",
              os.path.join(options.results, f"shard-{index}.jsonl"), "--threads", str(options.cpus), "--no-progress", "-q"]
     status = subprocess.run([sys.executable, "-c", KVTOOL, str(os.getpid()), *words]).returncode
-    if status in (0, 1, 3, 5):  # good, negative, invalid, unsupported: the results say which input is which
+    if status in (0, 1, 3, 5):  # good, negative, invalid, unsupported: the results say which input has which
         return status
     if status == 2:
         raise ValueError(f"kvtool does not take {' '.join(options.command)}")
-    time.sleep(1)  # a file that is missing, or locked by an earlier try, may be available soon
+    time.sleep(1)  # a file that is missing, or locked by an earlier attempt, may be available soon
     raise OSError(f"shard {index}: kvtool ended with {status}")
 
 

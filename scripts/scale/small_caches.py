@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes many small made-up caches: small_caches.py FOLDER COUNT [--tokens N] [--seed N]. Each is a safetensors file of 2 layers
-with 2 heads of 64 dims in f16, 64 KiB with the default of 64 tokens; a folder holds 1,000 of them."""
+"""Makes many small synthetic caches: small_caches.py FOLDER COUNT [--tokens N] [--seed N]. Each is a safetensors file
+of 2 layers with 2 heads of 64 dims in f16, 64 KiB with the default of 64 tokens; a folder holds 1,000 of
+them."""
 import argparse
 import json
 import pathlib

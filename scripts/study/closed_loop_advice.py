@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures how well advice carries over: layers follow what `kvtool advise` chose on another text, and the model's own
-loss is measured.
+"""Measures how well advice applies to other texts: layers follow the choices of `kvtool advise` for one text, and the
+model's own loss is measured on another.
 
   closed_loop_advice.py MODEL.gguf WORK OUT.csv [--ratio 3]
 
-WORK has the runs of closed_loop_study.py (WORK/runs/NAME). For each text the choices of layers are those that save
-RATIO times the bytes of the next text with the least predicted KL; they are compared with the four policies that are
-chosen from, each in all layers, at the same number of tokens. Results in WORK/advice are reused. Needs an installed
-kvtool, torch and transformers.
+WORK has the runs of closed_loop_study.py (WORK/runs/NAME). For each text the layers' choices are made on the next
+text: RATIO times fewer bytes with the least predicted KL. They are compared with each of the four policies in all
+layers, at the same number of tokens. Results in WORK/advice are reused. Needs an installed kvtool, torch and
+transformers.
 """
 import argparse
 import csv

@@ -3,13 +3,13 @@
 """The study of docs/closed-loop.md: how well offline figures predict what eviction costs a model.
 
   closed_loop_study.py measure MODEL.gguf WORK      # texts, captures, plans, real losses: WORK/records.jsonl
-  closed_loop_study.py samples MODEL.gguf WORK      # predictions from four times as many gradients, for plans measured
-  closed_loop_study.py small DATA_DIR WORK          # the same with three tiny models and texts of their own
+  closed_loop_study.py samples MODEL.gguf WORK # predictions from four times as many gradients, for measured plans
+  closed_loop_study.py small DATA_DIR WORK # the same with three tiny models and their own texts
   closed_loop_study.py report WORK docs/closed-loop # tables and pictures from the records
 
-DATA_DIR holds models/*.gguf, as for scripts/check/llama_restore.py. All but report go on where they were interrupted. WORK
-takes some 400 MB a text. It needs an installed kvtool, torch and transformers, and Debian 12's files: base-files, tzdata,
-zlib1g-dev, perl-modules, Python's own.
+DATA_DIR holds models/*.gguf, as for scripts/check/llama_restore.py. All but report continue after an interruption.
+WORK takes some 400 MB per text. It needs an installed kvtool, torch and transformers, and Debian 12's files:
+base-files, tzdata, zlib1g-dev, perl-modules, Python's own.
 """
 import argparse
 import csv
@@ -40,8 +40,7 @@ BUDGETS = ["0.75", "0.5", "0.25", "0.125"]
 PARTS = [("h2o", "0.25"), ("streaming", "0.25"), ("keydiff", "0.5"), ("snapkv", "0.125")]
 PART_GROUPS = 6
 PROMPT, DECODED, SAMPLES, MORE_SAMPLES = 1792, 256, 4, 16
-# Prompt and decoded tokens of tiny models, which read what they write themselves, within the length they were trained
-# at.
+# Prompt and decoded tokens of tiny models, which read their own output, within the length that they were trained at.
 SMALL = {"stories260K-f32": (256, 256), "kjv3m-f16": (256, 256), "baby105-f32": (128, 128)}
 SMALL_TEXTS, SMALL_START = 4, "Once upon a time"
 
@@ -75,7 +74,7 @@ def capture(model, work, name, text):
 
 
 class Records:
-    """Appends one JSON line for each plan when it is measured."""
+    """Appends a JSON line for each plan once it is measured."""
 
     def __init__(self, path):
         self.path = path
@@ -143,7 +142,7 @@ def more_samples(model_path, work, names):
 
 
 def measure_run(model, run, records, parts):
-    """Measures every plan on a run that the records do not have yet."""
+    """Measures every plan of a run that is not in the records yet."""
     reader = None
     for policy in POLICIES:
         wanted = [(budget, part) for budget in BUDGETS
@@ -214,7 +213,8 @@ def write_plans(path, rows):
 
 
 def facts(work, names):
-    """Returns what was run: model and engine, texts and their likelihood for the model."""
+    """Returns a description of the study: model and engine, texts and their likelihood for the
+    model."""
     texts_, engine, model = {}, None, None
     for name in names:
         run = json.loads((work / "runs" / name / "run.json").read_text())

@@ -5,8 +5,8 @@
   codec_frontier.py measure KVTOOL CACHE... --out DIR     runs peers.py on each cache, DIR/NAME.json
   codec_frontier.py draw DIR/f16.json DIR/bf16.json --svg FILE    prints the tables of docs/codec.md and draws
 
-Each panel has ratio over speed: K and V in rows, encoding and decoding of each cache in columns. Speeds are the fastest rounds,
-CPU time of one thread.
+Each panel plots ratio over speed. K and V are rows, encoding and decoding of each cache are columns. Speeds are the
+fastest rounds, CPU time of one thread.
 """
 import argparse
 import json

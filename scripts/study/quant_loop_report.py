@@ -41,7 +41,7 @@ def record(name, engine, rows, losses, key, k, v, predicted):
 
 
 def records_of(arguments, name, rows):
-    """Returns what llama.cpp and torch lost for one text, and what was predicted."""
+    """Returns the losses of llama.cpp and torch for one text, and the predicted ones."""
     first, found = FIRST_ROWS[rows], []
     llama, torch = Losses(arguments.work, name, "llama"), Losses(arguments.work, name, "torch")
     lists = {"--k": ",".join(BLOCKS), "--v": ",".join(BLOCKS)}
@@ -71,7 +71,7 @@ def records_of(arguments, name, rows):
 
 
 def summary_of(records):
-    """Returns correlations, and the factor by which nats are wrong, uncalibrated and with the other texts'
+    """Returns correlations, and the factor between predicted and real nats, uncalibrated and with the other texts'
     calibration."""
     texts = [row["text"] for row in records]
     real = [row["kl"] for row in records]

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The study of quantised caches in docs/closed-loop.md: what replay-quant predicts, beside what models really lose.
+"""The study of quantised caches in docs/closed-loop.md: the predictions of replay-quant and the real losses of
+models.
 
   quant_loop_study.py weights MODEL.gguf WORK   # the same weights widened to F32: WORK/model.gguf
   quant_loop_study.py capture WORK --program kvtool-capture-llama   # runs of texts, with gradients of every row
@@ -8,9 +9,10 @@
   quant_loop_study.py torch WORK                # types that it lacks: dequantised values in the model's own attention
   quant_loop_study.py report WORK docs/closed-loop --kvtool PROGRAM   # predictions, tables and picture
 
-Weights in few bits come with activations rounded to 8 bits, whose noise hides what q8_0 does to a cache; hence F32. DIR
-holds the libraries of @node-llama-cpp/linux-x64, as for llama_restore.py. What WORK has already is not made again.
-Needs torch, transformers, gguf, safetensors and an installed kvtool. --texts names some of closed_loop_study.py's texts.
+The weights are F32 because with quantised weights llama.cpp rounds activations to 8 bits, and that noise hides the
+effect of q8_0 on a cache. DIR holds the libraries of @node-llama-cpp/linux-x64, as for llama_restore.py. Existing
+files in WORK are not made again. Needs torch, transformers, gguf, safetensors and an installed kvtool. --texts names
+some of closed_loop_study.py's texts.
 """
 import argparse
 import csv
@@ -24,7 +26,7 @@ import numpy as np
 
 TEXTS = ["gpl", "python", "pydoc", "perldiag"]
 TOKENS, SAMPLES = 1024, 4
-FIRST_ROWS = {"decoded": 512, "all": 1}  # rows from here on are measured: those of a decode after a prompt, or all
+FIRST_ROWS = {"decoded": 512, "all": 1}  # first measured row: 0, or that of a decode after a prompt
 BLOCKS = {"bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20}  # ggml's numbers
 LLAMA = [pair for kind in BLOCKS for pair in ((kind, "f16"), ("f16", kind))]
 LLAMA += [(kind, kind) for kind in ("q8_0", "q5_1", "q4_0")] + [("q8_0", "q4_0"), ("q5_1", "q4_0")]
@@ -172,7 +174,7 @@ def measure_llama(work, names, folder, threads):
             k, v = (kind, "f16") if side == "k" else ("f16", kind)
             losses.add(f"{kind}-plain-{side}", full, read(tokens, k, v), tokens)
         del os.environ[HADAMARD_OFF]
-        if not losses.has("floor"):  # the effect of decoding one token at a time, without any loss of the cache
+        if not losses.has("floor"):  # the effect of decoding one token at a time with an unchanged cache
             losses.add("floor", full, read(tokens, "f16", "f16", 1), tokens)
 
 
@@ -190,8 +192,8 @@ def measure_torch(work, names, threads):
     model.set_attn_implementation("kvtool_stored")
 
     def read(tokens, kind, side):
-        """Returns log probabilities of all rows; for types that attend to the prompt in full, those of the prompt are
-        the unchanged ones."""
+        """Returns log probabilities of all rows; for types that keep the prompt in full precision, those of the
+        prompt are unchanged."""
         ids, cache = torch.tensor([tokens]), _capture_model.new_cache()
         late = kind is not None and quant_loop_types.TYPES[kind].has_tail
         bounds = [0, FIRST_ROWS["decoded"], len(tokens)] if late else [0, len(tokens)]

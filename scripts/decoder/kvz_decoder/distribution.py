@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole values under distributions: codec 22, and the errors of expected values of codec 26."""
+"""Whole values coded under distributions: codec 22, and the errors of expected values of codec
+26."""
 import struct
 
 import numpy
@@ -34,7 +35,7 @@ class Slots:
 
 
 class Logistic:
-    """The first slots of all 65536 places, under any distribution."""
+    """The first slots of all 65536 places, for any distribution."""
 
     def __init__(self, shift, scale, zeros):
         shares, e = [0] * 770, 1.0

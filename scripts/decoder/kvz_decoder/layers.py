@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that are expected from other chunks of the same archive: codec 27."""
+"""Rows that are predicted from other chunks of the same archive: codec 27."""
 import struct
 
 import numpy

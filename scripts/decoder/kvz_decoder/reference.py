@@ -180,7 +180,7 @@ def listed_rows(payload, at, expected, bfloat):
     classes = numpy.minimum(exponents.max() - exponents, 15)
     places = [numpy.flatnonzero(classes == c) for c in range(16)]
     means = [Mean(bits, 1 << max(start - c, 0)) for c in range(16)]
-    after, differs = [0] * 16, []  # values of each class that are done, and (place, class) of the next difference
+    after, differs = [0] * 16, []  # values of each class read so far, and (place, class) of the next difference
 
     def look(c):
         left = len(places[c]) - after[c]
@@ -211,7 +211,7 @@ def listed_rows(payload, at, expected, bfloat):
 
 
 def near_rows(payload, at, columns, expected, bfloat, rows_of):
-    """Returns values and factors; values of rows without a near row are undefined. `expected` is called once the
+    """Returns values and factors; values of rows without a similar row are undefined. `expected` is called once the
     rotations are known."""
     distance, count = struct.unpack_from("<HH", payload, at)
     turns = struct.unpack_from(f"<{count}I", payload, at + 4)
@@ -263,7 +263,7 @@ def check_rows(data, digest, reference):
 
 
 class NearRun:
-    """A run whose rows are near those of a reference."""
+    """A run whose rows are similar to those of a reference."""
 
     def __init__(self, reference, first, length, token, turn, data, dtype):
         self.reference, self.length, self.token, self.turn = reference, length, token, turn
@@ -275,8 +275,8 @@ class NearRun:
 
 
 def ref(chunk, payload, decode_as, rows_of=None, between=None):
-    """Decodes a chunk. `between` reads what codec 29 has between runs and own rows, and returns a function that
-    decodes the near rows."""
+    """Decodes a chunk. `between` reads what codec 29 stores between the runs and the rows without a run, and returns
+    a function that decodes the similar rows."""
     rows = chunk["tokens"] if chunk["order"] == 0 else 1
     size, bfloat = chunk["raw_bytes"], Form(chunk["dtype"])
     codec, zero, zeros, own_bytes, count = struct.unpack_from("<BBHII", payload, 0)
@@ -304,7 +304,7 @@ def ref(chunk, payload, decode_as, rows_of=None, between=None):
             payload, at, columns,
             lambda turns: numpy.concatenate([run.expected(turns, bfloat) for run in near]), bfloat, rows_of)
         places = numpy.concatenate([run.rows for run in near])
-        # Own rows are decoded later; until then their values are 0.
+        # Rows without a run are decoded later; until then their values are 0.
         near_values = numpy.where((factors == OWN)[:, None], 0, values)
         out[places] = numpy.frombuffer(narrowed(words16(near_values), chunk["dtype"]), numpy.uint8).reshape(len(places), -1)
         is_own[places] = factors == OWN

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows coded relative to those of other caches, whose errors are also expected from those of other chunks: codec 29."""
+"""Rows coded relative to those of other caches, whose errors are also predicted from those of other chunks: codec
+29."""
 import struct
 
 import numpy
@@ -12,7 +13,8 @@ from kvz_decoder.turns import Turns
 
 
 class ErrorsByNeighbours(Errors):
-    """Errors with taps from a neighbour. `taps` are those of the coded rows, which are at these `places` of the chunk."""
+    """Errors with taps from a neighbour. `taps` are those of the coded rows, whose numbers in the chunk are
+    `places`."""
 
     def __init__(self, payload, bfloat, expected, taps, places, turns):
         super().__init__(payload, bfloat, expected)
@@ -41,7 +43,7 @@ class ErrorsByNeighbours(Errors):
 
 
 def neighbour_errors(chunk, neighbour, layers, digest, near, own_turns, turns):
-    """Returns the taps from one neighbour for the rows of all near runs, run after run."""
+    """Returns the taps from one neighbour for the rows of all similar runs, run after run."""
     layer, is_value, zero, width = neighbour
     if is_value > 1 or zero or not width:
         raise Damaged("ref-layers: an impossible neighbour")
@@ -68,7 +70,7 @@ def neighbour_errors(chunk, neighbour, layers, digest, near, own_turns, turns):
 
 
 def with_neighbours(chunk, payload, at, near):
-    """Returns (a function that decodes the near rows, offset of the own rows)."""
+    """Returns (a function that decodes the similar rows, offset of the rows without a run)."""
     count, flag = payload[at], payload[at + 1]
     columns = chunk["heads"] * chunk["units"]
     if not 1 <= count <= 4 or flag > 1 or chunk["order"] != 0 or columns > 4096:
