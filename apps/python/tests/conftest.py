@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-# Tests of an installed wheel run from a copy.
+# Tests of an installed wheel run from a copy of this folder.
 ROOT = pathlib.Path(os.environ.get("KVTOOL_ROOT", pathlib.Path(__file__).resolve().parents[3]))
 
 

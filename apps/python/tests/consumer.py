@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a typed project does with kvtool; mypy --strict checks it, and nothing runs it."""
+"""Uses kvtool as a typed project does. mypy --strict checks it, and nothing runs it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: The kvtool authors
 """The storage classes of LMCache, vLLM and SGLang, imported on a machine without a GPU.
 
-The packages are installed without their dependencies (scripts/check/engines.sh). What cannot be imported there is
-replaced by stubs of the names that the storage code uses; the storage code itself is the engines' own.
+The packages are installed without their dependencies (scripts/check/engines.sh). Modules that cannot be imported
+there are replaced by stubs of the names that the storage code uses; the storage code itself is the engines' own.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ VERSIONS = {"lmcache": "0.5.6", "vllm": "0.33.0", "sglang": "0.5.23"}
 
 
 def missing(package):
-    """Why tests of an engine cannot run, or None."""
+    """Returns why the tests of an engine cannot run, or None."""
     for name in ("kvtool", "torch", package):
         if importlib.util.find_spec(name) is None:
             return f"{name} is not installed (scripts/check/engines.sh installs it)"
@@ -39,7 +39,7 @@ def prepare(package):
 
 
 def _prepare_lmcache():
-    # aiohttp is reached only through the usage telemetry; a stub also makes sure that nothing is sent.
+    # Only the usage telemetry uses aiohttp; a stub also ensures that nothing is sent.
     os.environ["LMCACHE_TRACK_USAGE"] = "false"
     if importlib.util.find_spec("aiohttp") is None:
         _stub("aiohttp", ClientSession=object, ClientTimeout=_nothing, TCPConnector=_nothing)
@@ -107,7 +107,7 @@ def _nothing(*_, **__):
 
 
 def _shell(name, root):
-    """A package of the engine whose __init__ does not run."""
+    """A package of the engine, imported without running its __init__."""
     if name in sys.modules:
         return
     module = types.ModuleType(name)

@@ -8,13 +8,14 @@ import numpy as np
 
 
 def bf16(values):
-    """Rounded to the nearest, as uint16."""
+    """Rounds to the nearest bf16, as uint16."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def plane(tokens, heads, dim, seed):
-    """[token, head, dim] of bf16 that change slowly from token to token, with values no float compares well."""
+    """bf16 [token, head, dim] that change slowly from token to token, with values that do not compare equal as
+    floats."""
     random = np.random.default_rng(seed)
     start = random.standard_normal((1, heads, dim)) * 2
     steps = random.standard_normal((tokens, heads, dim)) * 0.1
@@ -50,7 +51,7 @@ def damage(path, how):
     elif how == "empty":
         data.clear()
     elif how == "zeros":
-        data = bytearray(len(data))  # what a power loss leaves
+        data = bytearray(len(data))  # as after a power loss
     elif how == "garbage":
         data = bytearray(os.urandom(len(data)))
     else:
@@ -63,7 +64,7 @@ DAMAGES = ("flip", "flip_header", "cut", "grow", "empty", "zeros", "garbage")
 
 
 def make_newer(path, what):
-    """Makes a frame one that a later version of kvtool wrote: sound, and not readable here."""
+    """Changes a frame into one of a later version of kvtool: valid, but not readable here."""
     import xxhash
 
     with open(path, "rb") as file:

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
-// Replaces old_size characters at `at` by those of `with`, which may lie in the same string; `tail`
-// characters follow.
+// Replaces old_size characters at `at` by those of `with`, which may be part of the same string;
+// `tail` characters follow.
 extern "C" __attribute__((visibility("default"))) void
 ReplaceCold(void* self, char* at, size_t old_size, const char* with, size_t new_size, size_t tail) asm(
     "_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEE15_M_replace_coldEPcmPKcmm");

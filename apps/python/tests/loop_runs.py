@@ -30,7 +30,8 @@ def document(tokens, prompt, geometry):
 
 
 def random_run(path, tokens=96, prompt=64, samples=2, metadata=None, seed=0):
-    """A run of random values. Keys share a direction, as real ones do, so that attention has something to prefer."""
+    """A run with random values. Keys share a direction, as real ones do, so that attention is not
+    uniform."""
     random = np.random.default_rng(seed)
     folder = RunFolder(path)
     for layer in range(LAYERS):
@@ -61,6 +62,6 @@ def random_run(path, tokens=96, prompt=64, samples=2, metadata=None, seed=0):
 
 
 def change(path, **keys):
-    """Rewrites keys of a run.json."""
+    """Replaces entries of a run.json."""
     file = path / "run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **keys}))

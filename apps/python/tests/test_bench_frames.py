@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/bench/frames.py measures what it says; nothing here depends on a time."""
+"""Checks that scripts/bench/frames.py measures what it documents; nothing here depends on times."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def bench(root, data, *options):
 
 @pytest.fixture
 def program():
-    """The C half; only where a build with benchmarks is at hand."""
+    """The C half needs a build with benchmarks."""
     found = pathlib.Path(os.environ.get("KVTOOL_BUILD", "nowhere")) / "bin" / "kvt_bench_frames"
     return found if found.exists() else None
 
@@ -35,7 +35,7 @@ def test_tables(root, data, tmp_path, program, order):
     for heading in ("Ratio,", "MB/s, one thread", "in one batch", "by the speed of zlib -1", "at 64 KiB by", "Python's own", "beats raw files"):
         assert heading in ran.stdout
     rows = [line for line in ran.stdout.splitlines() if line.startswith("| kvtool default")]
-    assert all(line.count("|") == 5 for line in rows[:2])  # a ratio and a speed of each size
+    assert all(line.count("|") == 5 for line in rows[:2])  # a ratio and a speed for each size
     document = json.loads(figures.read_text())
     kinds = {"python", "c"} if program else {"python"}
     stored = {}
@@ -44,7 +44,7 @@ def test_tables(root, data, tmp_path, program, order):
             stored.setdefault((record["name"], record["object_bytes"]), set()).add(record["stored_bytes"])
         assert record["raw_bytes"] == 1 << 20 == record["objects"] * record["object_bytes"]
         assert record["encode_fastest_mb_per_s"] >= record["encode_median_mb_per_s"] > 0
-    # One thread or two, from Python or from C: the same frames.
+    # One thread or two, from Python or from C, give the same frames.
     assert sorted(stored) == sorted((f"kvtool {level}", size) for level in ("fast", "default") for size in SIZES)
     assert all(len(sizes) == 1 for sizes in stored.values())
     assert {"memcpy", "zlib -1", "zlib -6"} <= {record["name"] for record in document["contestants"]}

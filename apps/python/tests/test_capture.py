@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvtool.capture on small models: what it writes must be what the model attended by."""
+"""kvtool.capture on small models: the files must hold what the model computed attention from."""
 
 import contextlib
 import inspect
@@ -27,7 +27,7 @@ TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
 
 class Outputs:
-    """What every layer's attention puts out before the output projection: the oracle."""
+    """Outputs of every layer's attention before the output projection: the oracle."""
 
     def __init__(self, model):
         self.rows = {}
@@ -43,12 +43,12 @@ class Outputs:
 
 
 def floats(array):
-    """Arrays of a run as doubles; bf16 was read as its bits."""
+    """Arrays of a run as doubles; bf16 is read as bits and converted."""
     return (array.astype(np.uint32) << 16).view(np.float32).astype(float) if array.dtype == np.uint16 else array.astype(float)
 
 
 class Run:
-    """A run folder, read by these tests' own reader."""
+    """A run folder, read by the tests' own reader."""
 
     def __init__(self, path):
         self.path = path
@@ -64,7 +64,8 @@ class Run:
         return None if text is None else float(text)
 
     def attention(self, layer):
-        """Probabilities [heads, rows, keys] and outputs [rows, heads * dim], by what the folder says and nothing else."""
+        """Probabilities [heads, rows, keys] and outputs [rows, heads * dim], computed from the folder
+        alone."""
         queries = floats(self.trace[f"q.{layer}"])
         keys, values = (floats(self.snapshot[f"{name}_{layer}"]) for name in "kv")
         group = queries.shape[1] // keys.shape[1]
@@ -81,12 +82,12 @@ class Run:
 
 
 def decode(model, count=DECODE, prompt=PROMPT, **options):
-    """A user's own call; generate() makes the cache that it likes."""
+    """A call that a user makes; generate() creates the cache that it prefers."""
     ids = tokens(prompt)
     return model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
-        max_new_tokens=count + 1,  # the last one is not run through the model
+        max_new_tokens=count + 1,  # the model does not process the last one
         min_new_tokens=count + 1,
         do_sample=False,
         **options,
@@ -284,7 +285,7 @@ def test_generate_is_greedy_and_runs_every_token(tmp_path):
 
 
 def sampled_gradients(model, ids):
-    """Two samples of g by layer, and the tokens that were drawn for each."""
+    """Two samples of g by layer, and the tokens drawn for each."""
     found = {}
     capture.gradients(
         model,
@@ -309,7 +310,8 @@ def decode_rows(model, ids):
 
 @contextlib.contextmanager
 def moved(model, by):
-    """Within it, the attention outputs of the decode rows of some layers are moved: {layer: [rows, values]}."""
+    """Within it, the attention outputs of the decode rows of some layers are changed: {layer: [rows,
+    values]}."""
     handles = []
     for layer, amount in by.items():
 
@@ -329,7 +331,7 @@ def refuse_broken_windows(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_are_of_every_rows_output(family):
-    """Against one pass without a cache, with the outputs of all layers moved by nothing."""
+    """Compares with one pass without a cache, whose outputs are changed by 0 in all layers."""
     refuse_broken_windows(family)
     model = make(family, "eager").double()
     ids = tokens(PROMPT + DECODE)[0].tolist()
@@ -341,12 +343,13 @@ def test_gradients_are_of_every_rows_output(family):
         for layer in range(4):
             expected = by[layer].grad
             assert expected.abs().max() > 1e-4
-            # Models compute norms and softmax in f32 also when their weights are doubles.
+            # Models compute norms and softmax in f32 even if their weights are doubles.
             assert torch.allclose(found[layer][sample].flatten(1), expected, atol=2e-5 * float(expected.abs().max())), layer
 
 
 def test_gradients_are_differences():
-    """Moving the outputs of every layer and row a little changes the sum of log p by g times the move."""
+    """A small change of the outputs in every layer and row changes the sum of log p by g times the
+    change."""
     model = make("llama", "eager").double()
     ids = tokens(PROMPT + DECODE)[0].tolist()
     found, drawn = sampled_gradients(model, ids)
@@ -507,7 +510,8 @@ def test_another_model_in_the_block_is_not_recorded(tmp_path):
 
 
 def kept_outputs(run, layer, events):
-    """Attention outputs when rows after an event at token t see what it kept of the keys up to t, and all later ones."""
+    """Attention outputs if rows after an event at token t see the keys that it kept of those up to t, and all later
+    keys."""
     weights, _ = run.attention(layer)
     values = np.repeat(floats(run.snapshot[f"v_{layer}"]), 2, 1)
     visible = np.ones(weights.shape[1:], bool)
@@ -523,7 +527,8 @@ def kept_outputs(run, layer, events):
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3", "phi3_window"])
 def test_a_replay_predicts_by_the_gradients(family, tmp_path):
-    """The predicted KL of kvtool's own replay, again from the files and the plan: half the mean of (sum of g . change)^2."""
+    """Recomputes the predicted KL of kvtool's replay from the files and the plan: half the mean of (sum of g .
+    change)^2."""
     refuse_broken_windows(family)
     model = make(family)
     with capture.record(model, tmp_path / "run", fisher=2):
@@ -556,7 +561,7 @@ def test_the_code_in_the_documents_runs(root, tmp_path, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A model and a tokenizer of single words, as save_pretrained leaves them."""
+    """A model and a tokenizer of single words, in the form that save_pretrained writes."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     model = make("llama")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command, its document and its page, with a program in the place of llama.cpp: no torch is needed here."""
+"""The command, its document and its page, with a program instead of llama.cpp: torch is not
+needed."""
 
 import json
 import os
@@ -25,7 +26,7 @@ from kvtool import (
     closed_loop,
 )
 
-# Costs of a plan as a made-up engine has them: a tenth of a nat for all positions, if they went.
+# Costs of a plan in a fictitious engine: a tenth of a nat if all positions were evicted.
 PROGRAM = """#!{python}
 import json, sys
 words = sys.argv[1:]
@@ -65,7 +66,7 @@ def test_document_and_page(workplace, capsys):
     ]  # fmt: skip
     assert [run["keep_all_kl"] for run in document["runs"]] == [0, 0]
     for plan in document["plans"]:
-        # The program sees the plans that the figures are of.
+        # The program gets the same plans that the figures describe.
         assert plan["real"]["kl"] == pytest.approx((1 - plan["kept_share"]) / 10)
         assert plan["predicted"]["predicted_kl"] > 0 and plan["predicted"]["weighted_kl"] is None
     assert set(document["correlations"]) == {"predicted_kl", "output_error", "cosine_loss", "lost_mass"}
@@ -78,7 +79,7 @@ def test_document_and_page(workplace, capsys):
 
 
 def check_page(page, charts):
-    """Well-formed, self-contained, and with both settings of colour."""
+    """Well-formed, self-contained, and in both light and dark colours."""
     assert page.count("<svg") == charts and "<script" not in page
     assert "prefers-color-scheme:dark" in page
     assert not re.findall(r'(?:href|src)=|url\(', page)
@@ -189,7 +190,7 @@ def test_summary():
     assert order["per_run"] == {"a": 1, "b": 1} and order["within_run_and_policy"] == {"mean": 1, "min": 1, "groups": 6}
     assert order["pooled"]["runs"] == 18 and order["small"]["runs"] == 6  # 0.1 and 0.15 are below 0.2
     sizes = found["sizes"]["predicted_kl"]
-    assert order["within_run_and_budget"]["groups"] == 2  # all of a run have one budget here
+    assert order["within_run_and_budget"]["groups"] == 2  # all layers of a run have one budget here
     assert sizes["factor"] == pytest.approx(2.5)  # 2 in one run, 3 in the other
     assert sizes["calibrated_on_other_runs"]["median_factor"] == pytest.approx(1.5)
     assert _loop_summary.summary([]) == {"correlations": {}, "sizes": {}}
@@ -248,7 +249,7 @@ def test_a_reader_that_has_seen_enough_ends_only_the_table():
 
 
 def test_bands_are_the_programs(workplace):
-    """One calibration: what replays print and what the closed loop prints are the same quantiles."""
+    """Replays and the closed loop use the same calibration, so they print the same quantiles."""
     run = _loop_run.Run("a")
     replayed = _loop_measure.replay(run, "streaming", "0.5", "plan.json", no_quality=False, sample_rows=0)
     evicted = replayed["runs"][0]["predicted_kl"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop in torch, on tiny random models: skipped where torch and transformers are not installed."""
+"""The loop in torch, on tiny random models; skipped if torch and transformers are not installed."""
 
 import json
 
@@ -27,14 +27,15 @@ MODELS = {
 
 
 def tiny(kind, folder=None, **changes):
-    """A model with weights large enough that attention is not flat. Saved, if there is a folder."""
+    """Creates a model with weights large enough that attention is not flat. Saves it if a folder is
+    given."""
     torch.manual_seed(3)
     config = MODELS[kind](transformers)
     config.initializer_range = 0.3
     for name, value in changes.items():
         setattr(config, name, value)
     if kind == "gemma2":
-        config._attn_implementation = "eager"  # the one that caps scores
+        config._attn_implementation = "eager"  # the one with a softcap
     model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
     if folder is not None:
         model.save_pretrained(folder)
@@ -79,7 +80,7 @@ def test_blocks_of_rows_change_nothing(tmp_path, monkeypatch):
 
 
 def cut(cache, layer, held):
-    """Removes positions of a layer from a cache, as an engine that frees them."""
+    """Removes positions of a layer from a cache, as an engine does that frees them."""
     keep = torch.tensor(held)
     if hasattr(cache, "layers"):
         entry = cache.layers[layer]
@@ -90,7 +91,8 @@ def cut(cache, layer, held):
 
 
 def played(model, run, plan):
-    """Log-probabilities of a decode token by token, with caches that really lose what the plan drops in all layers."""
+    """Log-probabilities of a decode, token by token, in which every layer's cache really loses what the plan
+    drops."""
     cache = _capture_model.new_cache()
     tokens = torch.from_numpy(run.tokens.copy())[None]
     positions = list(range(PROMPT))
@@ -119,7 +121,7 @@ def played(model, run, plan):
 def test_masks_do_what_a_smaller_cache_does(kind, tmp_path):
     model = tiny(kind)
     run = captured(model, tmp_path / "run")
-    plan = made(run, "streaming", "0.4", granularity="layer")  # which depends on positions alone: all layers agree
+    plan = made(run, "streaming", "0.4", granularity="layer")  # depends on positions only: all layers agree
     assert plan.kept_share() < 0.6
     reader = _loop_torch.Reader(model, run)
     masked = torch.cat(list(reader._log_probabilities(plan)))
@@ -128,7 +130,7 @@ def test_masks_do_what_a_smaller_cache_does(kind, tmp_path):
 
 
 def test_each_head_has_its_own_mask(tmp_path):
-    """Hiding positions from one kv head is hiding them from its query heads alone."""
+    """Hiding positions from one kv head hides them only from its query heads."""
     model = tiny("llama")
     run = captured(model, tmp_path / "run")
     reader = _loop_torch.Reader(model, run)
@@ -151,7 +153,8 @@ def test_each_head_has_its_own_mask(tmp_path):
 
 
 def test_small_losses_are_predicted(tmp_path):
-    """Fisher's figure is the second-order term of what is measured: where little goes, the two agree."""
+    """Fisher's figure is the second-order term of the measured KL: the two agree if few tokens are
+    evicted."""
     model = tiny("llama")
     run = captured(model, tmp_path / "run", fisher=64)
     reader = _loop_torch.Reader(model, run)
@@ -185,7 +188,7 @@ def test_another_model_is_refused(tmp_path):
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
-    """A model that loads from a folder, and two runs of it. The tokenizer is not needed here."""
+    """A model that loads from a folder, and two runs of it. The tokenizer is not needed."""
     model = tiny("llama", tmp_path / "model", head_dim=16)  # rows of whole blocks of 32
     captured(model, tmp_path / "a", fisher=2)
     torch.manual_seed(5)
@@ -229,13 +232,14 @@ def test_a_plan_from_a_file(workplace, capsys):
 def test_iterated_to_the_fixed_point(workplace):
     assert closed_loop.main("a --model model --policies keydiff,streaming --budgets 0.5 --iterate -o out.json".split()) == 0
     keydiff, streaming = json.loads((workplace / "out.json").read_text())["plans"]
-    # What depends on positions alone repeats at once, and costs the same.
+    # A policy that depends only on positions converges at once, at the same cost.
     assert streaming["passes"] == [{"pass": 1, "jaccard": 1, "kl": pytest.approx(streaming["real"]["kl"], rel=1e-3)}]
     assert 0.3 < keydiff["passes"][0]["jaccard"] <= 1
 
 
 def test_lossless_sees_a_difference(workplace):
-    """One value of the last layer's V turned: other logits. And the run itself: the same."""
+    """Negating one value of the last layer's V changes the logits. Replaying the run itself does
+    not."""
     from safetensors.torch import load_file, save_file
 
     model = _capture_model.load_model("model", "f32")
@@ -261,7 +265,7 @@ def test_types_of_k_and_v_and_mixed_plans(workplace, capsys):
     assert eviction["types"] is None and fine["types"]["0"] == ["q8_0", "q8_0"] and fine["kept_share"] == 1
     assert 0 < fine["real"]["kl"] < coarse["real"]["kl"]
     assert 0 < fine["predicted"]["predicted_kl"] < coarse["predicted"]["predicted_kl"]
-    # A prediction is of the right size: within a factor of ten, on a random model.
+    # On a random model a prediction has the right magnitude: it is within a factor of ten.
     for plan in (eviction, coarse):
         assert 0.1 < plan["predicted"]["expected_nats"] / plan["real"]["kl"] < 10
         low, high = plan["predicted"]["low_nats"], plan["predicted"]["high_nats"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""The codec apart from a store, driven by doubles of engines that own memory, sizes and completion themselves: their
-interfaces as they were published, as far as a codec sees them."""
+"""The codec without a store, driven by test doubles of engines that manage memory, sizes and completion themselves.
+They have the published interfaces, as far as a codec sees them."""
 
 import asyncio
 import threading
@@ -61,7 +61,8 @@ def test_what_an_engine_plans_with(codec):
 
 
 def test_heads_are_shards_of_their_own(codec):
-    """Tensor parallelism splits heads over ranks: each rank's page is coded and decoded without the others."""
+    """Tensor parallelism splits heads over ranks: each rank's page is coded and decoded
+    independently."""
     page = plane(64, 4, 32, 0)
     shards = [np.ascontiguousarray(page[:, i : i + 2]) for i in (0, 2)]
     layout = PageLayout("bf16", (64, 2, 32))
@@ -131,8 +132,8 @@ def test_sglang_l3_backend(codec):
 
 
 def test_tensorrt_llm_cold_page_codec(codec):
-    """The codec is asked once how large a cold page is, then migrates batches between pages of two fixed sizes, named by
-    base address, stride and indices."""
+    """The codec is asked once for the size of a cold page, then moves batches between pages of two fixed sizes, given
+    by base address, stride and indices."""
     cold_bytes = codec.max_encoded_bytes(RAW)
     hot, cold = bytearray(6 * RAW), bytearray(6 * cold_bytes)
     hot_pages = [memoryview(hot)[i * RAW :][:RAW] for i in range(6)]
@@ -149,7 +150,8 @@ def test_tensorrt_llm_cold_page_codec(codec):
 
 
 def test_flexkv_slots(codec):
-    """183: the CPU slot has the raw size, a table has the size of the payload, and what does not shrink stays raw."""
+    """183: the CPU slot has the raw size, a table records the size of the payload, and pages that do not shrink stay
+    raw."""
     pages = [*pages_of(2), noise(RAW, 1).tobytes()]
     slots, table = [bytearray(RAW) for _ in pages], []
     for number, (page, slot) in enumerate(zip(pages, slots)):
@@ -185,7 +187,7 @@ def test_memory_has_a_limit_and_forgets_the_oldest():
     memory = FrameMemory(30, gone.extend)
     for name in "abc":
         memory.put(name, b"x" * 10)
-    assert memory.open("a") is not None  # used: b is the oldest now
+    assert memory.open("a") is not None  # used: b is now the oldest
     memory.put("d", b"y" * 10)
     assert gone == [("b", 10)] and (len(memory), memory.total_bytes, memory.evicted) == (3, 30, 1)
     held = memory.open("c")
@@ -281,7 +283,7 @@ def test_a_wait_that_is_cancelled_changes_no_other(codec):
 def test_a_codec_that_is_closed_cancels_what_waits():
     async def work():
         with Codec("max") as codec:
-            page = noise(8 << 20, 0)  # a second each: the last one waits, however slow the machine is
+            page = noise(8 << 20, 0)  # one second each: the last one has to wait on any machine
             tasks = [asyncio.ensure_future(codec.encode_page_async(page)) for _ in range(8)]
             await asyncio.sleep(0.01)
         with pytest.raises(asyncio.CancelledError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python in the documents runs as it stands there."""
+"""The Python code in the documents runs as printed."""
 
 import re
 import runpy
@@ -12,7 +12,8 @@ SLOT = "llamacpp/states/s260k-v050-f16.seq0.bin"
 
 @pytest.fixture
 def workplace(data, tmp_path, monkeypatch):
-    """A folder with the files that the documents speak of: slot0.bin, a state of llama.cpp, and its trace."""
+    """A folder with the files that the documents use: slot0.bin, a state of llama.cpp, and its
+    trace."""
     shutil.copy(data / SLOT, tmp_path / "slot0.bin")
     shutil.copytree(data / "trace", tmp_path / "trace")
     monkeypatch.chdir(tmp_path)

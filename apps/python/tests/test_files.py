@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots, archives and replays: what the commands do, called from Python."""
+"""Snapshots, archives and replays: the commands, called from Python."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ def run(*words):
 
 
 def big_cache(path, tokens=4096, layers=4):
-    """A safetensors file that takes a while at level max."""
+    """A safetensors file that takes some time at level max."""
     rng = np.random.default_rng(5)
     values = [rng.standard_normal((tokens, 8, 128)).astype(np.float16) for _ in range(2)]
     kvtool.save(path, layers=[(values[0], values[1])] * layers)
@@ -37,7 +37,7 @@ def test_open(state):
         assert layer.k_info == ("f16", 96, 2, 64, True) and layer.index == 1
         k = layer.k
         assert k.shape == (96, 2, 64) and k.dtype == np.float16
-        # A view of the mapped file: nothing was copied, nothing can be written.
+        # Returns a view of the mapped file: nothing is copied, and the view is read-only.
         assert not k.flags.writeable and not k.flags.owndata
         assert (snapshot.positions == np.arange(96)).all() and snapshot.tokens.shape == (96,)
         described = kvtool.inspect(state, kv_heads=2)
@@ -46,7 +46,7 @@ def test_open(state):
         assert np.shares_memory(part, k)
     with pytest.raises(ValueError, match="closed"):
         snapshot.layers[0].k
-    # What was taken keeps the file mapped.
+    # Arrays keep the file mapped.
     assert np.isfinite(part.astype(np.float32)).all()
 
 
@@ -118,7 +118,7 @@ def test_archives_beside_other_caches(state, tmp_path):
     restored = tmp_path / "restored.bin"
     kvtool.decompress(archive, restored, base=base)
     assert restored.read_bytes() == state.read_bytes()
-    # Metadata needs none, and what a snapshot was opened with goes with it.
+    # Reading metadata needs no base, and diff uses the base that the snapshot was opened with.
     assert len(kvtool.open(archive)) == 4
     assert kvtool.diff(kvtool.open(archive, base=base, kv_heads=2), state)["equal"]
     for wrong, finding in ((None, 1107), (other, 1108)):
@@ -157,7 +157,7 @@ def test_errors(tmp_path):
     with pytest.raises(kvtool.Error) as raised:
         kvtool.inspect(noise, no_such_option=3)
     assert raised.value.finding == 1 and raised.value.fault == "caller"
-    # Names are names, whatever they look like.
+    # Names of files may begin with a dash.
     with pytest.raises(FileNotFoundError):
         kvtool.inspect("--help")
     with pytest.raises(FileNotFoundError):
@@ -165,7 +165,7 @@ def test_errors(tmp_path):
 
 
 def test_errors_travel(tmp_path):
-    """Processes of a pool hand them over."""
+    """Errors can be pickled, as pools of processes need."""
     for call in (lambda: kvtool.open(tmp_path / "nothing"), lambda: kvtool.decode(b"nothing")):
         with pytest.raises(kvtool.Error) as raised:
             call()
@@ -255,12 +255,12 @@ def test_replay(state, data, caplog):
     assert document["runs"][0]["policy"] == "h2o"
     event = document["plan"]["events"][0]
     assert event["kept"].dtype == np.int64 and event["kept"].shape[1] == 2
-    # At the prompt's end half of what the last position will need stays.
+    # At the end of the prompt, half of the final number of tokens stays.
     assert event["length_before"] == 64 and event["kept"][:, 1].sum() <= 48
     by_file = kvtool.replay_h2o(
         snapshot, trace=data / "trace" / "kjv3m", policy="h2o", budget=0.5, prompt_tokens=64)
     assert document["runs"] == by_file["runs"]
-    # Half of the two layers with rows; the other two keep everything.
+    # Half of the two layers with rows is kept; the other two keep everything.
     assert document["runs"][0]["ratio"] == pytest.approx(4 / 3, rel=0.01)
     several = kvtool.replay_h2o(
         snapshot, queries=queries(data), policy=["h2o", "streaming"], target_ratio=2, prompt_tokens=64)
@@ -336,7 +336,7 @@ def test_interrupt_of_a_frame():
 
 
 def test_commands_from_threads(state, tmp_path):
-    """Any thread may run a command, several at once."""
+    """Commands may run on any thread, several at once."""
     failures = []
 
     def work(number):
@@ -365,7 +365,7 @@ def test_the_program_is_inside(state):
 
 
 def test_interrupt_of_the_program(tmp_path):
-    """As the program of its own: status 130 at once, and nothing is left behind."""
+    """Like the program: exit status 130 at once, and nothing is left behind."""
     big_cache(tmp_path / "big.safetensors", layers=8)
     words = ["compress", str(tmp_path / "big.safetensors"), "--level", "max", "-T", "1"]
     process = subprocess.Popen([sys.executable, "-m", "kvtool", *words])
@@ -376,14 +376,14 @@ def test_interrupt_of_the_program(tmp_path):
 
 
 def test_import_is_light():
-    """Nothing heavy is imported before it is needed."""
+    """Expensive modules are imported only when needed."""
     code = "import sys, kvtool; print(*sorted({'numpy', 'torch', 'ml_dtypes', 'pyarrow'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.stdout == "\n", result
 
 
 def test_layers_of_an_archive_are_those_of_its_source(data, tmp_path):
-    """Each layer is decoded alone, whatever the format, with heads from a model file too."""
+    """Each layer is decoded separately, in every format, also with heads from a model file."""
     sources = [
         (data / "trace" / "kjv3m.seq0.bin", {"gguf": data / "llamacpp" / "kjv3m-header.gguf"}),
         (data / "golden" / "infinilm" / "dump_kv", {}),
@@ -400,7 +400,7 @@ def test_layers_of_an_archive_are_those_of_its_source(data, tmp_path):
 
 
 def test_every_golden_archive_opens(data):
-    """Archives of every version and format: what opens has values of the shape that it claims."""
+    """Archives of every version and format: if one opens, its values have the stated shape."""
     seen = 0
     for path in sorted((data / "archives").rglob("*.kvz")):
         try:
@@ -416,7 +416,7 @@ def test_every_golden_archive_opens(data):
 
 
 def test_errors_are_pythons_own_too(state, tmp_path):
-    """And kvtool.Error, for those who catch that alone."""
+    """They also derive from kvtool.Error."""
     existing = tmp_path / "there.kvz"
     existing.write_bytes(b"x")
     for kind, call in (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames in memory: every kind of buffer, every way to call, and what must be refused."""
+"""Frames in memory: every kind of buffer, every way to call, and refused arguments."""
 
 import ctypes
 import threading
@@ -14,13 +14,13 @@ BF16_OF_ONE = 0x3F80
 
 
 def walk(tokens=64, heads=4, dim=32, seed=1):
-    """bf16 values that resemble a cache: neighbouring tokens are alike."""
+    """bf16 values that resemble a cache: neighbouring tokens are similar."""
     steps = np.random.default_rng(seed).standard_normal((tokens, heads, dim)).astype(np.float32)
     return (np.cumsum(steps, axis=0).view(np.uint32) >> 16).astype(np.uint16)
 
 
 class DLPackOnly:
-    """A tensor that offers nothing but DLPack, as those of torch do."""
+    """A tensor that offers only DLPack, as those of torch do."""
 
     def __init__(self, array, code=None, device=(1, 0)):
         self.array, self.code, self.device = array, code, device
@@ -99,7 +99,7 @@ def test_dtype_and_shape_override():
     assert (info["dtype"], info["tokens"], info["heads"], info["head_dim"]) == ("bf16", 64, 4, 32)
     info = kvtool.frame_info(kvtool.encode(flat, dtype=np.float16, shape=(4, 64, 32), order="head_token_dim"))
     assert (info["dtype"], info["order"], info["tokens"], info["heads"]) == ("f16", "head_token_dim", 64, 4)
-    # A shape that does not multiply is dropped: it costs compression, never correctness.
+    # A shape that does not match the size is ignored: compression is worse, but still correct.
     frame = kvtool.encode(flat, dtype="bf16", shape=(3, 3, 3))
     assert kvtool.frame_info(frame)["order"] == "unknown" and kvtool.decode(frame) == flat.tobytes()
     described = kvtool.encode(array)
@@ -120,7 +120,7 @@ def test_decode_into_memory():
     assert raised.value.finding == 1008
     with pytest.raises(ValueError, match="read-only"):
         kvtool.decode(frame, out=bytes(array.nbytes))
-    # Stores that pad.
+    # Stores that pad their objects.
     assert kvtool.decode(frame + bytes(100)) == array.tobytes()
 
 
@@ -212,7 +212,8 @@ def test_damage_is_named():
 
 
 def test_a_lie_about_the_size_takes_no_memory():
-    """A header may claim 64 GiB and have a right checksum: then its payload is looked at first."""
+    """A header may claim 64 GiB with a valid checksum, so the payload is checked before memory is
+    allocated."""
     frame = bytearray(kvtool.encode(walk(tokens=8192).tobytes(), dtype="bf16"))
     claim = 2**36
     assert len(frame) > 128 + claim // 2**20 * 16
@@ -242,7 +243,7 @@ def test_batches():
         for page, key, tag, frame in zip(pages, keys, range(5), encoded.objects):
             info = kvtool.frame_info(frame)
             assert (info["context"], info["tag"], info["tokens"]) == (key, tag, 64)
-            # Threads, batches and pieces change nothing.
+            # Threads, batches and pieces do not change the frames.
             assert frame == kvtool.encode(page, level=context.level, context=key, tag=tag)
         frames = list(encoded.objects)
         frames[1] = frames[1][:-1]
@@ -289,7 +290,8 @@ def test_limits_and_stats():
 
 
 def test_cancel_and_busy():
-    """A slow call is cancelled from another thread; until then the context is busy, which is an error and no race."""
+    """Another thread cancels a slow call; until then the context is busy, which is an error and not a
+    race."""
     slow = np.random.default_rng(0).standard_normal(16 << 20).astype(np.float32)
     context = kvtool.Context("max")
     seen = {}
@@ -314,12 +316,12 @@ def test_cancel_and_busy():
         context.cancel()
         thread.join(0.01)
     assert seen == {"busy": True, "finding": 8, "fault": "stopped"}
-    # The context goes on.
+    # The context remains usable.
     assert context.decode(context.encode(b"abc")) == b"abc"
 
 
 def test_threads_run_beside_python():
-    """The GIL is free while a call computes: another thread of Python goes on."""
+    """The GIL is free while a call computes: another Python thread continues."""
     array = np.random.default_rng(0).standard_normal(4 << 20).astype(np.float32)
     done = threading.Event()
 

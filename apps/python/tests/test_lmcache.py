@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""The LMCache adapter and serde through LMCache's own L1 manager, wrapper, storage manager and controllers."""
+"""The LMCache adapter and serde through LMCache's own L1 manager, wrapper, storage manager and
+controllers."""
 
 import argparse
 import json
@@ -76,7 +77,7 @@ def l1():
 
 
 class Adapter:
-    """An adapter made as the storage manager makes it: first the adapter, then its serde."""
+    """Creates an adapter as the storage manager does: the adapter first, then its serde."""
 
     def __init__(self, l1, folder, serde=None, type_="plugin", **params):
         spec = {"type": type_, "base_path": str(folder)}
@@ -146,7 +147,8 @@ class Adapter:
 
 
 def content(seed, size):
-    """Like a chunk: K and V planes of bf16; every byte of it counts, NaNs and negative zeros too."""
+    """Like a chunk: K and V planes of bf16. Every byte counts, including those of NaNs and negative
+    zeros."""
     tokens = -(-size // (HEADS * DIM * 2))
     return plane(tokens, HEADS, DIM, seed).tobytes()[:size]
 
@@ -197,7 +199,7 @@ def test_one_damaged_object_is_one_miss_and_is_repaired(adapter, tmp_path, how):
     for i in (0, 2, 3):
         assert held(targets[i]) == held(objects[i])
     assert adapter.lookup(keys) == [True, False, True, True]
-    # Stored again: written, not skipped for ever.
+    # An object that is stored again is written, not skipped for ever.
     result = adapter.store(keys, objects)
     assert result.is_successful() and result.bytes_transferred() == os.path.getsize(bad)
     assert adapter.load(keys, targets) == [True] * 4
@@ -235,7 +237,8 @@ def test_stale_layouts_are_misses(adapter, layout):
 
 
 def test_stale_objects_are_replaced(adapter):
-    """A key of which another layout is stored: the store writes, instead of skipping it for ever."""
+    """If a key is stored with another layout, the store writes it instead of skipping it for
+    ever."""
     keys, objects = adapter.objects(1, seed=0)
     adapter.store(keys, objects)
     other = layout_of(dtype=torch.float16)
@@ -251,7 +254,7 @@ def test_stale_objects_are_replaced(adapter):
     [{"model_name": "org/other"}, {"kv_rank": 0x02000201}, {"object_group_id": 1}, {"cache_salt": "tenant .2"}],
 )
 def test_objects_of_other_keys_are_misses(adapter, tmp_path, other):
-    """Also where their files were exchanged: chunk hashes name tokens, not bytes."""
+    """The same if files were swapped: chunk hashes name tokens, not bytes."""
     key = key_of()
     foreign = key_of(chunk_hash=key.chunk_hash, **other)
     _, objects = adapter.objects(2, seed=0)
@@ -294,7 +297,8 @@ def test_adapter_and_serde_write_the_same_files(l1, tmp_path):
 
 
 def test_names_of_any_length(adapter):
-    """Salts may hold dots and spaces, and model names be long; files keep to 255 bytes."""
+    """Salts may contain dots and spaces, and model names may be long; file names have at most 255
+    bytes."""
     keys = [
         key_of(model_name="org/" + "very-long-name" * 30, cache_salt="t" * 128),
         key_of(cache_salt="a b.c"),
@@ -351,7 +355,7 @@ def test_accounting_follows_refusals_and_replacements(l1, tmp_path):
 
 @pytest.mark.parametrize("workers, threads", [(1, 1), (3, 2)])
 def test_large_tasks_are_shared_by_the_workers(l1, tmp_path, workers, threads):
-    """Objects of 4 MiB, so that a task has several parts, beside tasks of one object."""
+    """Objects of 4 MiB, so that a task has several parts, next to tasks of one object."""
     large = layout_of(tokens=4096)
     adapter = Adapter(l1, tmp_path, workers=workers, threads=threads)
     keys, objects = adapter.objects(5, large, seed=0)
@@ -382,7 +386,8 @@ def test_folder_keeps_to_its_limit(l1, tmp_path):
 
 
 class Ledger:
-    """What LMCache believes is stored, from what it is told: a key may not be stored twice, nor removed before."""
+    """Tracks what LMCache believes to be stored, from its notifications: a key may not be stored twice, nor removed
+    before it was stored."""
 
     def __init__(self):
         self.sizes, self.wrong = {}, []
@@ -399,7 +404,7 @@ class Ledger:
 
 
 def test_what_a_store_evicted_is_not_told_of(l1, tmp_path):
-    """A task of more objects than the folder holds: its own writes evict its first ones."""
+    """A task with more objects than the folder holds: its own writes evict its first objects."""
     adapter = Adapter(l1, tmp_path, max_gb=4.5 * RAW / (1 << 30))
     ledger = Ledger()
     adapter.adapter.register_listener(ledger)
@@ -417,7 +422,8 @@ def test_what_a_store_evicted_is_not_told_of(l1, tmp_path):
 
 
 def test_lmcache_is_told_the_truth_by_many_threads(l1, tmp_path):
-    """Stores, loads and deletions of the same keys at once: in the end LMCache believes what the folder holds."""
+    """Stores, loads and deletes the same keys at once: at the end LMCache's view agrees with the
+    folder."""
     adapter = Adapter(l1, tmp_path, max_gb=6.5 * RAW / (1 << 30), workers=4)
     ledger = Ledger()
     adapter.adapter.register_listener(ledger)
@@ -450,7 +456,7 @@ def test_lmcache_is_told_the_truth_by_many_threads(l1, tmp_path):
 
 
 def test_a_listener_may_wait_for_a_thread_that_tells(l1, tmp_path):
-    """An eviction policy with a lock of its own, which it also holds when it deletes."""
+    """An eviction policy with its own lock, which it also holds while it deletes."""
     adapter = Adapter(l1, tmp_path)
     lock = threading.Lock()
 
@@ -527,8 +533,8 @@ def test_bad_options_stop_the_start(l1, tmp_path):
 
 
 def test_serde_over_the_mock_adapter(l1, tmp_path):
-    """An adapter that is not ours and takes objects of any size. (LMCache's fs never loads one that is smaller than
-    the bound; this module's adapter is there for that.)"""
+    """An adapter of LMCache that takes objects of any size. (LMCache's fs never loads one that is smaller than the
+    bound; this module's adapter exists for that reason.)"""
     Adapter(l1, tmp_path).close()  # registers the serde, as a plugin adapter earlier in the list does
     adapter = Adapter(l1, tmp_path, {"threads": 2}, type_="mock")
     keys, objects = adapter.objects(3, seed=0)
@@ -540,7 +546,7 @@ def test_serde_over_the_mock_adapter(l1, tmp_path):
 
 
 def test_lmcaches_own_files_are_not_checked(l1, tmp_path):
-    """A control: the same damage, without this module."""
+    """A control: the same damage without this module."""
     adapter = Adapter(l1, tmp_path, type_="fs")
     keys, objects = adapter.objects(2, seed=0)
     adapter.store(keys, objects)
@@ -553,7 +559,8 @@ def test_lmcaches_own_files_are_not_checked(l1, tmp_path):
 
 
 def test_serde_over_lmcaches_files_never_loads(l1, tmp_path):
-    """LMCache's own behaviour, for which the documentation warns of it: the day that this fails, the warning can go."""
+    """LMCache's own behaviour, which the documentation warns about: if this test fails, the warning can be
+    removed."""
     Adapter(l1, tmp_path).close()
     adapter = Adapter(l1, tmp_path, {}, type_="fs")
     keys, objects = adapter.objects(2, seed=0)
@@ -564,7 +571,7 @@ def test_serde_over_lmcaches_files_never_loads(l1, tmp_path):
 
 
 def test_serde_by_itself(l1):
-    """The bound is the raw size and the header, sizes are Python's own integers, and padding is ignored."""
+    """The bound is the raw size plus the header; sizes are Python integers; padding is ignored."""
     from kvtool.lmcache import KvtoolDeserializer, KvtoolSerializer
 
     helper = Adapter(l1, "/tmp", type_="mock")
@@ -643,7 +650,8 @@ def manager_of(folder, serde=None, **params):
 
 
 def prefetch(manager, keys):
-    """Asks the prefetch controller for the keys; what each object holds, for the leading ones that were found."""
+    """Requests the keys from the prefetch controller. Returns the contents of the objects, up to the first that was
+    not found."""
     spec = PrefetchTaskSpec(key_groups=[GroupedObjectKeys(keys=keys, object_group_id=0, layout_desc=LAYOUT)])
     handle = manager.submit_prefetch_task(spec)
     end = time.monotonic() + 30
@@ -692,7 +700,7 @@ def test_through_the_controllers(tmp_path, mode):
     time.sleep(0.2)
     manager.close()
 
-    manager = manager_of(tmp_path, MODES[mode])  # a restart: L1 is empty
+    manager = manager_of(tmp_path, MODES[mode])  # after a restart: L1 is empty
     assert prefetch(manager, keys) == [content(i, RAW) for i in range(5)]
     manager.close()
 
@@ -751,7 +759,8 @@ def test_requests_can_be_left_out(l1, tmp_path):
 
 @pytest.mark.parametrize("type_", ["fs", "fs_native"])
 def test_serde_of_one_size_over_lmcaches_files(l1, tmp_path, type_):
-    """stored_fraction: every object has the size that LMCache's file adapters ask for, and takes less of the disk."""
+    """stored_fraction: every object has the size that LMCache's file adapters request, and takes less disk
+    space."""
     Adapter(l1, tmp_path / "other").close()
     adapter = Adapter(l1, tmp_path, {"stored_fraction": 0.9}, type_=type_)
     keys, objects = adapter.objects(3, seed=0)

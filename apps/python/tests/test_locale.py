@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host process may have called setlocale: numbers are read and written as everywhere else."""
+"""A host process may have called setlocale: it must not change how numbers are read and written."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import pytest
 
 import conftest
 
-# Run by another process: a locale belongs to all of it. Prints nothing but what differs.
+# Runs in another process, because a locale applies to a whole process. Prints only differences.
 SCRIPT = r"""
 import json, locale, pathlib, sys, zipfile
 import numpy as np

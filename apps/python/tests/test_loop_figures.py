@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of plans: against loops that spell out what they are, and against the program."""
+"""Figures of plans, compared with loops that follow their definitions, and with the program."""
 
 import json
 import math
@@ -23,7 +23,7 @@ def some_plan(run, policy="h2o", budget="0.5", **options):
 
 
 def spelled_out(run, plan):
-    """error, cosine, mass and nats of a plan, one number after another."""
+    """Returns error, cosine, mass and nats of a plan."""
     first, tokens = run.shape.prompt_tokens, run.shape.tokens
     error2 = norm2 = mass = cosines = 0.0
     inner = np.zeros((len(run.gradients(0)), tokens - first))
@@ -95,7 +95,7 @@ def test_plans_priced_together_cost_what_they_cost_alone(run):
     assert together == [_loop_figures.open_loop(run, [plan])[0].document() for plan in plans]
     assert together[2]["output_error"] == together[2]["predicted_kl"] == 0
     assert max(abs(together[2][name]) for name in ("cosine_loss", "lost_mass")) < 1e-6
-    # What goes in separate layers adds up.
+    # Effects of evictions in separate layers add up.
     assert together[1]["lost_mass"] + together[3]["lost_mass"] == pytest.approx(together[0]["lost_mass"], rel=1e-6)
 
 

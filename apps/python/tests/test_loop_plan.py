@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans as masks, against a cache that is played token by token; and what is no plan."""
+"""Plans as masks, compared with a cache that is simulated token by token; and invalid plans."""
 
 import copy
 import json
@@ -15,7 +15,7 @@ SHAPE = Shape(layers=3, kv_heads=2, tokens=40, prompt_tokens=17)
 
 
 def ranges(positions):
-    """[begin, count] of ascending positions."""
+    """Returns ascending positions as [begin, count]."""
     found = []
     for position in sorted(positions):
         if found and sum(found[-1]) == position:
@@ -26,7 +26,7 @@ def ranges(positions):
 
 
 def random_plan(seed, shape=SHAPE, whole_layers=False):
-    """Caches that lose positions at random, and the document that says so."""
+    """Caches that lose positions at random, and the plan that describes it."""
     dice = random.Random(seed)
     events = []
     for layer in range(shape.layers):
@@ -50,7 +50,8 @@ def document(events):
 
 
 def played(plan, shape):
-    """[layer][kv head][row][position]: a cache per head, appended to and cut down as the engine would."""
+    """[layer][kv head][row][position]: a cache per head, extended and evicted as the engine
+    would."""
     seen = np.zeros((shape.layers, shape.kv_heads, shape.tokens, shape.tokens), dtype=bool)
     for layer in range(shape.layers):
         for head in range(shape.kv_heads):
@@ -79,7 +80,7 @@ def test_masks_are_a_played_cache(seed):
 def test_an_event_is_applied_before_the_next_token():
     events = [{"token": 20, "layer": 1, "kv_head": 0, "kept": [[0, 2], [19, 2]], "length_before": 21}]
     mask = _loop_plan.plan_of(document(events), SHAPE).mask(1, 17, 40)
-    assert mask[0, 20 - 17].sum() == 21  # the query at 20 still sees what goes
+    assert mask[0, 20 - 17].sum() == 21  # the query at 20 still sees the evicted tokens
     assert np.flatnonzero(mask[0, 21 - 17]).tolist() == [0, 1, 19, 20, 21]
     assert np.flatnonzero(mask[0, 39 - 17]).tolist() == [0, 1, *range(19, 40)]
     assert mask[1].sum() == sum(range(18, 41))  # the other head keeps all

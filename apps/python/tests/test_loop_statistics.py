@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks, intervals and calibrations, against definitions written out."""
+"""Ranks, intervals and calibrations, compared with their definitions."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from kvtool import _loop_statistics as statistics
 
 
 def slow_rank(values, i):
-    """One more than how many are smaller, and half of the others that are equal."""
+    """One plus the number of smaller values, plus half of the other equal ones."""
     smaller = sum(value < values[i] for value in values)
     equal = sum(value == values[i] for value in values)
     return smaller + (equal + 1) / 2
@@ -57,7 +57,7 @@ def test_interval():
     low, high = statistics.spearman_interval(x, y, single)
     assert low < statistics.spearman(x, y) < high and high - low < 0.15
     assert statistics.spearman_interval(x, y, single) == (low, high)
-    # Each run ten times over is no more evidence, if the copies are resampled together.
+    # Ten copies of each run are no more evidence, if they are resampled together.
     copies = statistics.spearman_interval(x * 10, y * 10, single * 10)
     assert copies[1] - copies[0] == pytest.approx(high - low, rel=0.2)
     assert statistics.spearman_interval(x, y, [0, 1] * 60) is None
@@ -74,7 +74,7 @@ def test_calibration_comes_from_other_texts():
     predicted = [1, 2, 4, 1, 2, 4, 1, 2]
     real = [2, 4, 8, 3, 6, 12, 5, 10]
     texts = list("aaabbbcc")
-    # For a the others' quotients are 3 3 3 5 5, for b 2 2 2 5 5, for c 2 2 2 3 3 3.
+    # The quotients of the others: for a 3 3 3 5 5, for b 2 2 2 5 5, for c 2 2 2 3 3 3.
     assert statistics.calibrated(predicted, real, texts) == [3, 6, 12, 2, 4, 8, 2.5, 5]
     assert statistics.calibrated([1, 2], [3, 4], ["a", "a"]) == [None, None]
     assert statistics.calibration([0, 1], [5, 0]) is None
@@ -85,6 +85,6 @@ def test_factor_off():
     assert off["runs"] == 3
     assert off["median_factor"] == pytest.approx(2)
     assert off["quotient"]["median"] == pytest.approx(2)
-    # Too small by a factor counts as too large by it.
+    # Too small by a factor counts like too large by it.
     assert statistics.factor_off([0.5], [1])["median_factor"] == pytest.approx(2)
     assert statistics.factor_off([], [])["median_factor"] is None

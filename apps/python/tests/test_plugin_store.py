@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""What the plug-ins for LMCache, vLLM and SGLang share; no engine is needed here."""
+"""The code that the plug-ins for LMCache, vLLM and SGLang share; no engine is needed here."""
 
 import errno
 import fcntl
@@ -113,7 +113,7 @@ def test_abandoned_temporary_files_go_and_living_ones_stay(tmp_path):
 
 
 def test_only_files_of_the_folders_own_are_removed(tmp_path):
-    """Whoever names a folder that has a tmp of its own, as /var and homes do, keeps what is in it."""
+    """If the folder has a tmp of its own, like /var and home folders, the files in it are kept."""
     foreign = [tmp_path / "tmp" / "thesis.odt", tmp_path / "tmp" / ("0" * 31), tmp_path / "ab" / "notes.kvf"]
     foreign += [tmp_path / "ab" / ("cd" + "0" * 38 + ".kvf"), tmp_path / "cd" / ".kvf", tmp_path / "cd" / "cd.txt"]
     for path in foreign:
@@ -131,7 +131,7 @@ def test_only_files_of_the_folders_own_are_removed(tmp_path):
 
 
 def test_starts_beside_writers_cost_no_store(tmp_path):
-    """A start that looks at a temporary file before its writer has locked it."""
+    """A starting process sees a temporary file before its writer has locked it."""
     folder = FrameDirectory(tmp_path)
     stop = threading.Event()
 
@@ -283,7 +283,7 @@ def test_damage_that_a_header_shows_is_repaired_without_a_load(tmp_path, how):
 
 
 def test_every_cut_and_every_header_bit(tmp_path):
-    """Exhaustive over the header, sampled over the payload: nothing wrong is ever served."""
+    """Every byte of the header and a sample of the payload: wrong data is never returned."""
     store = FrameStore(FrameDirectory(tmp_path))
     (item,) = items_of(1)
     store.store([item], SHAPE)
@@ -301,7 +301,7 @@ def test_every_cut_and_every_header_bit(tmp_path):
         assert store.load(targets_of([item])) == [None]
 
 
-# The reason that metrics give, for damage in the middle of a file, which the codec may find before the hash does.
+# The reason in metrics for damage in the middle of a file, which the codec may find before the hash does.
 REASONS = {
     "flip": {"hash", "damaged"},
     "flip_header": {"hash"},
@@ -326,8 +326,8 @@ def test_reasons_of_refusals(tmp_path, how):
 
 @pytest.mark.parametrize("what", NEWER)
 def test_frames_of_a_newer_version_stay(tmp_path, what):
-    """In a rolling upgrade old and new processes share the folder: what the old ones cannot read is theirs to miss, and
-    not theirs to remove or to write over."""
+    """During a rolling upgrade old and new processes share the folder: old ones miss what they cannot read, and
+    neither remove nor overwrite it."""
     pytest.importorskip("xxhash")
     store = FrameStore(FrameDirectory(tmp_path))
     items = items_of(2)
@@ -343,14 +343,14 @@ def test_frames_of_a_newer_version_stay(tmp_path, what):
         with open(path, "rb") as file:
             assert file.read() == newer
     assert store.report()["refused_version"] == store.report()["refused"] > 0
-    # Written anew by a process that this one understands.
+    # Rewritten by a process that this one understands.
     os.unlink(path)
     assert FrameStore(FrameDirectory(tmp_path)).store(items[:1], SHAPE)[0] > 0
     assert store.has(items[0].name, items[0].context) and store.load(targets_of(items)) == [0, 0]
 
 
 def test_a_file_in_the_place_of_a_newer_one_is_served(tmp_path, monkeypatch):
-    """Another process stores an object anew while this one refuses the frame that was there."""
+    """Another process rewrites an object while this one refuses the previous frame."""
     store = FrameStore(FrameDirectory(tmp_path))
     items = items_of(1)
     store.store(items, SHAPE)
@@ -376,7 +376,7 @@ def test_a_file_in_the_place_of_a_newer_one_is_served(tmp_path, monkeypatch):
 
 
 def test_what_somebody_refused_goes_only_if_it_is_wrong(tmp_path):
-    """A serde may have read its object from another adapter."""
+    """A serde may have received its object from another adapter."""
     store = FrameStore(FrameDirectory(tmp_path))
     items = items_of(5)
     store.store(items, SHAPE)
@@ -392,7 +392,7 @@ def test_what_somebody_refused_goes_only_if_it_is_wrong(tmp_path):
 
 
 def test_damage_of_a_version_is_damage(tmp_path):
-    """A flipped bit in the version is no newer version: the file is repaired."""
+    """A flipped bit in the version does not count as a newer version: the file is repaired."""
     store = FrameStore(FrameDirectory(tmp_path))
     (item,) = items_of(1)
     store.store([item], SHAPE)
@@ -405,7 +405,7 @@ def test_damage_of_a_version_is_damage(tmp_path):
 
 
 def fail_once(monkeypatch, name, code, times=1):
-    """os.NAME fails so often, then works. A list of what is left."""
+    """os.NAME fails this many times, then works. The list shows what is left."""
     real, left = getattr(os, name), [times]
 
     def fail(*arguments, **keywords):
@@ -434,7 +434,8 @@ def test_one_failed_call_costs_no_file(tmp_path, monkeypatch, name, code):
 
 
 def test_a_file_that_can_never_be_read_is_stored_anew(tmp_path, monkeypatch):
-    """A bad sector: the file is found, and cannot be read. Some misses later it is not found either."""
+    """A bad sector: the file exists, but cannot be read. After some misses it is no longer reported as
+    existing."""
     store = FrameStore(FrameDirectory(tmp_path))
     items = items_of(1)
     store.store(items, SHAPE)
@@ -475,7 +476,8 @@ def small_disk(tmp_path):
 
 
 def test_a_full_disk_makes_room(small_disk, caplog):
-    """Without a limit of its own the folder keeps to what the disk has: the least recently used objects go."""
+    """Without a limit the folder adapts to the disk: the least recently used objects are
+    deleted."""
     gone = []
     store = FrameStore(FrameDirectory(small_disk, on_evict=gone.extend))
     items = items_of(150)
@@ -500,13 +502,13 @@ def test_a_disk_that_others_have_filled(small_disk, caplog, monkeypatch):
         assert store.store(items[:20], SHAPE) == [None] * 20
         report = store.report()
         assert not report["storing"] and "No space left" in report["store_problem"]
-        # Stores wait: nothing is tried, and the log has one line.
+        # Stores are suspended: nothing is tried, and the log has one line.
         monkeypatch.setattr(os, "write", lambda *_: pytest.fail("a store was tried"))
         assert store.store(items, SHAPE) == [None] * 40
         monkeypatch.undo()
         assert store.report()["store_failures"] == 60
         assert [r.levelname for r in caplog.records if r.levelno >= logging.WARNING] == ["WARNING"]
-        # One try after the pause, and no new line.
+        # One attempt after the pause, and no new log line.
         store._stores._next_try = 0
         assert store.store(items, SHAPE) == [None] * 40
         assert [r.levelname for r in caplog.records if r.levelno >= logging.WARNING] == ["WARNING"]
@@ -535,7 +537,7 @@ def full_disk(monkeypatch, name, code, is_full):
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("name", ["open", "write", "fsync", "replace"])
 def test_wherever_the_disk_is_full(tmp_path, monkeypatch, name, code):
-    """No room for a name, for bytes, for bytes that were written late, or in the folder."""
+    """No space for a name, for bytes, for bytes that are written late, or in the folder."""
     store = FrameStore(FrameDirectory(tmp_path, durable=True))
     items = items_of(8)
     store.store(items[:6], SHAPE)
@@ -556,7 +558,8 @@ def test_wherever_the_disk_is_full(tmp_path, monkeypatch, name, code):
 
 
 def test_the_rest_of_a_batch_waits_too(tmp_path, monkeypatch):
-    """Where making room does not help, one object finds it out: the others must not evict, each for itself."""
+    """If deleting does not help, one object finds this out: the others must not each evict as
+    well."""
     store = FrameStore(FrameDirectory(tmp_path))
     items = items_of(60)
     store.store(items[:40], SHAPE)
@@ -588,7 +591,7 @@ def test_other_errors_of_a_store_are_said_once_and_pause_nothing(tmp_path, monke
 
 
 def test_names_and_files_agree_after_a_crowd_of_threads(tmp_path):
-    """Evictions, removals and stores of the same names: what counts as there is there."""
+    """Evicts, removes and stores the same names concurrently: the accounts equal what exists."""
     folder = FrameDirectory(tmp_path, max_bytes=900)
     names = [name_of(number) for number in range(12)]
 
@@ -613,7 +616,8 @@ def test_names_and_files_agree_after_a_crowd_of_threads(tmp_path):
 
 
 def test_links_and_pipes_in_the_folder(tmp_path):
-    """Somebody who may write into the folder makes no start remove files elsewhere, and no load wait."""
+    """If another user can write into the folder, a start does not remove files elsewhere, and a load does not
+    block."""
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "letter").write_bytes(b"dear")
@@ -774,7 +778,7 @@ def _in_child(store, items, workers, queue):
 
 
 def test_after_a_fork(tmp_path):
-    """LMCache and SGLang fork; threads of the codec and of the plug-in do not survive that."""
+    """LMCache and SGLang fork, and threads of the codec and of the plug-in do not survive that."""
     store, workers = FrameStore(FrameDirectory(tmp_path), Codec(threads=2)), Workers(1, "test")
     items = items_of(6)
     workers.submit(lambda: store.store(items, SHAPE))
@@ -790,7 +794,8 @@ def test_after_a_fork(tmp_path):
 
 
 def _crowd(folder, seed, seconds, queue):
-    """Stores, loads and damages objects of which each has a content of its own; how many loads were right."""
+    """Stores, loads and damages objects with distinct contents. Returns how many loads were
+    correct."""
     store = FrameStore(FrameDirectory(folder, max_bytes=20 * RAW))
     identity, random = identity_of(engine="crowd"), np.random.default_rng(seed)
     right, end = 0, time.monotonic() + seconds
@@ -800,7 +805,7 @@ def _crowd(folder, seed, seconds, queue):
         item = Item(identity.name(b"%d" % number), identity.context(b"%d" % number), content.raw)
         assert store.store([item], SHAPE) != [None]
         (target,) = targets_of([item])
-        if store.load([target]) == [0]:  # it may be gone again, or damaged, but it is never another
+        if store.load([target]) == [0]:  # may be gone or damaged, but never has other contents
             assert bytes(target.raw) == item.raw.tobytes()
             right += 1
         if random.random() < 0.1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a replay predicts in nats is what the model loses, where the prediction is exact."""
+"""Where the prediction in nats is exact, it equals the model's real loss."""
 
 import json
 
@@ -35,10 +35,11 @@ def mask_of(plan):
 
 
 def test_one_layer_loses_what_is_predicted(tmp_path):
-    """Behind one layer nothing reacts to an eviction: all that is left is the draws, and what is beyond second order."""
+    """With a single layer nothing else reacts to an eviction: the difference is due to the draws and to terms beyond
+    second order."""
     model = make("llama", num_hidden_layers=1)
     with torch.no_grad():
-        model.model.layers[0].self_attn.o_proj.weight.mul_(60)  # so that attention matters
+        model.model.layers[0].self_attn.o_proj.weight.mul_(60)  # gives attention an effect
     ids = tokens(TOKENS)
     with capture.record(model, tmp_path / "run", prompt_tokens=PROMPT, fisher=SAMPLES):
         capture.teacher_force(model, ids[0].tolist(), PROMPT)

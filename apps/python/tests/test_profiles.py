@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles: learnt from files, given to contexts, needed by what was coded with them."""
+"""Profiles: learnt from files, passed to contexts, required to decode."""
 
 import os
 import pathlib

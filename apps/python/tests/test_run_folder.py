@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run folders and the safetensors files in them, as they are written. No torch here: that is test_capture.py."""
+"""Run folders and their safetensors files, as they are written. test_capture.py tests them with
+torch."""
 
 import json
 import os
@@ -17,7 +18,7 @@ TOKENS, LAYERS, HEADS, DIM = 12, 2, 2, 8
 
 
 def read(path):
-    """A reader of its own: {name: array}, metadata."""
+    """Reads independently: {name: array}, metadata."""
     data = path.read_bytes()
     (size,) = struct.unpack_from("<Q", data)
     header = json.loads(data[8 : 8 + size])
@@ -38,7 +39,8 @@ def rows(seed, count=TOKENS, dtype=np.float32):
 
 
 def fill(folder, parts=(5, 6, 1)):
-    """Queries, keys and values as a model would hand them over, in pieces; what was written, by name."""
+    """Queries, keys and values in pieces, as a model passes them; returns what was written, by
+    name."""
     made = {f"{name}{layer}": rows(3 * layer + place) for layer in range(LAYERS) for place, name in enumerate(("q.", "k_", "v_"))}
     begin = 0
     for part in parts:
@@ -87,7 +89,7 @@ def test_a_file_without_rows_is_complete_too(tmp_path):
 def test_the_header_has_room_for_any_number_of_rows(tmp_path):
     file = RowFile(str(tmp_path / "q"), "name", "F16", (1,))
     file.append(bytes(2))
-    file.rows = (1 << 62) - 1  # as if so many had come
+    file.rows = (1 << 62) - 1  # as if this many had come
     file.complete()
     (size,) = struct.unpack_from("<Q", (tmp_path / "q").read_bytes())
     assert 8 + size == file.data_begin
@@ -113,7 +115,7 @@ def test_write_checks_sizes_and_names(tmp_path):
 def test_a_run_is_what_was_handed_over(tmp_path):
     folder = RunFolder(tmp_path / "run")
     made = fill(folder)
-    assert not (tmp_path / "run").exists()  # it appears when it is whole
+    assert not (tmp_path / "run").exists()  # it appears once it is complete
     commit(folder)
     assert os.listdir(tmp_path) == ["run"]
     run = tmp_path / "run"
@@ -173,7 +175,7 @@ def test_memory_does_not_grow_with_the_run(tmp_path):
     commit(folder, layers=[0], tokens=[7] * tokens, prompt_tokens=tokens // 2)
     assert os.path.getsize(tmp_path / "run" / "snapshot.safetensors") > 2 * pieces * len(piece)
     assert while_running < 1 << 20
-    # A commit holds chunks of a copy, and the positions and tokens while it writes these.
+    # A commit holds chunks of a copy, plus the positions and tokens while it writes these.
     assert tracemalloc.get_traced_memory()[1] < (20 << 20) + 24 * tokens
     tracemalloc.stop()
 

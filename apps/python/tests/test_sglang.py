@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""The SGLang backend through SGLang's own factory, driven as its cache controllers drive one. The host pool is ours,
-because SGLang's needs a GPU; it has the members and the layouts of the real one."""
+"""The SGLang backend through SGLang's own factory, driven as its cache controllers drive one. The host pool is a
+stand-in with the members and layouts of SGLang's, which needs a GPU."""
 
 import os
 import subprocess
@@ -136,7 +136,7 @@ def store(backend, pool, keys, first_page, interface):
 
 
 def load(backend, pool, keys, first_page, interface):
-    """Which pages arrived in the pool."""
+    """Returns which pages arrived in the pool."""
     where = indices(pool, first_page, len(keys))
     if interface == "v1":
         return backend.batch_get_v1(keys, where)
@@ -207,7 +207,7 @@ def test_damaged_page_is_a_miss_alone_and_never_raises(tmp_path, how, interface)
 )
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_pages_of_another_configuration_are_misses(tmp_path, other, interface):
-    """The file backend of SGLang names neither element type nor layout, and reads permuted bytes."""
+    """SGLang's file backend names neither element type nor layout, and so reads permuted bytes."""
     pool = Pool()
     backend = attach(tmp_path, pool)
     pool.fill(0, 0)
@@ -216,7 +216,7 @@ def test_pages_of_another_configuration_are_misses(tmp_path, other, interface):
     foreign = attach(tmp_path, foreign_pool, other.get("fields"), **other.get("options", {}))
     assert foreign.batch_exists(keys_of(1)) == 0
     assert load(foreign, foreign_pool, keys_of(1), 10, interface) == [False]
-    # Even where its file is put in the place of the foreign one.
+    # The same if its file replaces the foreign one.
     mine = frames_in(tmp_path)[0]
     path = foreign._frames.directory.path(foreign._pools["kv"].codec.name(keys_of(1)[0]))
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -233,7 +233,7 @@ def attach_file(folder, pool):
 
 
 def test_sglangs_own_files_are_not_checked(tmp_path):
-    """A control: a flipped bit and another layout, without this module."""
+    """A control: a flipped bit and another layout without this module."""
     pool = Pool("layer_first")
     backend = attach_file(tmp_path, pool)
     for page in range(2):
@@ -265,7 +265,7 @@ def test_restart_serves_what_was_stored(tmp_path):
 
 def test_mla_pages_are_shared_by_the_ranks_and_states_are_not(tmp_path):
     class Latent:
-        """An MLA pool: it lacks heads."""
+        """An MLA pool, which has no heads."""
 
         layout, page_size, dtype, layer_num, kv_lora_rank = "layer_first", 4, torch.bfloat16, 2, 64
 
@@ -328,7 +328,7 @@ def test_targets_that_cannot_be_filled_are_misses(tmp_path):
     store(backend, pool, keys_of(1), 0, "generic")
     page = pool.get_dummy_flat_data_page()
     assert backend.get(keys_of(1)[0]) is None
-    # What is decoded into the copy that contiguous() makes would be lost.
+    # contiguous() makes a copy, and values decoded into it would be lost.
     assert backend.get(keys_of(1)[0], pool.get_data_page(0, flat=False)) is None
     assert backend.get(keys_of(1)[0], page) is page
     assert backend.get(keys_of(1)[0], torch.zeros(10, dtype=torch.bfloat16)) is None
@@ -378,7 +378,7 @@ def test_hits_of_several_pools(tmp_path):
 
 
 def test_three_threads_at_once(tmp_path):
-    """As the engine's prefetch, I/O and backup threads do."""
+    """Runs as the engine's prefetch, I/O and backup threads do."""
     pool = Pool()
     backend = attach(tmp_path, pool, threads=2)
     keys = keys_of(8)
@@ -467,7 +467,8 @@ def test_bad_options_stop_the_attach(tmp_path):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_codec_before_another_backend(layout):
-    """It stands between the pool and an L3 backend that takes opaque bytes, as NIXL's and Mooncake's do."""
+    """It is placed between the pool and an L3 backend for opaque bytes, such as NIXL's and
+    Mooncake's."""
     from kvtool.sglang import Codec
 
     pool = Pool(layout)

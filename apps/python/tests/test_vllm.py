@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""The vLLM tier through vLLM's own factory, region, primary tier and manager, on memory of the host."""
+"""The vLLM tier through vLLM's own factory, region, primary tier and manager, in host memory."""
 
 import itertools
 import mmap
@@ -71,7 +71,7 @@ def spec_of(model="org/toy", dtype="bfloat16", layout="LBNHC", row=ROW, rank=0, 
 
 
 def row_of(seed):
-    """[token, head, K then V] of bf16."""
+    """Returns [token, head, K then V] of bf16."""
     tokens = ROW // (HEADS * DIM * 4)
     k = plane(tokens, HEADS, DIM, seed)
     v = bf16(np.random.default_rng(seed + 1000).standard_normal((tokens, HEADS, DIM)))
@@ -83,7 +83,7 @@ def keys_of(count):
 
 
 class Tier:
-    """A tier on rows of its own, driven as the manager drives one."""
+    """A tier on its own rows, driven as the manager drives one."""
 
     def __init__(self, folder, spec=None, rows=ROWS, row=ROW, **options):
         # The engine's view is signed, and its memory is mapped.
@@ -118,7 +118,7 @@ class Tier:
         return self.finish()[0]
 
     def lookup(self, keys):
-        """As over two steps: the first answer is RETRY, unless it was asked before."""
+        """Asks in two steps: the first answer is RETRY, unless the key was asked for before."""
         request = ReqContext("lookup" + os.urandom(4).hex())
         end = time.monotonic() + 30
         while True:
@@ -182,17 +182,17 @@ def test_damaged_block_is_a_miss_alone_and_at_once(tier, tmp_path, how):
     assert not result.success
     assert set(result.successful_keys) == {keys[0], keys[2]}
     assert (tier.rows[8] == row_of(0)).all() and (tier.rows[10] == row_of(2)).all()
-    # The request that had seen a HIT sees a MISS from then on, and so does everybody else.
+    # The request that saw a HIT sees a MISS from then on, and so do all others.
     assert tier.tier.lookup(keys[1], request) == LookupResult.MISS
     assert not os.path.exists(bad)
     assert tier.lookup(keys) == [True, False, True]
-    # Stored again, it is there again.
+    # After storing it again, it is found again.
     assert tier.store([keys[1]], [1]).success
     assert tier.load([keys[1]], [12]).success and (tier.rows[12] == row_of(1)).all()
 
 
 def test_vllms_own_files_are_not_checked(tmp_path):
-    """A control: the same damage, without this module."""
+    """A control: the same damage without this module."""
     tier = Tier(tmp_path, type="fs")
     keys = fill(tier, 2)
     (path,) = tmp_path.rglob(keys[0][:-4].hex() + ".bin")
@@ -281,7 +281,8 @@ def test_another_revision_and_row_size_are_misses(tmp_path):
 
 
 def test_hint_is_never_trusted(tmp_path):
-    """Written with one hint, read with another, without one, and with one that does not divide the row."""
+    """Written with one hint; read with another, without one, and with one that does not divide the
+    row."""
     hints = [{}, {"head_size": DIM}, {"head_size": DIM, "kv_heads": HEADS}, {"head_size": 50, "kv_heads": 3},
              {"head_size": 100, "head_size_v": 7}]
     sizes = []
@@ -300,7 +301,7 @@ def test_hint_is_never_trusted(tmp_path):
 
 
 def test_noise_and_stale_padding_come_back(tmp_path):
-    """Rows of any bytes: a frame is never larger than the row and its header."""
+    """Rows of arbitrary bytes: a frame is never larger than the row plus its header."""
     tier = Tier(tmp_path, head_size=DIM)
     tier.rows[0] = noise(ROW, 1)
     tier.rows[1] = 0
@@ -375,7 +376,7 @@ def test_a_full_disk_loses_the_copy_only(tier, monkeypatch):
 
 
 def test_thousands_of_blocks_and_concurrent_jobs(tmp_path):
-    """3000 blocks in jobs that overlap, with loads of what was stored before running beside the stores."""
+    """3000 blocks in overlapping jobs, while earlier blocks are loaded."""
     row, rows, per_job, jobs = 4096, 256, 20, 150
     tier = Tier(tmp_path, row=row, rows=rows, spec=spec_of(row=row))
     contents = {}
@@ -408,7 +409,7 @@ def test_thousands_of_blocks_and_concurrent_jobs(tmp_path):
 
 
 def test_two_writers_on_one_folder(tmp_path):
-    """Two engines of one configuration store the same blocks at once, at different levels."""
+    """Two engines with one configuration store the same blocks at once, at different levels."""
     tiers = [Tier(tmp_path, level="fast"), Tier(tmp_path, level="high", head_size=DIM)]
     keys = keys_of(12)
     for tier in tiers:
@@ -469,7 +470,8 @@ def test_events(tmp_path):
 
 
 def test_events_are_of_blocks_that_are_there(tmp_path):
-    """A job whose own writes evict some of its blocks, and blocks that only a newer version can read."""
+    """A job whose own writes evict some of its blocks, and blocks that only a newer version can
+    read."""
     tier = Tier(tmp_path, spec_of(events=True), enable_kv_events=True, max_gb=4.5 * ROW / (1 << 30))
     keys = keys_of(8)
     tier.rows[:] = noise(ROWS * ROW, 5).reshape(ROWS, ROW)
@@ -502,7 +504,7 @@ def manager_of(folder, rows=16):
 
 
 def promote(manager, tier, keys, steps=50):
-    """Looks keys up step by step; the answers of the last step."""
+    """Looks keys up step by step. Returns the answers of the last step."""
     request = ReqContext("promote" + os.urandom(4).hex())
     with manager.lock:
         manager.on_new_request(request)
@@ -542,7 +544,7 @@ def test_through_the_manager(tmp_path, bad):
     if not bad:
         assert found == [LookupResult.HIT] * 3
     else:
-        # A tier that went on saying HIT would be asked to promote the block in every step, for ever.
+        # If a tier kept answering HIT, the engine would ask it to promote the block in every step, for ever.
         assert found == [LookupResult.HIT, LookupResult.MISS, LookupResult.HIT]
         assert manager._job_id_counter < 12
     good = [i for i in range(3) if found[i] == LookupResult.HIT]
@@ -554,7 +556,7 @@ def test_through_the_manager(tmp_path, bad):
         assert manager.get_stats() is not None
         manager.on_request_finished(request)
     del rows, view
-    manager.shutdown()  # unmaps the region: raises if a view of it is left
+    manager.shutdown()  # unmaps the region; raises if a view of it is left
 
 
 # ---- processes ----

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every bound function with every wrong kind of argument: an exception of Python's own kinds, never the end of the
-interpreter, never bytes that mean something else."""
+"""Calls every bound function with every wrong kind of argument. It must raise one of Python's own exceptions, and
+neither end the interpreter nor misinterpret bytes."""
 
 import collections
 import ctypes
@@ -22,7 +22,7 @@ KEY = kvtool.hash128("key")
 
 
 class Trouble(Exception):
-    """What objects of the tests raise."""
+    """Raised by the tests' own objects."""
 
 
 def trouble(*_, **__):
@@ -30,12 +30,12 @@ def trouble(*_, **__):
 
 
 def an(**methods):
-    """An object of a class with these methods and attributes."""
+    """Creates an object of a class with these methods and attributes."""
     return type("Odd", (), methods)()
 
 
 class Shrinking(list):
-    """A list that its own elements empty."""
+    """A list that is emptied while its elements are read."""
 
     def __init__(self):
         super().__init__([PAGE, an(__dlpack__=lambda _, **__: self.clear(), dtype=None), PAGE])
@@ -65,7 +65,7 @@ def read_only(array):
 
 OBJECTS = np.array([b"x" * 16, None, {}], dtype=object)
 
-# Every entry makes a new object: some are used up by a call.
+# Every entry makes a new object, because a call uses some of them up.
 WRONG = {
     "none": lambda: None,
     "true": lambda: True,
@@ -132,7 +132,7 @@ WRONG = {
     "ctypes objects": lambda: (ctypes.py_object * 1)("x"),
     "released view": released_view,
     "closed map": closed_map,
-    # objects that lie or raise
+    # objects that return false values or raise
     "length too long": lambda: an(__len__=lambda _: 2**62, __getitem__=lambda _, i: [PAGE][i]),
     "length too short": lambda: an(__len__=lambda _: 0, __getitem__=lambda _, i: PAGE),
     "length raises": lambda: an(__len__=trouble, __getitem__=lambda _, i: PAGE),
@@ -177,7 +177,7 @@ def room():
     return bytearray(kvtool.bound(PAGE.nbytes))
 
 
-# Each takes one wrong argument, the others are right.
+# One argument of each call is wrong, the others are valid.
 CALLS = {
     "encode data": lambda x: kvtool.encode(x),
     "encode data, dtype": lambda x: kvtool.encode(x, dtype="bf16"),
@@ -255,11 +255,11 @@ CALLS = {
 
 
 def save(layers=((PAGE, PAGE),), dtype=None, positions=None, tokens=None):
-    # No format of this name: everything is read before the format is looked for, and nothing is written.
+    # No format of this name: all arguments are read before the format is looked up, and nothing is written.
     _kvtool._save(b"/nowhere", "none", layers, dtype, positions, tokens, False)
 
 
-# BufferError: what NumPy says of memory that it does not give. IndexError: sequences that end before their length.
+# BufferError: NumPy's refusal to export memory. IndexError: sequences that are shorter than their length.
 ALLOWED = (TypeError, ValueError, OverflowError, MemoryError, BufferError, IndexError, KeyError, Trouble)
 
 
@@ -275,7 +275,7 @@ def test_wrong_arguments_raise(call):
     assert kvtool.decode(kvtool.encode(PAGE)) == PAGE.tobytes() and CONTEXT.decode(FRAME) == PAGE.tobytes()
 
 
-# Arrays whose element type no frame can name: to encode them as bytes would lose it.
+# Arrays whose element type no frame can name: encoding them as bytes would lose it.
 UNNAMED = [
     "f8", "i4", "u4", "i8", "long double", "complex array", "bool array", "text array", "bytes array", "object array",
     "structure with objects", "structure", "scalar", "no axes", "ctypes doubles", "ctypes pointers", "ctypes strings",
@@ -308,7 +308,7 @@ def test_element_types_are_not_lost(function, name):
 
 @pytest.mark.parametrize("name", UNNAMED)
 def test_bytes_of_any_values_on_request(name):
-    """dtype="u8" says that bytes are meant. Pointers are never values."""
+    """dtype="u8" says that bytes are intended. Pointers are never values."""
     data = WRONG[name]()
     if "object" in name or name in ("ctypes pointers", "ctypes strings"):
         with pytest.raises(TypeError, match="pointers"):
@@ -324,7 +324,8 @@ def test_bytes_of_any_values_on_request(name):
 
 
 def test_byte_order_of_results():
-    """A big-endian array is no place for values that are little-endian, and no name of their type."""
+    """A big-endian array is refused as a target for little-endian values, and as a name of their
+    type."""
     for target in (np.zeros(PAGE.shape, ">f2"), np.zeros(PAGE.shape, ">u2")):
         with pytest.raises(TypeError, match="big-endian"):
             kvtool.decode(FRAME, out=target)
@@ -393,14 +394,15 @@ def test_numbers_out_of_range_are_named():
     "values", [{3: 0, 1: 0, 2: 0, 0: 0}, {0, 1, 2, 3}, "0123", [0.5, 1, 2, 3], [0, 1, 2, None], 7]
 )
 def test_what_has_no_order_numbers_no_tokens(tmp_path, name, values):
-    """save() took the keys of a dictionary, a set in any order, digits of a text, and cut fractions off."""
+    """save() used to accept the keys of a dictionary, unordered sets and digits of a text, and to truncate
+    fractions."""
     with pytest.raises(TypeError):
         kvtool.save(tmp_path / "cache.npz", layers=[(PAGE, PAGE)], **{name: values})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_memory_is_let_go_after_a_failure():
-    """A buffer that stays pinned cannot be resized: a server would fail long after the call that was wrong."""
+    """A pinned buffer cannot be resized, so a server would fail long after the faulty call."""
     memory, target = bytearray(PAGE.tobytes()), room()
     for call in (
         lambda: kvtool.encode(memory, tag=-1),
@@ -418,7 +420,7 @@ def test_memory_is_let_go_after_a_failure():
 
 
 def test_memory_that_overlaps():
-    """The result of a call may not lie in what it reads: an error, or right bytes."""
+    """The result of a call may not overlap its input: an error, or correct bytes."""
     memory = bytearray(2 * kvtool.bound(PAGE.nbytes))
     memory[: PAGE.nbytes] = PAGE.tobytes()
     for begin in (0, 1, PAGE.nbytes - 1):

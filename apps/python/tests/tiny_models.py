@@ -54,7 +54,8 @@ def release():
 
 
 def make(family, attention="eager", dtype=torch.float32, seed=1, **changes):
-    """The model in evaluation mode. Queries and keys are scaled up, so that attention is not close to uniform."""
+    """Returns the model in evaluation mode. Queries and keys are scaled up, so that attention is not close to
+    uniform."""
     name, arguments = FAMILIES[family]
     if not hasattr(transformers, name):
         pytest.skip(f"transformers {transformers.__version__} has no {name}")
