@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lossless compression, inspection and replay of LLM key-value caches.
 
-Frames are compressed pages in memory: encode, decode, Context; Codec is what engines put them through. Files are snapshots, archives and traces: open, compress,
-verify, convert, inspect. docs/python.md is the manual.
+Frames are compressed pages in memory: encode, decode, Context; engines use them through Codec. Files are snapshots,
+archives and traces: open, compress, verify, convert, inspect. docs/python.md is the manual.
 """
 
 from __future__ import annotations

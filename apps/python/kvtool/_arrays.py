@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames as arrays: the one part of the codec that knows NumPy and torch. Both are imported when asked for."""
+"""Frames as arrays: the only part of the codec that uses NumPy and torch, each imported on first
+use."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ VIEWED = ("bf16", "f8_e4m3", "f8_e5m2")
 
 
 def _bf16() -> Any:
-    """ml_dtypes.bfloat16, or uint16 where it is not installed."""
+    """ml_dtypes.bfloat16, or uint16 if ml_dtypes is not installed."""
     global _warned
     import numpy
 
@@ -30,7 +31,8 @@ def _bf16() -> Any:
 
 
 def numpy_dtype(name: str, framework: str = "numpy") -> Any:
-    """The dtype of NumPy for one of kvtool's; of the same width and unsigned with framework="uint16"."""
+    """Returns NumPy's dtype for one of kvtool's; with framework="uint16", the unsigned one of the same
+    width."""
     import numpy
 
     plain = {"f32": "float32", "f16": "float16", "i8": "int8"}
@@ -49,7 +51,7 @@ def numpy_dtype(name: str, framework: str = "numpy") -> Any:
 
 
 def shape_of(info: dict[str, Any]) -> tuple[int, ...]:
-    """Of the array that a frame holds; (-1,) where the frame has no shape."""
+    """The shape of the array in a frame; (-1,) if the frame has no shape."""
     tokens, heads, dim = info["tokens"], info["heads"], info["head_dim"]
     if info["order"] == "unknown" or info["dtype"].startswith("q"):
         return (-1,)
@@ -63,7 +65,7 @@ def decode_array(
     context: bytes | bytearray | memoryview | None = None,
     using: _kvtool.Context | None = None,
 ) -> Any:
-    """The values of a frame in the shape they were encoded with; flat where the frame has none.
+    """The values of a frame in the shape they were encoded with; flat if the frame has none.
 
     framework: "numpy" (bf16 as ml_dtypes.bfloat16 if that is installed, otherwise as uint16), "uint16" (bit patterns,
     unsigned and of the same width) or "torch". using: a Context, whose threads decode.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a batch, which the compiled module makes."""
+"""The result of a batch, created by the compiled module."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 class BatchResult:
     """The result of a batch in the order of its items; a sequence of its objects.
 
-    objects: frames, or raw bytes; None where an item failed or had a buffer of its own. sizes: bytes of the frame, or raw
-    bytes; 0 for failures. status: 0, or -N where explain(N) says what was found.
+    objects: frames, or raw bytes; None if the item failed or had its own buffer. sizes: bytes of the frame, or raw
+    bytes; 0 for failures. status: 0, or -N, where explain(N) describes the failure.
     """
 
     def __init__(self, objects: list[bytes | None], sizes: list[int], status: list[int]) -> None:

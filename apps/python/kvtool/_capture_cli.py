@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _progress(what: str, quiet: bool) -> Callable[[int, int], object] | None:
-    """A bar of tqdm, which transformers brings along, where somebody looks at it."""
+    """A progress bar of tqdm (a dependency of transformers) if the output is a terminal."""
     if quiet or not sys.stderr.isatty():
         return None
     from tqdm import tqdm
@@ -83,7 +83,7 @@ def _read_tokens(path: str, tokenizer: Any) -> list[int]:
 
 
 def _split(arguments: argparse.Namespace, tokens: list[int]) -> tuple[int, int]:
-    """How many tokens are the prompt, and how many are decoded."""
+    """Returns the numbers of prompt tokens and of decoded tokens."""
     prompt, count = arguments.prompt_tokens, arguments.tokens
     if not arguments.forced:
         prompt = prompt or len(tokens)
@@ -107,7 +107,7 @@ def _stop_tokens(model: Any) -> set[int]:
 def _record(arguments: argparse.Namespace) -> None:
     if arguments.quiet or not sys.stderr.isatty():
         logging.disable_progress_bar()
-    refuse_what_is_there(arguments.output, arguments.force)  # before the model is loaded, not after
+    refuse_what_is_there(arguments.output, arguments.force)  # refuses before the model is loaded, not after
     model, tokenizer = capture.load(arguments.model, arguments.dtype, arguments.attention)
     tokens = _read_tokens(arguments.prompt, tokenizer)
     prompt, count = _split(arguments, tokens)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of the log-probability of sampled tokens with respect to what each layer's attention puts out."""
+"""Gradients of the log-probability of sampled tokens with respect to the output of each layer's
+attention."""
 
 from __future__ import annotations
 
@@ -28,10 +29,10 @@ def gradients(
     """Calls take(layer, g) for each sample and layer, g [decode rows, heads, dim] in f32.
 
     A token y[t] is drawn from the model's own distribution in every decode row t, and g[r] is the gradient of the sum
-    over t of log p(y[t]) with respect to the output of row r, all heads side by side, before the output projection. It
-    holds what row r does to its own token and, through keys and values of later layers, to the tokens of later rows.
-    The draws of different rows are independent with gradients of mean zero, so in the mean of (g[r] . d)^2 the products
-    of two tokens vanish. The prompt's keys and values are constants.
+    over t of log p(y[t]) with respect to the output of row r, all heads side by side, before the output projection.
+    It contains the effect of row r on its own token and, through keys and values of later layers, on the tokens of
+    later rows. The draws of different rows are independent with gradients of mean zero, so products of two tokens
+    cancel in the mean of (g[r] . d)^2. The prompt's keys and values are constants.
     """
     device = next(model.parameters()).device
     ids = torch.tensor([tokens], device=device)
@@ -59,7 +60,7 @@ def gradients(
 
 @contextlib.contextmanager
 def _frozen(model: Any) -> Iterator[None]:
-    """No gradients of weights: neither their time nor their memory."""
+    """Weights need no gradients, which would take time and memory."""
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in wanted:
         parameter.requires_grad_(False)
@@ -72,7 +73,7 @@ def _frozen(model: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _outputs(modules: dict[int, Any]) -> Iterator[dict[int, Any]]:
-    """Collects the input of each layer's output projection; the first one becomes what the graph begins at."""
+    """Collects the input of each layer's output projection; the graph begins at the first one."""
     outputs: dict[int, Any] = {}
     handles = []
 

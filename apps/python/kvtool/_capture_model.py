@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of transformers: loading them, and what run.json says of them."""
+"""Models of transformers: loads them, and describes them for run.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import transformers
 
-CHUNK = 512  # prompt tokens of one forward pass: more need more memory for masks and logits
+CHUNK = 512  # prompt tokens of one forward pass: more tokens need more memory for masks and logits
 
 
 def version() -> str:
@@ -26,13 +26,14 @@ def engine() -> dict[str, str]:
 
 
 def load(path: str, dtype: str, attention: str | None = None) -> tuple[Any, Any]:
-    """Model and tokenizer of a folder, a name that transformers knows, or a GGUF file; on the CPU, in evaluation mode."""
+    """Returns model and tokenizer of a folder, a name that transformers knows, or a GGUF file; on the CPU, in
+    evaluation mode."""
     place, source = _place_of(path)
     return load_model(path, dtype, attention), transformers.AutoTokenizer.from_pretrained(place, **source)
 
 
 def load_model(path: str, dtype: str, attention: str | None = None) -> Any:
-    """The model alone: whoever has token ids needs no tokenizer."""
+    """Returns only the model: with token ids no tokenizer is needed."""
     kinds = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
     release = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     options: dict[str, Any] = {"dtype" if release >= (4, 56) else "torch_dtype": kinds[dtype]}
@@ -41,14 +42,14 @@ def load_model(path: str, dtype: str, attention: str | None = None) -> Any:
     place, source = _place_of(path)
     model = transformers.AutoModelForCausalLM.from_pretrained(place, **options, **source)
     if source and not model.config.tie_word_embeddings and _lacks_output_embedding(path):
-        # transformers 4.46 leaves the output projection of such a file as it was initialised.
+        # transformers 4.46 does not load the output projection of such a file.
         model.config.tie_word_embeddings = True
         model.tie_weights()
     return model.eval()
 
 
 def _place_of(path: str) -> tuple[str, dict[str, str]]:
-    """What from_pretrained takes for a path."""
+    """Returns the arguments that from_pretrained takes for a path."""
     if not path.lower().endswith(".gguf"):
         return path, {}
     if not os.path.isfile(path):
@@ -57,19 +58,21 @@ def _place_of(path: str) -> tuple[str, dict[str, str]]:
 
 
 def with_cache(model: Any, cache: Any) -> dict[str, Any]:
-    """Arguments of a pass with a cache, which versions of transformers before 5.24 call past_key_values."""
+    """Returns the arguments of a pass with a cache, which versions of transformers before 5.24 call
+    past_key_values."""
     name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     return {name: cache, "use_cache": True}
 
 
 def _lacks_output_embedding(path: str) -> bool:
-    """Whether a GGUF file has no output.weight: its model uses the token embedding twice."""
+    """True if a GGUF file has no output.weight: its model uses the token embedding for both."""
     gguf = importlib.import_module("gguf")
     return all(tensor.name != "output.weight" for tensor in gguf.GGUFReader(path).tensors)
 
 
 def facts(model: Any, modules: dict[int, Any], name: str | None, file: str | None) -> dict[str, Any]:
-    """The keys `model` and `rope` of run.json. file: what the weights were read from, if known."""
+    """Returns the keys `model` and `rope` of run.json. file: the source of the weights, if
+    known."""
     config = text_config(model)
     source = file or getattr(model.config, "_name_or_path", "") or ""
     bytes_of_weights = _weight_bytes(source)
@@ -87,7 +90,7 @@ def facts(model: Any, modules: dict[int, Any], name: str | None, file: str | Non
 
 
 def context_length(model: Any) -> int | None:
-    """How many tokens the model was made for, if it says so."""
+    """Returns the number of tokens that the model was made for, if the model states it."""
     length = getattr(text_config(model), "max_position_embeddings", None)
     return int(length) if length else None
 
@@ -105,7 +108,8 @@ def _weight_bytes(source: str) -> int | None:
 
 
 def rope(config: Any, modules: dict[int, Any]) -> dict[str, Any] | None:
-    """Which dims of a head are turned and by which frequencies; None for a model without rotary embedding."""
+    """Returns the rotated dims of a head and their frequencies; None for a model without rotary
+    embedding."""
     space = inspect.unwrap(type(next(iter(modules.values()))).forward).__globals__
     if "apply_rotary_pos_emb" not in space:
         return None
@@ -125,15 +129,17 @@ def rope(config: Any, modules: dict[int, Any]) -> dict[str, Any] | None:
 
 
 def _rope_parameters(config: Any) -> tuple[dict[str, Any], float | None]:
-    """Of the layers with full attention, and the base of windowed layers where that is another (Gemma 3)."""
+    """Those of the layers with full attention, and the base of windowed layers if it differs (Gemma
+    3)."""
     stated = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    if "full_attention" in stated:  # transformers 5: by kind of layer
+    if "full_attention" in stated:  # transformers 5: one for each kind of layer
         return stated["full_attention"], stated.get("sliding_attention", {}).get("rope_theta")
     return stated, getattr(config, "rope_local_base_freq", None)
 
 
 def _rope_style(space: dict[str, Any]) -> str | None:
-    """By what the model's own function does: "half" turns dims i and i + n/2, "neighbour" 2i and 2i + 1."""
+    """Determined from the model's own function: "half" rotates dims i and i + n/2 together, "neighbour" 2i and 2i +
+    1."""
     rotate = space.get("rotate_half")
     if rotate is None:
         return None
@@ -142,7 +148,7 @@ def _rope_style(space: dict[str, Any]) -> str | None:
 
 
 def rope_text(rope: dict[str, Any]) -> str:
-    """One line for a trace."""
+    """Returns one line for a trace."""
     return ", ".join(f"{key} {value}" for key, value in rope.items() if value is not None and not isinstance(value, dict))
 
 
@@ -154,6 +160,6 @@ def new_cache() -> Any:
 
 
 def last_logits_only(model: Any) -> dict[str, int]:
-    """The argument that keeps a long prompt from computing the logits of all its rows."""
+    """Returns the argument that avoids computing the logits of all rows of a long prompt."""
     known = inspect.signature(model.forward).parameters
     return next(({name: 1} for name in ("logits_to_keep", "num_logits_to_keep") if name in known), {})

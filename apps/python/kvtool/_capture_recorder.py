@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes what the taps find in a model's forward passes and writes it as a run."""
+"""Writes the values that the taps take from a model's forward passes as a run."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ._safetensors import Tensor
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 _STORED = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-_LOGIT_ROWS = 32  # whose logits are looked at at once: vocabularies are large
+_LOGIT_ROWS = 32  # rows whose logits are processed at once: vocabularies are large
 
 
 def raw_bytes(tensor: Any) -> memoryview:
-    """The bytes of a tensor in C order; bf16 has no type in NumPy."""
+    """Returns the bytes of a tensor in C order; bf16 has no NumPy type."""
     return memoryview(tensor.detach().cpu().contiguous().view(torch.uint8).numpy())
 
 
 class Logits:
-    """Of each row from the last of the prompt on: the top k, and the NLL of the token that follows."""
+    """For each row from the last of the prompt on: the top k, and the NLL of the next token."""
 
     def __init__(self, top_k: int) -> None:
         self._top_k = top_k
@@ -35,10 +35,11 @@ class Logits:
         self._ids = bytearray()
         self._logprobs = bytearray()
         self._nll: list[float] = []
-        self._last: Any = None  # log-probabilities of a row whose next token is not known yet
+        self._last: Any = None  # log-probabilities of a row whose next token is still unknown
 
     def add(self, first: int, logits: Any, tokens: list[int]) -> None:
-        """Logits [rows, vocabulary] of the positions `first` and on; tokens: all tokens so far."""
+        """Adds logits [rows, vocabulary] of the positions from `first` on; tokens: all tokens so
+        far."""
         self._resolve(tokens)
         for begin in range(0, len(logits), _LOGIT_ROWS):
             block = logits[begin : begin + _LOGIT_ROWS].float().log_softmax(-1)
@@ -77,7 +78,8 @@ class Logits:
 
 
 class Recorder:
-    """One run of one model, from its first token on; a Sink of the taps. docs/python.md has what users see of it."""
+    """One run of one model, from its first token on; a Sink of the taps. docs/python.md describes the user's
+    view."""
 
     def __init__(
         self,
@@ -101,17 +103,17 @@ class Recorder:
         self.tokens: list[int] = []
         self.prompt_tokens = prompt_tokens
         self._first = 0  # position of the first row of this forward
-        self._rows = 0  # of this forward; 0 between forwards
-        self._is_check = False  # whether a forward is compared with what was recorded, and not recorded
+        self._rows = 0  # number of rows of this forward; 0 between forwards
+        self._is_check = False  # True if a forward is compared with the recording instead of being recorded
         self._trace_dtype = DTYPES[trace_dtype] if trace_dtype else None
         self._seen: dict[str, int] = {}  # rows of this forward, by tensor
-        self._asked: dict[int, tuple[Rule, Any, str]] = {}  # what the layers of this forward attended by
-        self._keys: dict[int, int] = {}  # and to how many keys
+        self._asked: dict[int, tuple[Rule, Any, str]] = {}  # keys that the layers of this forward attended to
+        self._keys: dict[int, int] = {}  # and their number
         self._heads: dict[str, tuple[int, int]] = {}
         self._masks, self._rules, self._logits = Masks(), LayerRules(), Logits(top_k)
         self._gradients = False
 
-    # What the model is about to do, and has done: hooks of its forward.
+    # Hooks that run before and after the model's forward.
 
     def before_forward(self, module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         ids = named.get("input_ids", given[0] if given else None)
@@ -131,7 +133,7 @@ class Recorder:
 
     def after_forward(self, module: Any, given: Any, named: Any, output: Any) -> None:
         rows, self._rows = self._rows, 0
-        if output is not None:  # else the forward raised, and its error is on its way
+        if output is not None:  # otherwise the forward raised, and its error propagates
             if not self._is_check:
                 self._check_rows(rows)
                 self._take_logits(output)
@@ -160,12 +162,12 @@ class Recorder:
         logits = getattr(output, "logits", None)
         if logits is None or self.prompt_tokens is None:
             return
-        first = len(self.tokens) - logits.shape[1]  # some models compute the last rows alone
+        first = len(self.tokens) - logits.shape[1]  # some models compute only the last rows
         skipped = max(0, self.prompt_tokens - 1 - first)
         if skipped < logits.shape[1]:
             self._logits.add(first + skipped, logits[0, skipped:].detach(), self.tokens)
 
-    # What the taps find.
+    # The sink of the taps.
 
     def queries(self, layer: int, query: Any, rule: Rule, mask: Any, implementation: str) -> None:
         if not self._rows:
@@ -199,7 +201,8 @@ class Recorder:
     # The end.
 
     def add_gradients(self, *, samples: int, seed: int = 0, progress: Callable[[int, int], object] | None = None) -> None:
-        """Within record(), after the run: its tokens once more, for `samples` gradients of the decode rows."""
+        """While active, after the run: its tokens are processed again, for `samples` gradients of the decode
+        rows."""
         if self.prompt_tokens is None or self.prompt_tokens >= len(self.tokens):
             raise CaptureError("gradients need decode rows, and this run has none")
 
@@ -208,7 +211,7 @@ class Recorder:
 
         heads = self._heads[f"q.{min(self.modules)}"][0]
         draw: dict[str, Any] = {"samples": samples, "seed": seed, "progress": progress}
-        self._gradients = self._is_check = True  # the same rules must hold in these passes
+        self._gradients = self._is_check = True  # these passes must follow the same rules
         self._first = 0
         try:
             gradients(self.model, self.modules, self.tokens, self.prompt_tokens, heads=heads, take=take, **draw)
@@ -265,7 +268,8 @@ class Recorder:
         )
 
     def _attention(self) -> dict[str, Any]:
-        """What all layers have in common; null where they differ, and the trace has it layer by layer."""
+        """Returns what all layers have in common; null if they differ, and the trace has it for each
+        layer."""
         rules = list(self._rules.rules().values())
         common = {key: values[0] if len(set(values)) == 1 else None for key, values in zip(Rule._fields, zip(*rules))}
         implementations = {module.config._attn_implementation for module in self.modules.values()}
@@ -273,15 +277,16 @@ class Recorder:
 
 
 def _check_cache(cache: Any, tokens: int) -> None:
-    """A cache that holds other tokens than were recorded would give rows to the wrong positions."""
+    """A cache that holds other tokens than the recorded ones would assign rows to wrong
+    positions."""
     if cache is None:
         held = 0
-    elif isinstance(cache, tuple):  # as old versions return it
+    elif isinstance(cache, tuple):  # old versions return it in this form
         held = int(cache[0][0].shape[2])
     elif "Dynamic" in type(cache).__name__:
         held = int(cache.get_seq_length())
     else:
-        return  # static caches of old versions do not know it
+        return  # static caches of old versions do not have it
     if held != tokens:
         raise CaptureError(
             f"the cache holds {held} tokens, but {tokens} were recorded: a run is recorded from its first token on, one run"

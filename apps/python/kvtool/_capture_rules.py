@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By which rule each layer attends: scale, softcap and window, as the model was seen to apply them."""
+"""The rules of each layer's attention: scale, softcap and window, as the model was observed to apply
+them."""
 
 from __future__ import annotations
 
@@ -9,23 +10,23 @@ import torch
 
 
 class CaptureError(RuntimeError):
-    """The run cannot be recorded as it is, and the message says why."""
+    """Raised if the run cannot be recorded as it is; the message gives the reason."""
 
 
 class Rule(NamedTuple):
-    """softcap and window are None where there is none; a window counts the query's own position."""
+    """softcap and window are None if there is none; a window includes the query's own position."""
 
     scale: float
     softcap: float | None
     window: int | None
 
 
-# Whose functions look at the argument `softcap`. That of sdpa does not: with it, Gemma 2 attends without its softcap.
+# Implementations that use the argument `softcap`. sdpa's does not, so with it Gemma 2 attends without its softcap.
 _WITH_SOFTCAP = ("eager", "flash", "flex")
 
 
 def declared_rule(module: Any, implementation: str, head_dim: int, arguments: dict[str, Any]) -> Rule:
-    """What the module and the arguments of its attention function say."""
+    """Returns the rule that the module and the arguments of its attention function state."""
     if arguments.get("s_aux") is not None or arguments.get("head_mask") is not None:
         raise CaptureError(f"{type(module).__name__}: attention sinks and head masks have no place in a trace")
     config = module.config
@@ -46,7 +47,8 @@ def declared_rule(module: Any, implementation: str, head_dim: int, arguments: di
 
 
 class Masks:
-    """How many keys each row sees; masks are counted once a forward, because all layers of a kind share one."""
+    """Returns the number of keys that each row sees; masks are counted once per forward, because all layers of a kind
+    share one."""
 
     def __init__(self) -> None:
         self._counted: dict[tuple[int, int], tuple[Any, Any]] = {}
@@ -55,7 +57,8 @@ class Masks:
         self._counted.clear()
 
     def visible(self, mask: Any, implementation: str, keys: int) -> Any:
-        """Of `keys` keys, by row; None where the implementation has no such mask and goes by its arguments."""
+        """For `keys` keys, by row; None if the implementation has no such mask and follows its
+        arguments."""
         if not isinstance(mask, torch.Tensor) or mask.dim() != 4 or implementation.startswith(("flash", "flex")):
             return None
         if (id(mask), keys) not in self._counted:
@@ -77,14 +80,16 @@ def _count(mask: Any) -> Any:
 
 
 class LayerRules:
-    """The rule of every layer, checked against what the rows of every forward could see."""
+    """The rule of every layer, checked against the keys that the rows of every forward could
+    see."""
 
     def __init__(self) -> None:
         self._declared: dict[int, Rule] = {}
-        self._windowed: dict[int, bool] = {}  # whether rows beyond the window saw no more than it
+        self._windowed: dict[int, bool] = {}  # True if rows beyond the window saw only the window
 
     def observe(self, layer: int, rule: Rule, first: int, rows: int, visible: Any) -> None:
-        """Rows at positions `first` and on attended by `rule`; `visible` counts the keys that each saw, if known."""
+        """Adds rows at positions from `first` on with `rule`; `visible` counts the keys that each saw, if
+        known."""
         if self._declared.setdefault(layer, rule) != rule:
             raise CaptureError(f"layer {layer} attended by {rule} after {self._declared[layer]}")
         if visible is None:
@@ -107,14 +112,16 @@ class LayerRules:
             )
 
     def rules(self) -> dict[int, Rule]:
-        """As they were applied: a window that the masks never kept to is none."""
+        """Returns the rules as they were applied: a window that the masks never enforced does not
+        count."""
         return {
             layer: rule if self._windowed.get(layer, True) else rule._replace(window=None)
             for layer, rule in sorted(self._declared.items())
         }
 
     def metadata(self) -> dict[str, str]:
-        """Keys of a trace: `scale` where all layers agree, else `scale.{l}` for each that has one; likewise the others."""
+        """Returns keys of a trace: `scale` if all layers agree, else `scale.{l}` for each that has one; the others
+        likewise."""
         rules = self.rules()
         result = {}
         for key in Rule._fields:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where transformers shows queries, keys and values: nothing of the user's model is changed for longer than a recording.
+"""Takes queries, keys and values out of transformers. The user's model is changed only while it is recorded.
 
-Keys and values are what a layer hands to its cache, whatever the cache then does with them. Queries are what the
-attention function gets (transformers 4.48 and later), or what apply_rotary_pos_emb returns (before).
+Keys and values are those that a layer passes to its cache, before the cache changes them. Queries are those that the
+attention function receives (transformers 4.48 and later), or what apply_rotary_pos_emb returns (before).
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ _OUTPUT_PROJECTIONS = ("o_proj", "dense", "out_proj", "c_proj", "wo")
 
 
 class Sink(Protocol):
-    """Who takes what the taps find in an attention module. Tensors are [batch, heads, rows, head_dim]."""
+    """Receives what the taps take from an attention module. Tensors are [batch, heads, rows,
+    head_dim]."""
 
     def queries(self, layer: int, query: Any, rule: Rule, mask: Any, implementation: str) -> None: ...
 
     def entries(self, layer: int, key: Any, value: Any, cache: Any) -> None: ...
 
     def attended(self, layer: int, keys: int) -> None:
-        """How many keys the layer attends to, its mask having as many columns or more."""
+        """Receives the number of keys that the layer attends to; its mask has at least as many
+        columns."""
 
 
 def attention_modules(model: Any) -> dict[int, Any]:
@@ -46,12 +48,13 @@ def attention_modules(model: Any) -> dict[int, Any]:
 
 
 def output_projection(module: Any) -> Any:
-    """The linear map that takes an attention module's output, all heads side by side; None if there is none."""
+    """Returns the linear map that follows attention in a module and takes all heads concatenated, or
+    None."""
     return next((getattr(module, name) for name in _OUTPUT_PROJECTIONS if hasattr(module, name)), None)
 
 
 class _Running(NamedTuple):
-    """An attention module at work, and the keywords it was called with."""
+    """An attention module that is running, and the keywords of its call."""
 
     layer: int
     module: Any
@@ -60,7 +63,7 @@ class _Running(NamedTuple):
 
 @contextlib.contextmanager
 def tapped(modules: dict[int, Any], sink: Sink) -> Iterator[None]:
-    """Within it, `sink` gets the queries, keys and values of these modules."""
+    """While active, `sink` receives the queries, keys and values of these modules."""
     with contextlib.ExitStack() as stack:
         running: list[_Running] = []
         for layer, module in modules.items():
@@ -83,7 +86,7 @@ def tapped(modules: dict[int, Any], sink: Sink) -> Iterator[None]:
 
 
 def _namespaces(modules: dict[int, Any]) -> list[dict[str, Any]]:
-    """The globals that the modules' own code looks its functions up in."""
+    """Returns the globals in which the modules' own code finds its functions."""
     spaces: list[dict[str, Any]] = [inspect.unwrap(type(module).forward).__globals__ for module in modules.values()]
     return list({id(space): space for space in spaces}.values())
 
@@ -137,7 +140,8 @@ def _tap_functions(
     running: list[_Running],
     sink: Sink,
 ) -> None:
-    """transformers 4.48 and later: one table of attention functions, and each model file's own eager one."""
+    """transformers 4.48 and later: one table of attention functions, and each model file's own eager
+    one."""
 
     def tap(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         def tapped_function(module: Any, query: Any, key: Any, value: Any, mask: Any = None, *rest: Any, **named: Any) -> Any:
@@ -152,7 +156,7 @@ def _tap_functions(
             _replace_item(stack, space, "eager_attention_forward", tap(space["eager_attention_forward"], "eager"))
     used = {module.config._attn_implementation for module in modules.values()} - {"eager", None}
     for table in {id(space["ALL_ATTENTION_FUNCTIONS"]): space["ALL_ATTENTION_FUNCTIONS"] for space in spaces}.values():
-        # The table of later versions lays its own entries over those that all tables share.
+        # In later versions the table's own entries override those that all tables share.
         own = getattr(table, "_local_mapping", table)
         for name in used & set(table.keys()):
             _replace_item(stack, own, name, tap(table[name], name))
@@ -165,11 +169,11 @@ def _tap_rotations(
     running: list[_Running],
     sink: Sink,
 ) -> None:
-    """Before transformers 4.48: the query is complete when it has been rotated."""
+    """Before transformers 4.48: the query is complete once it is rotated."""
 
     def found(query: Any) -> None:
         layer, module, named = running[-1]
-        # Asked for probabilities, other implementations step back to the eager one.
+        # If probabilities are requested, other implementations fall back to the eager one.
         name = "eager" if named.get("output_attentions") else module.config._attn_implementation
         rule = declared_rule(module, name, query.shape[-1], {"head_mask": named.get("head_mask")})
         sink.queries(layer, query, rule, named.get("attention_mask"), name)
@@ -184,7 +188,7 @@ def _tap_rotations(
         return tapped_function
 
     whole = [module for module in modules.values() if hasattr(module, "_attn_projections_and_rope")]
-    for module in whole:  # GPT-NeoX rotates a part of each head and joins the rest to it afterwards
+    for module in whole:  # GPT-NeoX rotates a part of each head and appends the rest afterwards
         _replace_attribute(stack, module, "_attn_projections_and_rope", tap(module._attn_projections_and_rope))
     if whole:
         return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""The codec apart from any store: pages become opaque blobs, and the engine owns memory, sizes and completion.
+"""The codec without a store: pages become opaque blobs, and the engine manages memory, sizes and completion.
 
-The plug-ins use the same class: what differs between engines is where a blob goes, not how a page is coded.
+The plug-ins use the same class: engines differ in where a blob goes, not in how a page is coded.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class PageLayout:
 
 
 class Caps(NamedTuple):
-    """The promises of a codec that an engine plans with; all levels make the same."""
+    """The guarantees of a codec that engines rely on; they are the same at all levels."""
 
-    lossless: bool  # every byte comes back
-    needs_positions: bool  # the codec must be told where in the sequence a page lies
-    page_tokens: int  # a page has a multiple of so many tokens
+    lossless: bool  # every byte is restored
+    needs_positions: bool  # the codec must know the position of a page in the sequence
+    page_tokens: int  # a page has a multiple of this many tokens
     head_shards: bool  # blobs of some of the heads decode without the others
     alignment: int  # every buffer needs this alignment
-    overhead: int  # a blob is at most so many bytes longer than its page
+    overhead: int  # a blob is at most this many bytes longer than its page
 
 
 def level_option(value: Any) -> str:
@@ -93,14 +93,16 @@ class _Lease:
 
 
 class Codec:
-    """Pages to blobs and back. Any thread may call at any time; calls run side by side.
+    """Converts pages to blobs and back. Any thread may call at any time, and calls run concurrently.
 
-    A blob is one page, complete in itself, and is opaque to whoever stores it. What comes back was checked by a hash of
-    every byte, by `identity` and by the page's key, or the call fails: a page can be missed but not mistaken.
+    A blob is one complete page and opaque to its store. A call returns a page only after a hash of every byte,
+    `identity` and the page's key were checked, and fails otherwise: a lookup may miss, but never returns another
+    page.
 
-    level: "fast", "default", "high" or "max". threads: that code one call; 0: as many as the process may use.
-    profile: a Profile or the name of a .kvp file, which blobs then need; for levels from "default" on. layout: of pages
-    for which no other is given. identity: everything that the bytes of all pages depend on (model, revision, ranks).
+    level: "fast", "default", "high" or "max". threads: number of threads that code one call; 0: as many as the
+    process may use. profile: a Profile or the name of a .kvp file, which blobs then need; for levels from "default"
+    on. layout: the layout of pages without one of their own. identity: everything that the bytes of all pages depend
+    on (model, revision, ranks).
     """
 
     def __init__(
@@ -125,18 +127,18 @@ class Codec:
     def _identify(self, identity: Mapping[str, Any]) -> None:
         fields = dict(identity)
         if self.profile is not None:
-            fields["profile"] = self.profile.hash.hex()  # who has another one cannot decode
+            fields["profile"] = self.profile.hash.hex()  # a caller without it cannot decode
         text = json.dumps(fields, sort_keys=True, separators=(",", ":"), default=str)
         self._prefix = hashlib.blake2b(text.encode(), digest_size=32).digest()
 
     def derive(self, *, layout: PageLayout | None = None, identity: Mapping[str, Any] | None = None) -> Codec:
-        """The same codec for other pages: contexts, threads and memory are shared."""
+        """Returns the same codec for other pages, with shared contexts, threads and memory."""
         other = copy.copy(self)
         other.layout = layout or self.layout
         other._identify(identity or {})
         return other
 
-    # ---- what an engine plans with ----
+    # ---- guarantees for engines ----
 
     @property
     def caps(self) -> Caps:
@@ -144,7 +146,8 @@ class Codec:
 
     @property
     def fingerprint(self) -> str:
-        """Hexadecimal digits to put into an engine's own keys. Codecs with equal ones read each other's blobs."""
+        """Hexadecimal digits for an engine's own keys. Codecs with the same fingerprint read each other's
+        blobs."""
         return hashlib.blake2b(self._prefix, digest_size=16).hexdigest()
 
     def max_encoded_bytes(self, raw_bytes: int) -> int:
@@ -152,11 +155,12 @@ class Codec:
         return _kvtool.bound(raw_bytes)
 
     def name(self, key: Key) -> str:
-        """Return 40 hexadecimal digits for the page of `key`, which no other identity gives to it."""
+        """Return 40 hexadecimal digits for the page of `key`; another identity gives other
+        digits."""
         return hashlib.blake2b(_bytes_of(key), digest_size=20, key=self._prefix).hexdigest()
 
     def context(self, key: Key) -> bytes:
-        """Return the 16 bytes that the blob of `key` carries."""
+        """Return the 16 bytes that the blob of `key` contains."""
         return _kvtool.hash128(self._prefix + _bytes_of(key))
 
     # ---- pages ----
@@ -168,7 +172,8 @@ class Codec:
     def encode_page(
         self, page: Any, key: Key = b"", *, layout: PageLayout | None = None, out: Any = None
     ) -> bytes | int:
-        """The blob of a page; with out, a writable buffer, its size. KV0006 soon if it cannot fit into a smaller one."""
+        """Returns the blob of a page; with out, a writable buffer, its size. Raises KV0006 early if the blob cannot
+        fit into out."""
         arguments = (layout or self.layout).arguments()
         if out is not None:
             arguments["out"] = out
@@ -181,7 +186,8 @@ class Codec:
     @overload
     def decode_page(self, blob: Any, key: Key = b"", *, out: Any) -> int: ...
     def decode_page(self, blob: Any, key: Key = b"", *, out: Any = None) -> bytes | int:
-        """The page of a blob; with out, a buffer of its exact size, that size. Bytes after the blob are ignored."""
+        """Returns the page of a blob; with out, a buffer of exactly its size, that size. Bytes after the blob are
+        ignored."""
         with self.lease() as lease:
             if out is None:
                 return lease.context.decode(blob, context=self.context(key))
@@ -190,21 +196,23 @@ class Codec:
     def encode_pages(
         self, pages: Sequence[Any], keys: Sequence[Key], *, layout: PageLayout | None = None, outs: Any = None
     ) -> BatchResult:
-        """Many pages in one call, over the codec's threads. Failures are values in the result's status."""
+        """Encodes many pages in one call, on the codec's threads. Failures are values in the result's
+        status."""
         contexts = [self.context(key) for key in keys]
         with self.lease() as lease:
             arguments = (layout or self.layout).arguments()
             return lease.context.encode_batch(pages, contexts=contexts, outs=outs, **arguments)
 
     def decode_pages(self, blobs: Sequence[Any], keys: Sequence[Key], *, outs: Any = None) -> BatchResult:
-        """Many blobs in one call. What a blob whose status is not 0 was to fill holds garbage."""
+        """Decodes many blobs in one call. If a blob's status is not 0, the contents of its output are
+        undefined."""
         with self.lease() as lease:
             return lease.context.decode_batch(blobs, contexts=[self.context(key) for key in keys], outs=outs)
 
     # ---- in the background, for asyncio ----
 
     async def encode_page_async(self, page: Any, key: Key = b"", *, layout: PageLayout | None = None) -> bytes:
-        """encode_page on the threads of a queue; the event loop goes on meanwhile."""
+        """encode_page on the threads of a queue, while the event loop continues."""
         return _only(await self.encode_pages_async([page], [key], layout=layout))
 
     async def decode_page_async(self, blob: Any, key: Key = b"") -> bytes:
@@ -214,7 +222,7 @@ class Codec:
     async def encode_pages_async(
         self, pages: Sequence[Any], keys: Sequence[Key], *, layout: PageLayout | None = None, outs: Any = None
     ) -> BatchResult:
-        """encode_pages likewise. Pages and outs must stay as they are until the result is there."""
+        """encode_pages likewise. Do not change pages and outs until the result is ready."""
         contexts = [self.context(key) for key in keys]
         arguments = (layout or self.layout).arguments()
         return await self._tickets().run(
@@ -227,8 +235,9 @@ class Codec:
         return await self._tickets().run(lambda queue: queue.decode(blobs, contexts=contexts, outs=outs))
 
     def _tickets(self) -> Tickets:
-        """The queue of this event loop, with the codec's threads. Those of loops that have ended are closed."""
-        import asyncio  # not before it is needed: it takes longer to import than all of kvtool
+        """Returns the queue of this event loop, with the codec's threads. Closes those of loops that have
+        ended."""
+        import asyncio  # imported on first use, because it takes longer than importing all of kvtool
 
         from ._tickets import Tickets
 
@@ -244,7 +253,7 @@ class Codec:
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[_Lease]:
-        """A context and scratch memory that no other call uses meanwhile."""
+        """Yields a context and scratch memory that no other call uses meanwhile."""
         try:
             lease = self._free.pop()
         except IndexError:
@@ -255,7 +264,7 @@ class Codec:
             self._free.append(lease)
 
     def close(self) -> None:
-        """Free contexts, threads and scratch memory; later calls make new ones."""
+        """Frees contexts, threads and scratch memory; later calls make new ones."""
         self._free.clear()
         for tickets in self._queues.values():
             tickets.close()
@@ -272,7 +281,7 @@ class Codec:
 
 
 def _only(result: BatchResult) -> bytes:
-    """The object of a batch of one; raises what a call would have raised."""
+    """Returns the object of a batch of one; raises what a single call would have raised."""
     (page,), (status,) = result.objects, result.status
     if page is None:
         known = explain(status)

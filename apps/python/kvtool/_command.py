@@ -12,25 +12,27 @@ from typing import Any, Union
 from . import _kvtool
 
 StrPath = Union[str, "os.PathLike[str]"]
-# One or several: what archives were coded beside.
+# One reference or several, against which archives were coded.
 Bases = Union[StrPath, "Sequence[StrPath]", None]
 Progress = Callable[[int, int], "bool | None"]
 
 _log = logging.getLogger("kvtool")
-# Options that are given once for each value.
+# Options that are repeated for each value.
 _REPEATED = {"base", "profile"}
 # Words of Python: from_="npz" is --from npz.
 _KEYWORDS = {"from_": "from", "as_": "as"}
 
 
 def path_bytes(path: StrPath | bytes) -> bytes:
-    """A path as the parser of command lines must see it: "-" and "--json" are files here."""
+    """Returns a path as the parser of command lines must see it: "-" and "--json" are files
+    here."""
     name = os.fsencode(path)
     return b"./" + name if name.startswith(b"-") else name
 
 
 def option_words(options: dict[str, Any]) -> list[bytes]:
-    """--kv-heads=4 of kv_heads=4. True is a flag; None and False are left out; lists are joined by commas."""
+    """Returns --kv-heads=4 for kv_heads=4. True is a flag; None and False are omitted; lists are joined by
+    commas."""
     words = []
     for name, value in options.items():
         flag = "--" + _KEYWORDS.get(name, name).replace("_", "-")
@@ -61,9 +63,10 @@ def option_words(options: dict[str, Any]) -> list[bytes]:
 def run(
     command: str, paths: Sequence[StrPath], options: dict[str, Any], progress: Progress | None = None
 ) -> tuple[int, Any]:
-    """The status of a command, 0 or 1 for a negative verdict, and its result; of several inputs a list of them.
+    """Returns the status of a command (0, or 1 for a negative verdict) and its result; for several inputs a list of
+    results.
 
-    Anything worse raises Error.
+    Any other status raises Error.
     """
     name, *verbs = command.split()
     words = [*(verb.encode() for verb in verbs), *option_words(options), b"--json"]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""The options of all plug-ins, whatever their engine calls them: how to code, and where frames lie.
+"""The options that all plug-ins share, under whatever names their engines use: how to code, and where to store
+frames.
 
 An object is named twice. The name of its file and the context in its frame are hashes of everything that its bytes
 depend on, so that a file which was copied, renamed or written by another configuration is refused.
@@ -17,13 +18,14 @@ from ._directory import Evicted, FrameDirectory
 from ._frames import FrameStore, Storage
 from ._memory import FrameMemory
 
-# An engine passes this key with a request, False, to keep its pages out of the store.
+# An engine passes this key as False with a request to keep its pages out of the store.
 REQUEST_KEY = "kvtool"
 
 
 @dataclasses.dataclass(kw_only=True)
 class CodecOptions:
-    """level, threads, profile: of the Codec. revision: of the model's weights; objects of another one are misses."""
+    """level, threads, profile: those of Codec. revision: revision of the model's weights; objects of another revision
+    are misses."""
 
     level: str = "fast"
     threads: int = 1
@@ -36,15 +38,17 @@ class CodecOptions:
             raise ValueError("revision must be a string")
 
     def codec(self, identity: dict[str, Any]) -> Codec:
-        """The codec of an engine's objects; identity: what their bytes depend on, the revision besides."""
+        """Returns the codec of an engine's objects. identity: everything that their bytes depend on, apart from the
+        revision."""
         identity = {**identity, "revision": self.revision}
         return Codec(self.level, threads=self.threads, profile=self.profile, identity=identity)
 
 
 @dataclasses.dataclass(kw_only=True)
 class StoreOptions(CodecOptions):
-    """folder: for the frames; engines may share it. memory_gb: keep frames in this much memory instead. max_gb: limit of
-    the folder in GiB, beyond which the least recently used go; 0: none. durable: write each file through to the disk.
+    """folder: for the frames; engines may share it. memory_gb: keep frames in this much memory instead. max_gb: limit
+    of the folder in GiB, beyond which the least recently used are deleted; 0: no limit. durable: write each file
+    through to the disk.
     """
 
     folder: str = ""
@@ -71,12 +75,14 @@ class StoreOptions(CodecOptions):
 
 
 def is_off(parameters: Any) -> bool:
-    """True if a request asks for its pages to be neither stored nor looked up, by {"kvtool": false}."""
+    """True if a request asks for its pages to be neither stored nor looked up, by {"kvtool":
+    false}."""
     return isinstance(parameters, dict) and parameters.get(REQUEST_KEY) is False
 
 
 def engine_version(package: str) -> str:
-    """Major and minor version of an installed engine: its layouts may change with either."""
+    """Returns the major and minor version of an installed engine, because its layouts may change with
+    either."""
     try:
         return ".".join(metadata.version(package).split(".")[:2])
     except metadata.PackageNotFoundError:
@@ -84,7 +90,7 @@ def engine_version(package: str) -> str:
 
 
 def size_option(value: Any, name: str) -> int:
-    """Bytes of a configured number of GiB."""
+    """Converts a configured number of GiB to bytes."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1 << 30:
         raise ValueError(f"{name} must be a number of GiB that is not negative, not {value!r}")
     return int(value * (1 << 30))

@@ -2,9 +2,9 @@
 # SPDX-FileCopyrightText: The kvtool authors
 """A folder of frames with a limit on its size, which several processes may use at once.
 
-A file is written under a name of its own and renamed when it is complete, so that no reader ever sees half of it and a
-killed writer leaves nothing but a temporary file, which the next start removes. What a file holds is not trusted: a
-power loss can leave the right size and the wrong bytes, so readers check the hash in the frame.
+A file is written under a temporary name and renamed when it is complete, so that no reader ever sees an incomplete
+file, and a killed writer leaves only a temporary file, which the next start removes. File contents are not trusted: a
+power loss can leave the right size and wrong bytes, so readers check the hash in the frame.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ Evicted = Callable[[list[tuple[str, int]]], object]
 
 SUFFIX = ".kvf"
 _TEMPORARY = "tmp"
-# What this module gives its files: others in the same folders are their owner's.
+# Name patterns of this module's files; all other files in the same folder belong to somebody else.
 _OWN_NAME = re.compile(r"[0-9a-f]{3,}").fullmatch
 _OWN_TEMPORARY = re.compile(r"[0-9a-f]{32}").fullmatch
-_ABANDONED_SECONDS = 24 * 3600  # where there are no locks to ask
+_ABANDONED_SECONDS = 24 * 3600  # if there are no locks
 FULL = (errno.ENOSPC, errno.EDQUOT)
-_SPARE_BYTES = 16 << 10  # freed on a full disk beside the object's own size: folders grow, too
+_SPARE_BYTES = 16 << 10  # extra bytes to free on a full disk, because folders grow, too
 _MOST_READ_ERRORS = 3
-# Neither waits for the writer of a pipe nor follows a link to another folder.
+# Opening neither waits for the writer of a pipe nor follows a link to another folder.
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
 class OpenFile:
-    """A file that was opened: also of one that is removed meanwhile, everything can be read. identity: tells it from one
-    that takes its name later."""
+    """An open file. It stays readable even if it is removed meanwhile. identity: distinguishes it from a later file
+    of the same name."""
 
     def __init__(self, fd: int) -> None:
         status = os.fstat(fd)
@@ -48,11 +48,11 @@ class OpenFile:
         self.fd = fd
 
     def header(self) -> bytes:
-        """Its first bytes; raises OSError."""
+        """Returns its first bytes; raises OSError."""
         return os.pread(self.fd, HEADER_BYTES, 0)
 
     def read(self, room: memoryview) -> int:
-        """Fills `room`, which is large enough, and returns the bytes read; raises OSError."""
+        """Fills `room`, which is large enough. Returns the number of bytes; raises OSError."""
         count = 0
         while count < self.size:
             got = os.preadv(self.fd, [room[count : self.size]], count)
@@ -60,9 +60,9 @@ class OpenFile:
                 break
             count += got
         try:
-            os.utime(self.fd)  # other processes and later starts see that the file is in use
+            os.utime(self.fd)  # shows other processes and later starts that the file is in use
         except OSError:
-            pass  # not our file: recency is then this process's own
+            pass  # not our file, so its use is only recorded in this process
         return count
 
     def close(self) -> None:
@@ -76,10 +76,10 @@ class OpenFile:
 
 
 class FrameDirectory:
-    """Files by name (hexadecimal digits), the least recently used of which go when `max_bytes` are reached.
+    """Files by name (hexadecimal digits). When `max_bytes` are reached, the least recently used are deleted.
 
-    max_bytes: of all files together; 0: no limit. durable: write each file through to the disk before it appears.
-    on_evict: called with the (name, size) pairs that the limit removed, on the thread that stored.
+    max_bytes: limit of all files together; 0: no limit. durable: write each file through to the disk before it
+    appears. on_evict: called with the (name, size) pairs that the limit removed, on the thread that stored.
     """
 
     def __init__(
@@ -95,15 +95,15 @@ class FrameDirectory:
         self.max_bytes = max_bytes
         self._durable = durable
         self._on_evict = on_evict
-        self._lock = threading.Lock()  # of the figures below; never held while the disk is waited for
-        self._moves = threading.Lock()  # of names: a file that is removed is not the one that was just put
+        self._lock = threading.Lock()  # guards the figures below; never held while waiting for the disk
+        self._moves = threading.Lock()  # locks for names: a removed file is not the one that was just stored
         self._sizes: OrderedDict[str, int] = OrderedDict()  # name -> bytes, the least recently used first
         self._total = 0
-        self._unscanned = 0  # bytes written since other processes' files were counted
+        self._unscanned = 0  # bytes written since the files of other processes were last counted
         self._scanning = threading.Lock()
-        self._changed: set[str] = set()  # names put and removed while the folder is counted
-        self._hidden: set[str] = set()  # files that nobody is told of: damaged and not removable, or never readable
-        self._read_errors: dict[str, int] = {}  # name -> failed reads since the last good one
+        self._changed: set[str] = set()  # names stored and removed while the folder is counted
+        self._hidden: set[str] = set()  # files not offered: damaged and not removable, or never readable
+        self._read_errors: dict[str, int] = {}  # name -> number of failed reads since the last good one
         self.evicted = 0
         self._temporary = os.path.join(self.root, _TEMPORARY)
         os.makedirs(self._temporary, exist_ok=True)
@@ -125,12 +125,12 @@ class FrameDirectory:
             return len(self._sizes)
 
     def __contains__(self, name: object) -> bool:
-        """Whether the file counts, and is offered."""
+        """True if the file is counted and offered."""
         with self._lock:
             return name in self._sizes and name not in self._hidden
 
     def open(self, name: str) -> OpenFile | None:
-        """The file, or None where there is none. It counts as used."""
+        """Returns the file, or None if there is none. Marks it as used."""
         if name in self._hidden:
             return None
         try:
@@ -139,7 +139,7 @@ class FrameDirectory:
             self._forget(name)
             return None
         except OSError:
-            return None  # out of descriptors, say: a miss, but the file stays counted
+            return None  # for example no free descriptor: a miss, but the file stays counted
         try:
             opened = OpenFile(fd)
         except OSError:
@@ -149,8 +149,8 @@ class FrameDirectory:
         return opened
 
     def note_read(self, name: str, succeeded: bool) -> None:
-        """One failed read proves nothing about a file, which stays. One that fails again and again is not offered until
-        it is stored anew: otherwise it would be found and missed for ever."""
+        """A single failed read proves nothing, so the file stays. After repeated failures it is not offered until it
+        is stored again: otherwise it would be found and missed for ever."""
         if succeeded and name not in self._read_errors:
             return
         with self._lock:
@@ -163,9 +163,9 @@ class FrameDirectory:
                 self._read_errors.pop(name, None)
 
     def put(self, name: str, data: Any) -> int:
-        """Publishes `data` under `name`, in place of what was there. Returns its size; raises OSError.
+        """Publishes `data` under `name`, replacing any existing file. Returns its size; raises OSError.
 
-        Where the disk is full, the least recently used files make way.
+        If the disk is full, the least recently used files are deleted.
         """
         size = len(data)
         if self.max_bytes and size > self.max_bytes:
@@ -175,7 +175,7 @@ class FrameDirectory:
             self._write(name, data)
         except OSError as error:
             wanted = size + _SPARE_BYTES
-            # What is too little to help is kept.
+            # If deleting cannot free enough, nothing is deleted.
             if error.errno not in FULL or self.total_bytes < wanted or not self._evict(lambda: wanted, name):
                 raise
             self._write(name, data)
@@ -184,7 +184,7 @@ class FrameDirectory:
             crowded = self.max_bytes and self._unscanned * 8 > self.max_bytes
         if crowded:
             self._scan()
-        self._make_room(0, name)  # what other threads and processes stored meanwhile
+        self._make_room(0, name)  # files that other threads and processes stored meanwhile
         return size
 
     def _write(self, name: str, data: Any) -> None:
@@ -209,8 +209,8 @@ class FrameDirectory:
             raise
 
     def discard(self, name: str, opened: Any = None) -> int:
-        """Removes a file; with the one that was read, only if it is still that one, because another process may have stored
-        the object anew. Returns the bytes freed."""
+        """Removes a file. If the file that was read is given, removes only that one, because another process may have
+        stored a new one. Returns the bytes freed."""
         path = self.path(name)
         with self._moves:
             try:
@@ -223,7 +223,7 @@ class FrameDirectory:
                 return 0
             except OSError:
                 with self._lock:
-                    self._hidden.add(name)  # it stays, but nobody is told that it is there
+                    self._hidden.add(name)  # it stays, but is not offered
                 self._forget(name)
                 return 0
             self._forget(name)
@@ -235,18 +235,19 @@ class FrameDirectory:
             self.discard(name)
 
     def _new_temporary(self) -> tuple[str, int]:
-        """A file that is locked while it is written, so that no start of another process takes it for abandoned."""
+        """A file that is locked while it is written, so that a starting process does not take it for
+        abandoned."""
         while True:
             path = os.path.join(self._temporary, uuid.uuid4().hex)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             try:
                 fd = os.open(path, flags, 0o644)
-            except FileNotFoundError:  # somebody has emptied the folder
+            except FileNotFoundError:  # the folder was emptied meanwhile
                 os.makedirs(self._temporary, exist_ok=True)
                 fd = os.open(path, flags, 0o644)
             if _lock_file(fd) is not False and os.fstat(fd).st_nlink:
                 return path, fd
-            os.close(fd)  # one has, between the two calls
+            os.close(fd)  # another process created it between the two calls
 
     def _publish(self, temporary: str, path: str) -> None:
         try:
@@ -281,12 +282,14 @@ class FrameDirectory:
             self._mark_changed(name)
 
     def _make_room(self, size: int, keep: str) -> None:
-        """Keeps to the limit when `keep` becomes a file of `size` bytes, or with size 0 as it is."""
+        """Enforces the limit before `keep` becomes a file of `size` bytes; with size 0 for the files as they
+        are."""
         if self.max_bytes:
             self._evict(lambda: self._total - self.max_bytes + (size - self._sizes.get(keep, 0) if size else 0), keep)
 
     def _evict(self, excess: Callable[[], int], keep: str) -> int:
-        """Removes the least recently used files until excess() bytes are gone, but never `keep`. Returns the bytes."""
+        """Deletes the least recently used files, but never `keep`, until excess() bytes are freed. Returns the
+        bytes."""
         gone: list[tuple[str, int]] = []
         freed = 0
         with self._moves:
@@ -310,9 +313,10 @@ class FrameDirectory:
         return freed
 
     def _scan(self) -> None:
-        """Counts what is there, oldest first; what this process used lately stays newest."""
+        """Counts the existing files, oldest first; files that this process used recently stay
+        newest."""
         if not self._scanning.acquire(blocking=False):
-            return  # another thread does it
+            return  # another thread is doing it
         try:
             self._count()
         finally:
@@ -337,7 +341,7 @@ class FrameDirectory:
         found.sort()
         with self._lock:
             used = self._sizes
-            # Of what changed while the folder was read, this process knows better.
+            # For files that changed while the folder was read, this process's own records are used.
             self._sizes = OrderedDict((name, size) for _, name, size in found if name not in self._changed)
             for name, size in used.items():
                 if name in self._changed:
@@ -359,14 +363,14 @@ class FrameDirectory:
             try:
                 locked = _lock_file(fd)
                 old = time.time() - os.fstat(fd).st_mtime > _ABANDONED_SECONDS
-                if locked or (locked is None and old):  # its writer is dead
+                if locked or (locked is None and old):  # its writer has died
                     _unlink(entry.path)
             finally:
                 os.close(fd)
 
 
 def _lock_file(fd: int) -> bool | None:
-    """False: somebody else has the lock. None: this file system has no locks."""
+    """False: another process has the lock. None: this file system has no locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kvtool raises. Wrong types are TypeError, wrong words and shapes ValueError, as everywhere in Python; what a file
-system refuses is the OSError that open() would raise."""
+"""Exceptions of kvtool. Wrong types raise TypeError, wrong words and shapes ValueError, as everywhere in Python;
+failures of the file system raise the OSError that open() would raise."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _FLAG = re.compile(r"(?<![\w-])(?:-\w/)?--([a-z][a-z0-9-]*)(?: ([A-Z][A-Z0-9:]*)
 
 
 class Error(ValueError):
-    """A call failed, and kvtool says of what: ``explain(error.finding)`` is the whole page.
+    """A call failed; ``explain(error.finding)`` returns the page about the finding.
 
-    finding: the number, 1103 of KV1103. fault: whose it is, "data" for bytes that were read, "caller", "io",
-    "unsupported", "internal" or "stopped". offset: where in the input, or None. file: which, or None. hint: what to
-    do, or "". document: of a command that came to a verdict, what it reports; otherwise None.
+    finding: the number, 1103 for KV1103. fault: the cause, "data" for bytes that were read, "caller", "io",
+    "unsupported", "internal" or "stopped". offset: position in the input, or None. file: its name, or None. hint:
+    what to do, or "". document: the report of a command that reached a verdict; otherwise None.
     """
 
     finding: int = 0
@@ -36,19 +36,19 @@ class Error(ValueError):
 
 
 class IoError(OSError, Error):
-    """The file system is at fault. errno is set where there is no such file."""
+    """The file system failed. errno is set if there is no such file."""
 
     __str__ = Error.__str__
 
 
 class NotFoundError(FileNotFoundError, IoError):
-    """There is no such file or folder: errno and filename are set."""
+    """The file or folder does not exist: errno and filename are set."""
 
     __str__ = Error.__str__
 
 
 class ExistsError(FileExistsError, IoError):
-    """There is such a file already, and force=True was not given: errno and filename are set."""
+    """The file exists, and force=True was not given: errno and filename are set."""
 
     __str__ = Error.__str__
 
@@ -87,7 +87,7 @@ def _class_for(finding: int, fault: int, message: str, file: str) -> tuple[type[
 def make_error(
     finding: int, name: str, fault: int, message: str, offset: int | None, hint: str, file: str, text: str
 ) -> Error:
-    """The exception for a finding; called by the module that computes."""
+    """Returns the exception for a finding; called by the compiled module."""
     message, hint, text = in_python(message), in_python(hint), in_python(text)
     kind, arguments = _class_for(finding, fault, message, file)
     error = kind(*arguments)

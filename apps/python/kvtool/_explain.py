@@ -10,7 +10,7 @@ from ._errors import FAULTS
 
 
 class Explanation(TypedDict):
-    """What a finding means."""
+    """Returns the explanation of a finding."""
 
     finding: int
     id: str
@@ -20,7 +20,7 @@ class Explanation(TypedDict):
 
 
 def explain(finding: int | str) -> Explanation:
-    """What a finding means: 1103, "KV1103", or the -1103 of a batch's status."""
+    """Explains a finding: 1103, "KV1103", or the -1103 of a batch's status."""
     if isinstance(finding, str):
         digits = finding.upper().removeprefix("KV")
         if not digits.isdecimal():

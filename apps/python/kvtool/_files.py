@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the program's commands do, for files: each function returns the result in the document that --json prints.
+"""The program's commands for files: each function returns the result in the document that --json prints.
 
 Every option of a command is a keyword argument: --kv-heads 4 is kv_heads=4, a flag is True, a list may be a list, a range
 of tokens may be a range. `kvtool COMMAND --help` names them all.
@@ -24,7 +24,8 @@ Source = StrPath | Snapshot
 
 
 def _source(source: Source, options: dict[str, Any]) -> tuple[StrPath, dict[str, Any]]:
-    """The path of a snapshot, and the options it was opened with, which new ones override."""
+    """Returns the path of a snapshot, and the options that it was opened with; new options override
+    them."""
     if isinstance(source, Snapshot):
         return source.path, {**source.options, **options}
     return source, options
@@ -33,27 +34,28 @@ def _source(source: Source, options: dict[str, Any]) -> tuple[StrPath, dict[str,
 def run(command: str, *paths: StrPath, progress: Progress | None = None, **options: Any) -> Any:
     """The result of any command that has --json: run("gate", "gate.json"), run("weights inspect", "model.bin").
 
-    Of several inputs a list of them. A negative verdict is in the result; what fails raises Error.
+    For several inputs it is a list of results. A negative verdict is in the result; failures raise Error.
     """
     return _command.run(command, paths, options, progress)[1]
 
 
 def inspect(source: Source, *, progress: Progress | None = None, **options: Any) -> Document:
-    """What a snapshot is: engine, layers, heads, dtypes, sizes. stats=True reads every value."""
+    """Describes a snapshot: engine, layers, heads, dtypes, sizes. stats=True reads every value."""
     path, options = _source(source, options)
     document: Document = _command.run("inspect", [path], options, progress)[1]
     return document
 
 
 def analyze(source: Source, *, progress: Progress | None = None, **options: Any) -> Document:
-    """What compresses and why: ratios proved by decoding, entropies, structure."""
+    """Shows what compresses and why: ratios verified by decoding, entropies, structure."""
     path, options = _source(source, options)
     document: Document = _command.run("analyze", [path], options, progress)[1]
     return document
 
 
 def bench(source: Source, *, progress: Progress | None = None, **options: Any) -> Document:
-    """Compress a snapshot with every level, and with peers=True other codecs: ratio and speed of each."""
+    """Compresses a snapshot with every level, and with peers=True with other codecs: ratio and speed of
+    each."""
     path, options = _source(source, options)
     document: Document = _command.run("bench", [path], options, progress)[1]
     return document
@@ -70,7 +72,7 @@ def train(
 ) -> Document:
     """Learn a profile (.kvp) from snapshots of one model: Profile(bytes of the file), compress(profile=file).
 
-    name: of the model, by default as the snapshots say. force: overwrite.
+    name: name of the model, by default that of the snapshots. force: overwrite.
     """
     paths = [sources] if isinstance(sources, (str, bytes, os.PathLike)) else list(sources)
     options |= {"name": name, "force": force, "output": _command.path_bytes(output)}
@@ -92,10 +94,10 @@ def compress(
 ) -> Document:
     """Write an archive (.kvz) that restores the source byte for byte; by default SOURCE.kvz.
 
-    base: caches whose rows need not be stored again; the archive then needs those that it used. joined_layers: at level
-    "max", code up to so many layers in a row by those before them, 1 (each on its own) to 16; None: 8. check: every chunk is
-    decoded and compared, and the archive read back, before it gets its name. force: overwrite. profile=FILE: codes short
-    chunks with that profile, which the archive then needs.
+    base: caches whose rows need not be stored again; the archive then needs those that it used. joined_layers: at
+    level "max", the number of consecutive layers that are predicted from each other, 1 (none) to 16; None: 8. check:
+    decode and compare every chunk, and read the archive back, before it gets its name. force: overwrite.
+    profile=FILE: codes short chunks with that profile, which the archive then needs.
     """
     path, options = _source(source, options)
     options |= {"level": level, "no_check": not check, "force": force}
@@ -120,7 +122,7 @@ def decompress(
 ) -> Document:
     """Restore the source of an archive, or with to="safetensors" (layers=, tokens=, kv=) tensors from it.
 
-    base: what it was coded beside, where that does not lie in its folder. force: overwrite.
+    base: its references, if they are not in its folder. force: overwrite.
     """
     options |= {"base": base, "force": force}
     if output is not None:
@@ -137,10 +139,10 @@ def verify(
     progress: Progress | None = None,
     **options: Any,
 ) -> Document:
-    """Prove that an archive is whole and, with against=, that it restores that file or folder.
+    """Prove that an archive is intact and, with against=, that it restores that file or folder.
 
-    Raises Error where it is not: KV1103 for damage, KV1105 for another source; error.document says more. base: what it was
-    coded beside, where that does not lie in its folder; KV1107 without.
+    Raises Error otherwise: KV1103 for damage, KV1105 for another source; error.document has details. base: its
+    references, if they are not in its folder; KV1107 if one is missing.
     """
     options["base"] = base
     if against is not None:
@@ -203,11 +205,11 @@ def replay_h2o(
     progress: Progress | None = None,
     **options: Any,
 ) -> Document:
-    """What eviction would keep, save and cost in attention.
+    """Replays eviction: which tokens it keeps, what it saves, and what it costs in attention.
 
-    queries: per layer an array [row, query head, dim] after RoPE, of the positions from first_query on; or trace: a file
-    of them; neither for a recorded run, which brings its own. prompt_tokens: where decoding begins. budget: what may
-    stay, 0.5 or "512t", or target_ratio: 3. policy: a name, a list of names or "all".
+    queries: per layer an array [row, query head, dim] after RoPE, of the positions from first_query on; or trace: a
+    file of them; neither for a recorded run, which has its own. prompt_tokens: where decoding begins. budget: the
+    share or number of tokens to keep, 0.5 or "512t", or target_ratio: 3. policy: a name, a list of names or "all".
 
     With one policy and one target the document has "plan": the events of keep plans, whose "kept" is an array of
     [begin, count] rows of positions.
@@ -257,7 +259,7 @@ def _read_plan(path: str) -> Document:
 
 
 def _write_trace(path: str, queries: Mapping[int, Any], first_query: int, prompt_tokens: int | None) -> None:
-    """Queries as formats/trace/FORMAT.md has them, in a safetensors file."""
+    """Writes queries in the form of formats/trace/FORMAT.md to a safetensors file."""
     import numpy
 
     metadata = {"kvtool.trace": "1", "q_start": str(first_query)}

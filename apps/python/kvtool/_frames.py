@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""What the engines' plug-ins share: objects coded into frames by a Codec and kept in a folder or in memory."""
+"""The part that the engines' plug-ins share: objects are coded into frames by a Codec and kept in a folder or in
+memory."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 Storage = FrameDirectory | FrameMemory
 Opened = OpenFile | OpenBytes
 
-# torch's names of element types, by the codec's. What is missing here is coded as bytes.
+# torch's names of element types, by the codec's. Types without an entry are coded as bytes.
 TORCH_DTYPES = {
     "torch.bfloat16": "bf16",
     "torch.float16": "f16",
@@ -35,10 +36,10 @@ TORCH_DTYPES = {
     "torch.uint8": "u8",
 }
 
-# Findings below 1000 are about the call, not about the frame.
+# Findings below 1000 concern the call, not the frame.
 _FIRST_DATA_FINDING = 1000
-# Findings of refused frames, as metrics name them. Those of "version" are sound frames that a newer version of kvtool
-# wrote: an element type, codec or profile that this one does not have.
+# Names of findings of refused frames in metrics. "version": a valid frame of a newer version of kvtool, with an
+# element type, codec or profile that this one does not have.
 _REASONS = {
     1001: "short",
     1003: "not_a_frame",
@@ -52,13 +53,14 @@ _REASONS = {
     1303: "version",
     1304: "version",
 }
-# After a full disk stores wait this long, and are then tried with one object.
+# Seconds that stores are suspended after a full disk; then one object is tried.
 PAUSE_SECONDS = 30
 _PAUSING = (*FULL, errno.EROFS)
 
 
 def reason_for(finding: int | str) -> str | None:
-    """How metrics name a finding (its number, or a word); None where the call failed and not the frame."""
+    """Name of a finding in metrics (its number, or a word); None if the call failed and not the
+    frame."""
     if isinstance(finding, str):
         return finding
     return _REASONS.get(finding, "damaged") if finding >= _FIRST_DATA_FINDING else None
@@ -81,11 +83,12 @@ class Counters:
 
 
 class _Stores:
-    """Whether storing is worth a try. A full disk fails every store, so they wait, and the log says so once."""
+    """Decides whether to try to store. On a full disk every store fails, so stores are suspended, and the log reports
+    it once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._said: set[int | None] = set()  # errors that the log has had since the last good store
+        self._said: set[int | None] = set()  # errors logged since the last successful store
         self._next_try = 0.0
         self.problem: str | None = None
 
@@ -96,12 +99,12 @@ class _Stores:
             now = time.monotonic()
             if now < self._next_try:
                 return False
-            self._next_try = now + PAUSE_SECONDS  # the others wait for the outcome of this one
+            self._next_try = now + PAUSE_SECONDS  # the others wait for the outcome of this attempt
             return True
 
     @property
     def paused(self) -> bool:
-        """Whether a full disk makes stores wait. What is left of a batch is then not tried, either."""
+        """True if a full disk suspends stores. The rest of a batch is then not tried, either."""
         return self.problem is not None
 
     def failed(self, error: OSError) -> None:
@@ -127,7 +130,7 @@ class _Stores:
 
 @dataclasses.dataclass
 class Item:
-    """One object of a batch. raw: memory of the object, or, for a load, of where it goes."""
+    """One object of a batch. raw: memory of the object, or, for a load, of its destination."""
 
     name: str
     context: bytes
@@ -138,7 +141,7 @@ class Item:
 class FrameStore:
     """Objects of an engine in a folder or in memory, coded and checked.
 
-    group_bytes: what is coded in one call, which bounds the scratch memory that each context keeps.
+    group_bytes: bytes that are coded in one call, which bounds the scratch memory of each context.
     """
 
     def __init__(self, storage: Storage, codec: Codec | None = None, group_bytes: int = 32 << 20) -> None:
@@ -153,11 +156,13 @@ class FrameStore:
         self.codec.close()
 
     def header(self, name: str) -> dict[str, Any] | None:
-        """frame_info of a file that is a whole frame by its header; None for anything else, without a word."""
+        """Returns frame_info of a file whose header describes a whole frame; None for anything else, without an
+        error."""
         return self._look(name)[0]
 
     def _look(self, name: str) -> tuple[dict[str, Any] | None, bool]:
-        """The header or None, and whether a sound frame is there that only a newer version of kvtool can read."""
+        """Returns the header or None, and whether there is a valid frame that only a newer version of kvtool can
+        read."""
         opened = self.directory.open(name)
         if opened is None:
             return None, False
@@ -179,24 +184,25 @@ class FrameStore:
             return None, False
 
     def has(self, name: str, context: bytes) -> bool:
-        """Whether there is a frame of this context, by its header. Its bytes are checked when they are loaded."""
+        """True if there is a frame of this context, by its header. Loading checks its bytes."""
         info = self.header(name)
         return info is not None and info["context"] == context
 
     def is_offered(self, name: str) -> bool:
-        """Whether the folder holds a file that this process can serve, as far as it has seen."""
+        """True if the folder holds a file that this process can serve, as far as it knows."""
         return name in self.directory and name not in self._newer
 
     def is_settled(self, name: str, context: bytes) -> bool:
-        """Whether there is nothing to store: there is a frame of this context, or one of a newer version, which other
-        processes can read."""
+        """True if nothing needs to be stored: there is a frame of this context, or one of a newer version, which
+        other processes can read."""
         info, newer = self._look(name)
         return newer or (info is not None and info["context"] == context)
 
     # ---- storing ----
 
     def store(self, items: Sequence[Item], layout: PageLayout) -> list[int | None]:
-        """Stores what is not there yet. Returns per item the bytes written, 0 where it was there, None on failure."""
+        """Stores the missing objects. Returns for each item the bytes written, 0 if it was stored already, None on
+        failure."""
         results: list[int | None] = [
             0 if self.is_settled(item.name, item.context) else None for item in items
         ]
@@ -238,7 +244,8 @@ class FrameStore:
                 self.counters.add(store_failures=1)
 
     def store_frame(self, name: str, frame: memoryview) -> int | None:
-        """Stores a whole frame as it is. Returns its size, 0 where it was there, None on failure."""
+        """Stores a whole frame as it is. Returns its size, 0 if it was stored already, None on
+        failure."""
         if self.is_settled(name, frame_info(frame)["context"]):
             return 0
         if self._stores.may_try():
@@ -270,8 +277,8 @@ class FrameStore:
     # ---- loading ----
 
     def load(self, items: Sequence[Item]) -> list[int | None]:
-        """Fills item.raw of each. Returns per item the frame's tag, or None: then raw holds garbage, and a file that
-        was there and damaged is gone."""
+        """Fills item.raw of each. Returns for each item the frame's tag, or None: the contents of raw are then
+        undefined, and a damaged file was removed."""
         results: list[int | None] = [None] * len(items)
         for group in self._groups(items, range(len(items))):
             with self.codec.lease() as lease:
@@ -280,7 +287,7 @@ class FrameStore:
 
     def _load_group(self, lease: _Lease, group: list[tuple[int, Item]], results: list[int | None]) -> None:
         rooms = [bound(_bytes_of(item.raw)) for _, item in group]
-        found = []  # index, item, frame, what was opened, tag
+        found = []  # index, item, frame, open file, tag
         for (index, item), room in zip(group, _split(lease.room(sum(rooms)), rooms)):
             read = self.read(item.name, room)
             if read is None:
@@ -316,8 +323,8 @@ class FrameStore:
                 self.refuse(item.name, opened, -code)
 
     def read(self, name: str, room: memoryview) -> tuple[memoryview, Opened] | None:
-        """The bytes of a file, in `room`, and what was opened; None where there is none, where it can be no frame of the
-        size expected, and where only a newer version can decode it."""
+        """Returns the bytes of a file, in `room`, and the open file. None if there is none, if it cannot be a frame
+        of the expected size, or if only a newer version can decode it."""
         opened = self.directory.open(name)
         if opened is None:
             return None
@@ -328,7 +335,7 @@ class FrameStore:
                     self.refuse(name, opened, _finding_in(opened.header()) or "length")
                     return None
                 frame = room[: opened.read(room)]
-        except OSError as error:  # memory, descriptors, a network: the file stays
+        except OSError as error:  # a failure of memory, descriptors or network: the file stays
             logger.warning("kvtool: %s could not be read: %s", self.directory.path(name), error)
             self.counters.add(load_failures=1, read_errors=1)
             self.directory.note_read(name, succeeded=False)
@@ -340,7 +347,7 @@ class FrameStore:
         return frame, opened
 
     def verify(self, name: str, frame: memoryview, opened: Opened, context: bytes | None = None) -> bool:
-        """Whether a frame that was read is sound; one that is not is refused."""
+        """Returns whether a frame that was read is valid; refuses it otherwise."""
         try:
             with self.codec.lease() as lease:
                 lease.context.verify_frame(frame, context=context)
@@ -350,7 +357,8 @@ class FrameStore:
             return False
 
     def recheck(self, name: str, context: bytes) -> None:
-        """Reads a file that somebody found wrong, who may have read another copy, and refuses it if it is."""
+        """Reads a file that a caller found damaged, perhaps in another copy, and refuses it if it is
+        damaged."""
         opened = self.directory.open(name)
         if opened is None:
             return
@@ -360,8 +368,9 @@ class FrameStore:
             self.verify(name, *read, context=context)
 
     def refuse(self, name: str, opened: Opened, finding: int | str) -> None:
-        """Counts a file that cannot be served. A damaged one is removed, so that the next store repairs it; a frame of a
-        newer version stays for those who can read it, and a call that failed for want of memory says nothing of a file.
+        """Counts a file that cannot be served. A damaged one is removed, so that the next store repairs it. A frame
+        of a newer version stays for processes that can read it, and a call that failed for lack of memory proves
+        nothing about the file.
         """
         reason = reason_for(finding)
         if reason is None:
@@ -375,8 +384,8 @@ class FrameStore:
             self.directory.discard(name, opened)
 
     def _remember_newer(self, name: str, refused: Opened) -> None:
-        """Not every header says that its frame is of a newer version; the codec of a segment, for example, is not there.
-        A file that took the place of the one that was refused may be sound."""
+        """A header does not always show that its frame is of a newer version: it does not have the codecs of
+        segments, for example. A file that replaced the refused one may be valid."""
         opened = self.directory.open(name)
         if opened is None:
             return
@@ -385,10 +394,11 @@ class FrameStore:
                 if opened.identity == refused.identity:
                     self._newer[name] = opened.header()
         except OSError:
-            pass  # it will be looked at again
+            pass  # it will be examined again
 
     def _groups(self, items: Sequence[Item], indices: Iterable[int]) -> Iterator[list[int]]:
-        """Consecutive indices whose objects together need no more memory than a group may, at least one each."""
+        """Yields ranges of consecutive indices whose objects together fit the memory of a group, at least one
+        each."""
         group: list[int] = []
         total = 0
         for index in indices:
@@ -419,7 +429,7 @@ class FrameStore:
 
 
 def _finding_in(header: bytes) -> int | None:
-    """What is wrong with the header of a frame; None if nothing is."""
+    """Returns what is wrong with the header of a frame; None if nothing is."""
     try:
         frame_info(header)
     except Error as error:

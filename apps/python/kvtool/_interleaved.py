@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""K and V side by side in each head of each token, as vLLM keeps them, taken apart before they are coded.
+"""Separates K and V, which vLLM keeps side by side in each head of each token, before they are coded.
 
-The two halves have different statistics, so together they compress badly. What was taken apart is in the frame's tag,
-and a frame is put together by its own tag: another hint, or a wrong one, costs compression and nothing else.
+The two halves have different statistics, so together they compress badly. The frame's tag records the separation, and
+decoding follows the tag: a different or wrong hint only makes compression worse.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SPLIT = 1 << 2 * _BITS
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """Of one head of one token: key_bytes of K, then value_bytes of V."""
+    """Sizes for one head of one token: key_bytes of K, then value_bytes of V."""
 
     key_bytes: int
     value_bytes: int
@@ -42,7 +42,7 @@ class Content:
 
     @classmethod
     def of_tag(cls, tag: int) -> Content | None:
-        """None: not taken apart. Raises ValueError for a tag that means something else."""
+        """Parses a tag. None: not separated. Raises ValueError for a tag with another meaning."""
         if tag == 0:
             return None
         if tag >> 2 * _BITS != _SPLIT >> 2 * _BITS:
@@ -50,7 +50,7 @@ class Content:
         return cls(tag >> _BITS & (1 << _BITS) - 1, tag & (1 << _BITS) - 1)
 
     def contents_of(self, size: int) -> int:
-        """Whole contents in `size` bytes; what is left is padding."""
+        """Number of whole units in `size` bytes; the rest is padding."""
         return size // (self.key_bytes + self.value_bytes)
 
     def _views(self, interleaved: Bytes, apart: Bytes) -> tuple[Any, Any, Any, int]:
@@ -64,7 +64,8 @@ class Content:
         return rows, keys, values, end
 
     def take_apart(self, interleaved: Bytes, apart: Bytes) -> None:
-        """All of K, all of V, then the rest as it was. Both arrays are bytes of the same size."""
+        """Returns all of K, all of V, then the rest unchanged. Both arrays are bytes of the same
+        size."""
         rows, keys, values, end = self._views(interleaved, apart)
         keys[:] = rows["k"]
         values[:] = rows["v"]
@@ -80,7 +81,8 @@ class Content:
 def shape_apart(
     content: Content, size: int, dtype: str, kv_heads: int | None, head_outside_token: bool
 ) -> PageLayout:
-    """What a taken-apart object of `size` bytes looks like. Only whole objects of equal halves have a shape."""
+    """Describes a separated object of `size` bytes. Only whole objects of equal halves have a
+    shape."""
     count = content.contents_of(size)
     whole = count * (content.key_bytes + content.value_bytes) == size
     if not whole or content.key_bytes != content.value_bytes:

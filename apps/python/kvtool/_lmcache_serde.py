@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""The LMCache serde "kvtool": objects as frames, for other adapters than ours."""
+"""The LMCache serde "kvtool": stores objects as frames through other adapters."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from ._lmcache_objects import bytes_of_layout, codec_of, layout_of, memory_of, p
 
 SERDE_NAME = "kvtool"
 
-# Of the serdes in this process: what frames may carry that an adapter stores as they are.
+# Identities of the serdes in this process, which frames may have that an adapter stores unchanged.
 _codecs: list[Codec] = []
-# The adapters in this process, one of which may hold what a serde refuses.
+# The adapters in this process; one of them may have supplied the object that a serde refuses.
 _adapters: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -39,7 +39,8 @@ def listen_to_serdes(adapter: Any) -> None:
 
 class KvtoolSerializer(Serializer):
     """stored_fraction: every object is stored in exactly this share of its raw size, for adapters that load an object
-    only if it has the size that was estimated; one that needs more is not stored. None: objects have their own sizes."""
+    only if it has the size that was estimated; one that needs more is not stored. None: objects have their own
+    sizes."""
 
     def __init__(self, codec: Codec, head_dim: int | None = None, stored_fraction: float | None = None) -> None:
         self._codec, self._head_dim, self._fraction = codec, head_dim, stored_fraction
@@ -57,7 +58,7 @@ class KvtoolSerializer(Serializer):
         if self._fraction:
             memory[size:] = bytes(len(memory) - size)
             size = len(memory)
-        return int(size)  # LMCache would store the whole bound for any other kind of integer
+        return int(size)  # for any other integer type LMCache would store the whole bound
 
 
 class KvtoolDeserializer(Deserializer):
@@ -65,14 +66,15 @@ class KvtoolDeserializer(Deserializer):
         self._codec = codec
 
     def deserialize(self, src: Any, dst: Any, key: Any) -> None:
-        """The length comes from the frame: stores pad, and leave what was there before."""
+        """The frame gives the length, because stores pad objects and leave older bytes behind
+        them."""
         name = page_key(key, dst.get_shapes(), dst.get_dtypes())
         try:
             self._codec.decode_page(memory_of(src), name, out=memory_of(dst))
         except Error as error:
             if reason_for(error.finding) not in (None, "version"):
                 for adapter in list(_adapters):
-                    adapter.recheck(key, self._codec.context(name))  # or it would be found, refused and kept for ever
+                    adapter.recheck(key, self._codec.context(name))  # otherwise it would be found and refused for ever
             raise
 
 
@@ -95,6 +97,7 @@ def _make_serde(options: dict[str, Any]) -> Any:
 
 
 def register() -> None:
-    """LMCache refuses a name that it knows; a module may be imported twice under two names."""
+    """LMCache refuses a name that is registered already, and a module may be imported twice under two
+    names."""
     if SERDE_NAME not in get_registered_serde_types():
         register_serde_factory(SERDE_NAME, _make_serde)

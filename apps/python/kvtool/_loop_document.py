@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents of closed_loop (schema kvtool.closed-loop/1): what is in them, how they are shown and written."""
+"""Documents of closed_loop (schema kvtool.closed-loop/1): their contents, display and writing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._loop_summary import summary
 
 
 def run_entry(run: Run) -> dict[str, Any]:
-    """What a document says of a run."""
+    """Returns a document's description of a run."""
     layers, kv_heads, tokens, prompt = run.shape
     facts = {"name": run.name, "model": run.model.get("name"), "engine": run.document["engine"].get("name")}
     geometry = {"layers": layers, "query_heads": run.query_heads, "kv_heads": kv_heads, "head_dim": run.head_dim}
@@ -38,7 +38,8 @@ def document(
 
 
 def verdict(of: dict[str, Any]) -> int:
-    """1 where a restored cache let the model go on otherwise. A loss that plans cause is a figure, no failure."""
+    """Returns 1 if a restored cache let the model continue differently. A loss that plans cause is a figure, not a
+    failure."""
     return 0 if all(entry["tokens_equal"] and entry["logits_equal"] for entry in of["lossless"]) else 1
 
 
@@ -47,13 +48,13 @@ def text(of: dict[str, Any]) -> str:
 
 
 def refuse_existing(path: str, force: bool) -> None:
-    """Before anything is computed; write() looks again."""
+    """Checks before anything is computed; write() checks again."""
     if os.path.lexists(path) and not (force and os.path.isfile(path)):
         raise FileExistsError(f"{path}: exists; -f overwrites files")
 
 
 def write(path: str, contents: str, force: bool) -> None:
-    """The file appears whole or not at all."""
+    """The file appears complete or not at all."""
     refuse_existing(path, force)
     folder = os.path.dirname(os.path.abspath(path))
     handle, partial = tempfile.mkstemp(prefix=f".{os.path.basename(path)}-", dir=folder)
@@ -68,7 +69,7 @@ def write(path: str, contents: str, force: bool) -> None:
         if force:
             os.replace(partial, path)
         else:
-            os.link(partial, path)  # which refuses a file that has come since
+            os.link(partial, path)  # refuses a file that was created meanwhile
             os.unlink(partial)
     except BaseException:
         if os.path.lexists(partial):
@@ -82,13 +83,14 @@ def figure(value: float | None) -> str:
 
 
 def banded(predicted: dict[str, Any]) -> str:
-    """The nats that are to be expected with the band of four fifths of the study's runs, as replay-h2o prints them."""
+    """Returns the expected nats with the range of 80 % of the study's runs, as replay-h2o prints
+    them."""
     nats = [predicted[name] for name in ("expected_nats", "low_nats", "high_nats")]
     return "-" if None in nats else "{:.3g} ({:.3g}-{:.3g})".format(*nats)
 
 
 class Table:
-    """Rows as they come: what is measured in minutes is not shown at the end alone."""
+    """Prints rows as they are measured, because each takes minutes."""
 
     COLUMNS = ("run", "policy", "budget", "kept", "error", "1-cosine", "predicted KL", "real KL", "inside", "dNLL", "agree")
 
@@ -124,12 +126,13 @@ class Table:
         self._print(f"{left}  {right}")
 
     def _print(self, text: str) -> None:
-        """Print a line; whoever has read enough (`| head`) ends the table, not the study or its page."""
+        """Prints a line. If the reader stops early (`| head`), only the table ends, not the study or its
+        page."""
         if self._quiet:
             return
         try:
             print(text, flush=True)
         except BrokenPipeError:
             self._quiet = True
-            # What is left in the buffer would fail again when Python ends.
+            # The rest of the buffer would fail again when Python ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What plans cost in attention, offline: from a run's queries, keys and values, as replay-h2o defines its figures.
+"""The cost of plans in attention, computed offline from a run's queries, keys and values, as replay-h2o defines its
+figures.
 
-Written apart from the program's own code: the two must agree, and plans from elsewhere get the same figures. NumPy
-alone.
+Independent of the program's own code: the two must agree, and plans from elsewhere get the same figures. Needs only
+NumPy.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Figures:
-    """Sums over layers, from which the figures of a plan follow."""
+    """Sums over layers, from which a plan's figures follow."""
 
     def __init__(self) -> None:
         self.error2 = self.norm2 = self.cosine = self.mass = 0.0
@@ -52,7 +53,7 @@ class Figures:
             self.inner = inner if self.inner is None else self.inner + inner
 
     def document(self) -> dict[str, float | None]:
-        """The figures under the names that documents of closed_loop have."""
+        """Returns the figures under the names in documents of closed_loop."""
         return {
             "output_error": math.sqrt(self.error2) / math.sqrt(self.norm2) if self.norm2 > 0 else None,
             "cosine_loss": 1 - self.cosine / self.rows if self.rows else None,
@@ -61,16 +62,16 @@ class Figures:
         }
 
     def weighted_kl(self, weights: Sequence[float]) -> float:
-        """Nats from the weight of each layer: sum of weight x 2 (1 - cosine)."""
+        """Nats from the weights of layers: sum of weight x 2 (1 - cosine)."""
         return sum(weight * 2 * (1 - cosine) for weight, cosine in zip(weights, self.layer_cosines))
 
 
 def attend(
     queries: Array, keys: Array, values: Array, rule: Rule, first_row: int, masks: Sequence[Array]
 ) -> list[tuple[Array, Array]]:
-    """Of one layer, for each mask [kv head, row, position] the outputs [row, query head, dim] and kept shares.
+    """Returns outputs [row, query head, dim] and kept shares of one layer for each mask [kv head, row, position].
 
-    The first mask must be the full, causal one: the others keep of its probabilities what they show, renormalised.
+    The first mask must be the full, causal one: the others renormalise those of its probabilities that they show.
     """
     import numpy
 
@@ -101,13 +102,14 @@ def attend(
 
 
 def open_loop(run: Run, plans: Sequence[Plan], types: Sequence[Types | None] | None = None) -> list[Figures]:
-    """The figures of each plan over the decoded rows of a run; with types, of a cache that is kept in them besides."""
+    """Returns the figures of each plan over the decoded rows of a run; with types, for a cache that is also stored in
+    them."""
     first = run.shape.prompt_tokens
     kinds = types or [None] * len(plans)
     full_plan = keep_all(run.shape)
     figures = [Figures() for _ in plans]
     for layer, (keys, values) in enumerate(run.caches()):
-        # A plan that spares the layer changes nothing there: its outputs are those of the full cache.
+        # If a plan evicts nothing in the layer, its outputs there are those of the full cache.
         places = [0] * len(plans)
         masks = [full_plan.mask(layer, first, run.shape.tokens)]
         for i, plan in enumerate(plans):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open loop against closed loop: plans of the states that a plan itself leads to, until they repeat. Imports torch.
+"""Iterates from the open loop to the closed loop: makes a new plan from the states that the last plan led to, until
+plans repeat. Imports torch.
 
-A replay decides by the queries and keys of the run that lost nothing. In an engine every decision changes what the next
-one sees. So the run is read under its plan, the states it then has are replayed to a new plan, and so on.
+A replay decides by the queries and keys of the full run. In an engine every decision changes the input of the next
+one. So the run is read under its plan, the resulting states are replayed to make a new plan, and so on.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class States:
         self._append(f"v_{layer}", value)
 
     def attended(self, layer: int, keys: int) -> None:
-        """How many keys a layer sees: all of them here, whatever it can keep of them."""
+        """Returns how many keys a layer sees: here all of them, whatever it could keep."""
 
     def _append(self, name: str, tensor: Any) -> None:
         rows = tensor.detach()[0].transpose(0, 1).float()
@@ -50,7 +51,7 @@ class States:
 
 
 def evicted_run(reader: Reader, plan: Plan, path: str) -> Run:
-    """The run as it is under a plan, as a run folder of its own."""
+    """Writes the run under a plan as a run folder of its own."""
     run = reader.run
     folder = RunFolder(path)
     try:
@@ -74,7 +75,8 @@ def evicted_run(reader: Reader, plan: Plan, path: str) -> Run:
 
 
 def iterate(reader: Reader, case: Case, **options: Any) -> Iterator[dict[str, Any]]:
-    """Pass after pass: how alike the plan is to the one before, and what it costs. Ends where a plan repeats."""
+    """Yields for each pass how similar the plan is to the one before, and its cost. Ends when a plan
+    repeats."""
     if case.budget is None:
         raise ValueError(f"{case.policy}: --iterate makes plans anew, and needs a policy and a budget")
     if reader.run.document["engine"]["name"] != "transformers":

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans in llama.cpp: kvtool-capture-llama --confirm reads a run's tokens again and evicts as the plans say."""
+"""Applies plans in llama.cpp: kvtool-capture-llama --confirm reads a run's tokens again and evicts as the plans
+say."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _FIGURES = ("kl", "kl_standard_error", "delta_nll", "agreement", "rows", "by")
 
 
 class EngineError(RuntimeError):
-    """The program failed; status: what it ended with, numbered as kvtool's own."""
+    """The program failed; status: its exit status, numbered as kvtool's own."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
@@ -28,7 +29,7 @@ class EngineError(RuntimeError):
 
 
 class LlamaEngine:
-    """The program, and the model it loads for each batch of plans."""
+    """Runs the program, which loads the model for each batch of plans."""
 
     def __init__(self, run: Run, program: StrPath, model: StrPath | None, threads: int | None = None) -> None:
         self.run = run
@@ -39,7 +40,7 @@ class LlamaEngine:
             self._words += ["-t", str(threads)]
 
     def keep_all_kl(self) -> float:
-        """What a plan that drops nothing costs: 0, or how far the machine is from repeating itself."""
+        """Cost of a plan that drops nothing: 0, unless the machine does not repeat its results."""
         head = {"schema": "kvtool.h2o-plan/1", "unit": "position", "applied": "before the next token"}
         with tempfile.TemporaryDirectory(prefix="kvtool-plans-") as folder:
             path = os.path.join(folder, "keep-all.json")
@@ -49,7 +50,7 @@ class LlamaEngine:
         return float(real["kl"])
 
     def read_all(self, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
-        """One line of JSON for each plan, in their order."""
+        """Yields one line of JSON for each plan, in order."""
         words = [*self._words, "--plan", *(os.path.abspath(case.path) for case in cases)]
         try:
             done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)

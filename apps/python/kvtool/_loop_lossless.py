@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Archives in the loop: from what decompress gives back a model goes on as it would have. Imports torch."""
+"""Archives in the loop: a model continues from the result of decompress as from the original cache. Imports
+torch."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ TOKENS = 64
 
 
 def lossless(model: Any, run: Run) -> Iterator[dict[str, Any]]:
-    """For each level: whether the next tokens and all their logits are those of the run's own cache."""
+    """Returns for each level whether the next tokens and all their logits equal those of the run's own
+    cache."""
     if run.document["engine"]["name"] != "transformers":
         raise ValueError(f"{run.path}: a cache of {run.document['engine']['name']}: that engine must go on from it")
     source = run.snapshot_path
@@ -42,9 +44,9 @@ def lossless(model: Any, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def go_on(model: Any, run: Run, snapshot: str) -> tuple[list[int], Any]:
-    """The next tokens, greedily, and the logits they were chosen by, from a cache in a file.
+    """Returns the next tokens, chosen greedily, and their logits, from a cache in a file.
 
-    The run's last token is read again, so that the first choice too comes from what the file holds.
+    The run's last token is read again, so that the first choice also depends on the file.
     """
     last = run.shape.tokens - 1
     cache = new_cache()
@@ -65,6 +67,6 @@ def go_on(model: Any, run: Run, snapshot: str) -> tuple[list[int], Any]:
 
 
 def _entry(array: Any, count: int, model: Any) -> Any:
-    """[position, head, dim] of a file as a layer of a cache holds it: [1, head, position, dim]."""
+    """Converts [position, head, dim] of a file to a layer of a cache: [1, head, position, dim]."""
     rows = torch.from_numpy(as_f32(array)[:count].copy())
     return rows.to(device=model.device, dtype=model.dtype).transpose(0, 1)[None].contiguous()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan after plan: made or read, priced offline, applied in an engine. The records that documents are made of."""
+"""Processes plans one after another: makes or reads each, predicts its cost offline, and applies it in an engine.
+Returns the records for documents."""
 
 from __future__ import annotations
 
@@ -17,20 +18,21 @@ from ._loop_run import Run
 from ._loop_types import Types
 
 Record = dict[str, Any]
-# Quantiles (10 %, median, 90 %) of predicted over real KL in the study of docs/closed-loop.md, by what predicts and whether
-# types alone cause the loss. The program has the same (lib/study/eviction/quality.h); a test compares them.
+# Quantiles (10 %, median, 90 %) of predicted over real KL in the study of docs/closed-loop.md, by the source of the
+# prediction and whether only types cause the loss. The program has the same (lib/study/eviction/quality.h); a test
+# compares them.
 CALIBRATIONS = {
     ("predicted_kl", False): (0.46, 0.72, 1.13),
     ("weighted_kl", False): (0.69, 0.89, 1.54),
     ("predicted_kl", True): (0.55, 0.72, 0.92),
     ("weighted_kl", True): (0.66, 1.0, 1.95),
 }
-BATCH = 4  # plans that are priced together, which costs less than one by one, and lie on disk at a time
+BATCH = 4  # plans that are evaluated together, which is cheaper than one by one, and are on disk at a time
 
 
 class Wanted(NamedTuple):
-    """A plan to be made of a policy and a budget ("0.5" or "512t"), or to be read from a file; types of K and V, with or
-    without one."""
+    """A plan to make with a policy and a budget ("0.5" or "512t"), or to read from a file; or types of K and V, with
+    or without a plan."""
 
     policy: str
     budget: str | None
@@ -39,7 +41,7 @@ class Wanted(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A plan, the file it is in, and what it is called; layers: the first and last, of a plan on some layers alone."""
+    """A plan, its file and its name; layers: first and last layer of a plan on some layers only."""
 
     policy: str
     budget: str | None
@@ -54,13 +56,14 @@ class Case(NamedTuple):
 
 
 class Engine(Protocol):
-    """Reads the decoded tokens of a run again under plans: KL to the full run and other losses, of each."""
+    """Reads the decoded tokens of a run again under plans. Returns the KL to the full run and other losses for
+    each."""
 
     def read_all(self, cases: Sequence[Case]) -> Iterator[dict[str, Any]]: ...
 
 
 def replay(run: Run, policy: str, budget: str, plan_out: StrPath, **options: Any) -> Any:
-    """The document of `kvtool replay-h2o` on a run, which writes its plan."""
+    """Returns the document of `kvtool replay-h2o` on a run, which also writes its plan."""
     options = {"granularity": "kv-head", "no_quality": True, "force": True, **options}
     options |= {"policy": policy, "budget": budget, "trace": _command.path_bytes(run.trace_path)}
     options |= {"plan_out": _command.path_bytes(plan_out), "kv_heads": run.shape.kv_heads}
@@ -68,7 +71,7 @@ def replay(run: Run, policy: str, budget: str, plan_out: StrPath, **options: Any
 
 
 def make_case(run: Run, wanted: Wanted, folder: str, **options: Any) -> Case:
-    """The plan that is wanted; one that is made lies in the folder."""
+    """Returns the requested plan; a new one is written to the folder."""
     if wanted.path is not None:
         return Case(wanted.policy, None, read_plan(wanted.path, run.shape), wanted.path, types=wanted.types)
     if wanted.types is not None:
@@ -80,7 +83,7 @@ def make_case(run: Run, wanted: Wanted, folder: str, **options: Any) -> Case:
 
 
 def measure(run: Run, wanted: Sequence[Wanted], engine: Engine, **options: Any) -> Iterator[tuple[Case, Record]]:
-    """What is predicted of each plan and what it costs. options: of replay-h2o."""
+    """Returns the predicted and the real cost of each plan. options: those of replay-h2o."""
     for begin in range(0, len(wanted), BATCH):
         with tempfile.TemporaryDirectory(prefix="kvtool-plans-") as folder:
             cases = [make_case(run, entry, folder, **options) for entry in wanted[begin : begin + BATCH]]
@@ -90,7 +93,7 @@ def measure(run: Run, wanted: Sequence[Wanted], engine: Engine, **options: Any) 
 
 
 def record(run: Run, case: Case, predicted: dict[str, Any], real: dict[str, Any]) -> Record:
-    """One plan of a document."""
+    """Returns a document's description of a plan."""
     predicted = {**predicted, **expected(predicted, case)}
     low, high = predicted["low_nats"], predicted["high_nats"]
     return {
@@ -107,7 +110,8 @@ def record(run: Run, case: Case, predicted: dict[str, Any], real: dict[str, Any]
 
 
 def expected(predicted: dict[str, Any], case: Case) -> dict[str, float | None]:
-    """The nats that are to be expected and their band, as replay-h2o prints them; None where no figure is in nats."""
+    """Returns the expected nats and their range, as replay-h2o prints them; None if no figure is in
+    nats."""
     method = "predicted_kl" if predicted["predicted_kl"] is not None else "weighted_kl"
     nats = predicted[method]
     if nats is None:
@@ -117,7 +121,7 @@ def expected(predicted: dict[str, Any], case: Case) -> dict[str, float | None]:
 
 
 def predict(run: Run, plans: Sequence[Plan], types: Sequence[Types | None] | None = None) -> list[dict[str, Any]]:
-    """The figures of each plan, as documents have them."""
+    """Returns the figures of each plan in the form of documents."""
     weights = layer_weights(run)
     found = []
     for figures in open_loop(run, plans, types):
@@ -127,7 +131,8 @@ def predict(run: Run, plans: Sequence[Plan], types: Sequence[Types | None] | Non
 
 
 def layer_weights(run: Run) -> list[float] | None:
-    """Nats per relative squared output error of each layer, from the run's sensitivity.json; None without it."""
+    """Returns the nats per relative squared output error of each layer, from the run's sensitivity.json; None without
+    it."""
     path = run.sensitivity()
     if path is None:
         return None

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a closed loop: predicted against real, self-contained, in the reader's light or dark setting."""
+"""The page of a closed loop: predicted and real losses, self-contained, in the reader's light or dark
+setting."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str
 
 
 def correlation_rows(document: dict[str, Any]) -> list[list[str]]:
-    """Of each figure: pooled with its interval, among small losses, within groups of a run."""
+    """For each figure: pooled correlation with its interval, for small losses, and within groups of a
+    run."""
     rows = []
     for name, found in document["correlations"].items():
         cells = [PREDICTORS[name]]
@@ -58,7 +60,8 @@ def correlation_rows(document: dict[str, Any]) -> list[list[str]]:
 
 
 def size_rows(document: dict[str, Any]) -> list[list[str]]:
-    """Of each figure in nats: the factor to the real KL, and how far it is off when the other runs give the factor."""
+    """For each figure in nats: the factor to the real KL, and its error if the other runs give the
+    factor."""
     rows = []
     for name, found in document["sizes"].items():
         parts = [found[key]["median_factor"] for key in ("raw", "calibrated_on_other_runs", "calibrated_small")]
@@ -141,7 +144,7 @@ def _footer(document: dict[str, Any], command: str, inputs: Sequence[str]) -> st
 
 
 def _input_text(path: str) -> str:
-    """Name, size and hash. A page is not lost for a file that went away meanwhile."""
+    """Name, size and hash. A file that has disappeared meanwhile is named only."""
     hashed, size = hashlib.sha256(), 0
     try:
         with open(path, "rb") as file:
@@ -154,7 +157,7 @@ def _input_text(path: str) -> str:
 
 
 def page(document: dict[str, Any], command: str = "", inputs: Sequence[str] = ()) -> str:
-    """The page of a document: command and inputs say at its end what it was made by and from."""
+    """Builds the page of a document; at its end it shows the command and the inputs."""
     runs = [
         f"{run['name']}: {run['model']}, {run['prompt_tokens']} + {run['tokens'] - run['prompt_tokens']} tokens"
         for run in document["runs"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep plans (kvtool.h2o-plan/1) as the masks that attention sees. NumPy alone.
+"""Converts plans (kvtool.h2o-plan/1) to attention masks. Needs only NumPy.
 
-An event at token t says which positions its layer or kv head holds from the next token on: the query at t still sees
-what goes, those at t + 1 and later see the positions that were kept and all that came after t.
+An event at token t lists the positions that its layer or kv head keeps. The query at t still sees the evicted ones;
+later queries see the kept positions and everything after t.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     Bools = numpy.typing.NDArray[numpy.bool_]
 
-# Evictions at every step of a long run make long plans; what is larger than this is no plan.
+# Size limit of a plan. Evictions at every step of a long run make long plans, but never longer than this.
 MAX_FILE_BYTES = 2 << 30
 
 
 class Shape(NamedTuple):
-    """Of the run that a plan is for."""
+    """Properties of the run that a plan is for."""
 
     layers: int
     kv_heads: int
@@ -36,21 +36,22 @@ class Shape(NamedTuple):
 
 
 class Plan:
-    """Which positions each query of a layer and kv head still sees.
+    """The positions that each query of a layer and kv head still sees.
 
-    events: per layer and kv head the tokens after which something goes, ascending, each with the positions held: a bool
-    for every position up to that token.
+    events: per layer and kv head the tokens after which positions are evicted, ascending, each with the kept
+    positions: a bool for every position up to that token.
     """
 
     def __init__(self, shape: Shape, events: dict[tuple[int, int], list[tuple[int, Bools]]], policy: str = "") -> None:
         self.shape, self.events, self.policy = shape, events, policy
 
     def changes(self, layer: int) -> bool:
-        """Whether some query of the layer may see less than all."""
+        """True if some query of the layer may see fewer than all positions."""
         return any((layer, head) in self.events for head in range(self.shape.kv_heads))
 
     def mask(self, layer: int, begin: int, end: int) -> Bools:
-        """[kv head, row, position]: what the queries at positions begin to end - 1 see of the positions before end."""
+        """[kv head, row, position]: which positions before `end` the queries at positions begin to end - 1
+        see."""
         import numpy
 
         causal = numpy.arange(end) <= numpy.arange(begin, end)[:, None]
@@ -64,12 +65,13 @@ class Plan:
         return mask
 
     def on_layers(self, layers: Iterable[int]) -> Plan:
-        """The plan with its events on these layers alone; the others keep all."""
+        """Returns the plan with events on these layers only; the others keep everything."""
         wanted = set(layers)
         return Plan(self.shape, {key: held for key, held in self.events.items() if key[0] in wanted}, self.policy)
 
     def kept_share(self) -> float:
-        """What the last query sees, of what it would see of a full cache, over layers and kv heads."""
+        """Share of the full cache's positions that the last query sees, over layers and kv
+        heads."""
         layers, kv_heads, tokens, _ = self.shape
         lost = 0
         for events in self.events.values():
@@ -78,7 +80,8 @@ class Plan:
         return 1 - lost / (layers * kv_heads * tokens)
 
     def jaccard(self, other: Plan) -> float:
-        """How alike two plans are: positions visible under both, of those visible under one, over all decoded rows."""
+        """Similarity of two plans: positions visible under both, divided by those visible under either, over all
+        decoded rows."""
         both = either = 0
         rows = self.shape.prompt_tokens, self.shape.tokens
         for layer in range(self.shape.layers):
@@ -91,12 +94,12 @@ class Plan:
 
 
 def keep_all(shape: Shape) -> Plan:
-    """The plan that drops nothing."""
+    """Returns the plan that drops nothing."""
     return Plan(shape, {}, "keep-all")
 
 
 def read_plan(path: StrPath, shape: Shape) -> Plan:
-    """The plan in a file. ValueError where it is none, or one of another run."""
+    """Reads a plan from a file. Raises ValueError if it is not a plan, or one for another run."""
     name = os.fspath(path)
     size = os.path.getsize(path)
     if size > MAX_FILE_BYTES:
@@ -114,7 +117,8 @@ def read_plan(path: StrPath, shape: Shape) -> Plan:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the collector of cycles, which looks at millions of ranges again and again: it takes most of the time."""
+    """Disables the cyclic garbage collector, which would scan millions of ranges repeatedly and take most of the
+    time."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -125,7 +129,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def plan_of(document: Any, shape: Shape) -> Plan:
-    """The plan that a document describes, checked against the run that it shall be applied to."""
+    """Returns the plan that a document describes, after checking it against the run."""
     if not isinstance(document, dict) or document.get("schema") != "kvtool.h2o-plan/1":
         raise ValueError("not a document of schema kvtool.h2o-plan/1")
     for key, only in (("unit", "position"), ("applied", "before the next token")):
@@ -151,7 +155,7 @@ def _events(entries: list[Any], shape: Shape) -> Iterator[tuple[int, int, Iterab
             if not isinstance(entry, dict):
                 raise ValueError("no object")
             layer = _whole(entry.get("layer"), "layer", 0, shape.layers)
-            # A prompt is read at once and in full: nothing can go before its last token.
+            # A prompt is read at once and in full, so nothing can be evicted before its last token.
             token = _whole(entry.get("token"), "token", shape.prompt_tokens - 1, shape.tokens)
             head = entry.get("kv_head")
             heads = range(shape.kv_heads) if head is None else [_whole(head, "kv_head", 0, shape.kv_heads)]
@@ -170,7 +174,8 @@ def _whole(value: Any, name: str, low: int, end: int) -> int:
 
 
 def _held(kept: Any, token: int) -> Bools:
-    """The ranges [begin, count], ascending and apart, as one bool for each position up to the token."""
+    """Converts ascending disjoint ranges [begin, count] to one bool for each position up to the
+    token."""
     import numpy
 
     if not isinstance(kept, list):

@@ -25,7 +25,8 @@ _WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4}
 
 
 class Rule(NamedTuple):
-    """How a layer attends: the factor of scores, the cap on them, and how many positions are seen; None for no cap."""
+    """Attention parameters of a layer: scale of scores, softcap, and number of visible positions; None for no
+    cap."""
 
     scale: float
     softcap: float | None
@@ -33,7 +34,7 @@ class Rule(NamedTuple):
 
 
 class Run:
-    """What was captured from one text."""
+    """A recorded run of one text."""
 
     def __init__(self, path: StrPath) -> None:
         self.path = os.fspath(path)
@@ -76,12 +77,12 @@ class Run:
 
     @property
     def model(self) -> Mapping[str, Any]:
-        """What run.json says of the model."""
+        """Returns run.json's description of the model."""
         model: Mapping[str, Any] = self.document["model"]
         return model
 
     def file(self, name: str) -> str:
-        """The path of one of the run's files, which lies in its folder."""
+        """Returns the path of one of the run's files, which must be in its folder."""
         entry = self.document["files"].get(name)
         if not isinstance(entry, str) or not entry:
             raise ValueError(f"{self.path}: the run has no {name}")
@@ -95,7 +96,7 @@ class Run:
         return bool(self.document["files"].get(name))
 
     def rule(self, layer: int) -> Rule:
-        """The layer's attention, from the trace's metadata."""
+        """Returns the layer's attention parameters, from the trace's metadata."""
 
         def figure(name: str) -> float | None:
             text = self.metadata.get(f"{name}.{layer}", self.metadata.get(name))
@@ -114,14 +115,15 @@ class Run:
         return as_f32(rows[self.shape.prompt_tokens - first :])
 
     def prompt_queries(self, layer: int) -> Array:
-        """[prompt row, query head, dim] f32: what a replay from the first token on needs."""
+        """Returns [prompt row, query head, dim] f32, which a replay from the first token on
+        needs."""
         rows, first = self._queries(layer)
         if first > 0:
             raise ValueError(f"{self.trace_path}: queries begin at position {first}, not with the prompt")
         return as_f32(rows[: self.shape.prompt_tokens])
 
     def _queries(self, layer: int) -> tuple[Array, int]:
-        """The rows that the trace has, and the position of the first."""
+        """Returns the rows that the trace has, and the position of the first."""
         rows = self._tensors.get(f"q.{layer}")
         first = self._position("q_start", "0")
         wanted = (self.shape.tokens - first, self.query_heads, self.head_dim)
@@ -131,14 +133,16 @@ class Run:
         return rows, first
 
     def _position(self, name: str, default: str) -> int:
-        """Of the first row of queries or gradients: not after the first decoded one."""
+        """Position of the first row of queries or gradients, which is not after the first decoded
+        token."""
         text = self.metadata.get(name, default)
         if not text.isdecimal() or int(text) > self.shape.prompt_tokens:
             raise ValueError(f"{self.trace_path}: {name} '{text}' is not a position up to the prompt's end")
         return int(text)
 
     def gradients(self, layer: int) -> Array | None:
-        """[sample, decoded row, query head, dim] f32, or None where the run has none."""
+        """Returns [sample, decoded row, query head, dim] f32, or None if the run has no
+        gradients."""
         rows = self._tensors.get(f"g.{layer}")
         if rows is None:
             return None
@@ -149,7 +153,7 @@ class Run:
         return as_f32(rows[:, begin:])
 
     def caches(self) -> list[tuple[Array, Array]]:
-        """Of each layer K and V, [position, kv head, dim] f32, at the end of the run."""
+        """Returns K and V of each layer, [position, kv head, dim] f32, at the end of the run."""
         layers, kv_heads, tokens, _ = self.shape
         found = []
         with open_snapshot(self.snapshot_path, kv_heads=kv_heads) as snapshot:
@@ -163,7 +167,7 @@ class Run:
         return found
 
     def recorded_nll(self) -> Array | None:
-        """Of each decoded row but the last the NLL of the token that followed, as captured; None if that was not."""
+        """Returns the recorded NLL of the token after each decoded row but the last, or None."""
         if not self.has_file("logits"):
             return None
         path = self.file("logits")
@@ -188,7 +192,7 @@ def _count(value: Any) -> int:
 
 
 def as_f32(values: Array) -> Array:
-    """Floats of 16 or 32 bits as f32; bf16 comes as its bit patterns or as ml_dtypes has it."""
+    """Returns floats of 16 or 32 bits as f32; bf16 is given as bit patterns or by ml_dtypes."""
     import numpy
 
     if values.dtype == numpy.uint16:
@@ -197,7 +201,8 @@ def as_f32(values: Array) -> Array:
 
 
 def open_tensors(path: StrPath) -> tuple[dict[str, Array], dict[str, str]]:
-    """The tensors of a safetensors file, or of all in a folder, mapped; and the metadata of the one that is a trace."""
+    """Returns the mapped tensors of a safetensors file, or of all in a folder, and the metadata of the trace among
+    them."""
     name = os.fspath(path)
     files = [name]
     if os.path.isdir(name):

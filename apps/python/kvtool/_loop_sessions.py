@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What closed_loop does with a model of transformers, which is loaded once for all runs. Imports torch."""
+"""closed_loop with a model of transformers, which is loaded once for all runs. Imports torch."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class TorchSide:
     def __init__(self, model: str, threads: int | None = None) -> None:
         if threads:
             torch.set_num_threads(threads)
-        # In f32 whatever the weights are: a small loss drowns in the roundings of bf16.
+        # Computes in f32 whatever the type of the weights, because the rounding of bf16 would hide a small loss.
         self.model = _capture_model.load_model(model, "f32")
 
     def reader(self, run: Run) -> Reader:
         return Reader(self.model, run)
 
     def passes(self, reader: Reader, case: Case, options: dict[str, Any]) -> list[dict[str, Any]]:
-        """Open loop iterated to the closed loop, for a plan that a policy made."""
+        """Iterates from the open loop to the closed loop, for a plan that a policy made."""
         return list(iterate(reader, case, **options))
 
     def lossless(self, run: Run) -> Iterator[dict[str, Any]]:

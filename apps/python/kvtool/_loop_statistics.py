@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well predictions rank and size what was measured. NumPy alone.
+"""Measures how well predictions rank the real losses and match their size. Needs only NumPy.
 
-Runs of one text and policy differ in their budget alone and rank themselves, so intervals come from resampling such
-groups whole, and calibrations from texts other than the one they are used on.
+Runs of one text and policy differ only in their budget, so their ranks are not independent. Therefore intervals
+resample such groups as a whole, and calibrations come from other texts than the one that they are used on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RESAMPLES = 2000
 
 
 def ranks(values: Sequence[float]) -> Floats:
-    """From 1 on; equal values share the mean of their ranks."""
+    """Ranks from 1 on; equal values share the mean of their ranks."""
     import numpy
 
     array = numpy.asarray(values, dtype=numpy.float64)
@@ -32,7 +32,7 @@ def ranks(values: Sequence[float]) -> Floats:
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """The correlation of ranks; None of fewer than three pairs, or where one side is constant."""
+    """Rank correlation; None for fewer than three pairs, or if one side is constant."""
     import numpy
 
     if len(x) != len(y):
@@ -50,7 +50,8 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
 def spearman_interval(
     x: Sequence[float], y: Sequence[float], groups: Sequence[Hashable], seed: int = 0
 ) -> tuple[float, float] | None:
-    """The 95 % bootstrap interval of spearman(x, y), groups resampled whole. None of fewer than three groups."""
+    """95 % bootstrap interval of spearman(x, y) in which groups are resampled as a whole. None for fewer than three
+    groups."""
     import numpy
 
     members: dict[Hashable, list[int]] = {}
@@ -74,13 +75,13 @@ def spearman_interval(
 
 
 def correlation(x: Sequence[float], y: Sequence[float], groups: Sequence[Hashable]) -> dict[str, Any]:
-    """Spearman's coefficient with its interval, as documents have it."""
+    """Spearman's coefficient with its interval, in the form of documents."""
     interval = spearman_interval(x, y, groups)
     return {"spearman": spearman(x, y), "interval": list(interval) if interval else None, "runs": len(x)}
 
 
 def within(x: Sequence[float], y: Sequence[float], groups: Sequence[Hashable]) -> dict[str, Any]:
-    """Spearman's coefficient inside each group that has one: mean, least, and of how many groups."""
+    """Spearman's coefficient inside each group that has one: mean, least, and number of groups."""
     members: dict[Hashable, list[int]] = {}
     for place, group in enumerate(groups):
         members.setdefault(group, []).append(place)
@@ -104,7 +105,7 @@ def calibration(predicted: Sequence[float], real: Sequence[float]) -> float | No
 
 
 def calibrated(predicted: Sequence[float], real: Sequence[float], texts: Sequence[Hashable]) -> list[float | None]:
-    """Each prediction times the factor of the other texts; None where there is no other text."""
+    """Each prediction times the factor of the other texts; None if there is no other text."""
     factors: dict[Hashable, float | None] = {}
     for text in set(texts):
         others = [i for i, other in enumerate(texts) if other != text]
@@ -117,7 +118,8 @@ def calibrated(predicted: Sequence[float], real: Sequence[float], texts: Sequenc
 
 
 def factor_off(predicted: Sequence[float | None], real: Sequence[float]) -> dict[str, Any]:
-    """By what factor predictions miss: at the median, for nine in ten, and the quotient's range."""
+    """Factors by which predictions are off: at the median, for nine in ten, and the range of the
+    quotient."""
     import numpy
 
     quotients = [p / r for p, r in zip(predicted, real) if p is not None and p > 0 and r > 0]

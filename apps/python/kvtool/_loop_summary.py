@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well what was predicted of many plans ranks and sizes what they cost. NumPy alone."""
+"""Summarises how well the predictions for many plans rank and match their real costs. Needs only
+NumPy."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 from . import _loop_statistics as statistics
 
-# In the order in which pages show them: the likely best first.
+# In the order of the pages: the figure that is probably best first.
 PREDICTORS = {
     "predicted_kl": "predicted KL",
     "weighted_kl": "layer-weighted KL",
@@ -17,11 +18,11 @@ PREDICTORS = {
     "lost_mass": "lost attention mass",
 }
 IN_NATS = ("predicted_kl", "weighted_kl")
-SMALL_KL = 0.2  # above it no plan is of use, and any figure ranks it last
+SMALL_KL = 0.2  # a plan above this loss is useless, and every figure ranks it last
 
 
 def usable(records: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """The records that have the figure, and a real KL to set it against."""
+    """Records with the figure and with a real KL to compare it with."""
     return [row for row in records if row["predicted"].get(name) is not None and row["real"].get("kl") is not None]
 
 
@@ -30,17 +31,18 @@ def pairs(records: Sequence[dict[str, Any]], name: str) -> tuple[list[float], li
 
 
 def by_policy(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Runs of one text and policy differ in their budget, or in their layers, alone."""
+    """Runs of one text and policy differ only in their budget or in their layers."""
     return row["run"], row["policy"]
 
 
 def by_budget(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Runs of one text and budget: which policy is the best for it?"""
+    """Runs of one text and budget, among which the best policy is sought."""
     return row["run"], row["budget"]
 
 
 def correlations(records: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Spearman's coefficient with the real KL: pooled, among small losses, per run, and within groups of a run."""
+    """Spearman's coefficient with the real KL: pooled, for small losses, per run, and within groups of a
+    run."""
     rows = usable(records, name)
     small = [row for row in rows if row["real"]["kl"] < SMALL_KL]
     runs = sorted({row["run"] for row in rows})
@@ -56,7 +58,7 @@ def correlations(records: Sequence[dict[str, Any]], name: str) -> dict[str, Any]
 
 
 def sizes(records: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
-    """By what factor a figure in nats is off, as it is and times the factor that the other runs give."""
+    """Factor by which a figure in nats is off, uncalibrated and calibrated by the other runs."""
     rows = [row for row in usable(records, name) if row["real"]["kl"] > 0]
     predicted, real = pairs(rows, name)
     calibrated = statistics.calibrated(predicted, real, [row["run"] for row in rows])
@@ -70,7 +72,8 @@ def sizes(records: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The keys `correlations` and `sizes` of a document: for each figure that some record has."""
+    """Returns the keys `correlations` and `sizes` of a document: for each figure that some record
+    has."""
     known = [name for name in PREDICTORS if usable(records, name)]
     return {
         "correlations": {name: correlations(records, name) for name in known},

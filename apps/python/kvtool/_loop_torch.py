@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans in a model of transformers: the run's own tokens, read again through masks. Imports torch.
+"""Applies plans in a model of transformers: it reads the run's own tokens again with masks. Imports torch.
 
-A hook before each attention module narrows the mask that the model made to what the plan shows of each kv head, so all
-models whose attention takes a mask work, whatever their forward does besides. The full run goes the same way with a plan
-that keeps all: what differs between the two is what was evicted.
+A hook before each attention module restricts the model's mask to the positions that the plan keeps in each kv head,
+so every model whose attention takes a mask is supported. The full run uses the same path with a plan that keeps
+everything, so only the eviction differs between the two.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from ._loop_run import Run
 from ._loop_types import Types, stored
 
 BLOCK_ROWS = 512  # rows that the model reads at once
-# Roundings of engines and of quantised products move a token's NLL by hundredths.
+# Rounding in engines and quantised matrix products changes a token's NLL by hundredths.
 MAX_NLL_APART = 0.25
 _KL_ROWS = 64  # rows of logits that are compared at once, in f64
 
 
 class Real:
-    """What a plan really cost: per decoded row the KL to the full run, and how the next token fared."""
+    """The real cost of a plan: for each decoded row the KL to the full run, and the change of the next token's
+    loss."""
 
     def __init__(self, kl: Any, nll: Any, full_nll: Any, agrees: Any) -> None:
         self.kl, self.nll, self.full_nll, self.agrees = kl, nll, full_nll, agrees
 
     def document(self) -> dict[str, Any]:
-        """As documents of closed_loop have it; the last row has no next token."""
+        """In the form of documents of closed_loop; the last row has no next token."""
         rows = len(self.kl)
         scored = len(self.nll)
         error = float(self.kl.std() / rows**0.5) if rows > 1 else None
@@ -77,7 +78,8 @@ class Reader:
         self._check_model()
 
     def _check_model(self) -> None:
-        """That the model finds the run's tokens as likely as the one that was captured: no other one does."""
+        """Checks that the likelihoods of the run's tokens are those that were captured, which shows that the model is
+        the same."""
         recorded = self.run.recorded_nll()
         targets = self.tokens[self.run.shape.prompt_tokens + 1 :]
         here = -self.full[: len(targets)].gather(1, targets[:, None])[:, 0].double()
@@ -92,17 +94,17 @@ class Reader:
             )
 
     def keep_all_kl(self) -> float:
-        """What a plan that drops nothing costs: 0, or how far the machine is from repeating itself."""
+        """Cost of a plan that drops nothing: 0, unless the machine does not repeat its results."""
         return float(self.read(keep_all(self.run.shape)).kl.max())
 
     def read_all(self, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
-        """As an Engine does."""
+        """Implements Engine."""
         for case in cases:
             yield self.read(case.plan, types=case.types).document()
 
     def read(self, plan: Plan, sink: Sink | None = None, types: Types | None = None) -> Real:
-        """The decoded rows under a plan, against the full run. A sink gets the queries, keys and values. With types, the
-        cache keeps K and V in them, the prompt's too."""
+        """Compares the decoded rows under a plan with the full run. A sink receives the queries, keys and values.
+        With types, the cache stores K and V in them, including those of the prompt."""
         prompt = self.run.shape.prompt_tokens
         targets = self.tokens[prompt + 1 :]
         kl, nll, full_nll, agrees = [], [], [], []
@@ -121,7 +123,8 @@ class Reader:
         return Real(torch.cat(kl), torch.cat(nll), torch.cat(full_nll), torch.cat(agrees))
 
     def _log_probabilities(self, plan: Plan, types: Types | None = None) -> Iterator[Any]:
-        """Of the next token, for block after block of decoded rows."""
+        """Yields log-probabilities of the next token for one block of decoded rows after
+        another."""
         _, _, tokens, prompt = self.run.shape
         cache = new_cache()
         if types:
@@ -153,7 +156,8 @@ class Reader:
 
     @contextlib.contextmanager
     def _masked(self, plan: Plan, begin: int, end: int) -> Iterator[None]:
-        """Within it, every layer's attention sees what the plan shows to the rows from begin to end."""
+        """While active, every layer's attention sees what the plan shows to the rows from begin to
+        end."""
         group = self.run.query_heads // self.run.shape.kv_heads
         with contextlib.ExitStack() as stack:
             for layer, module in self.modules.items():
@@ -172,7 +176,8 @@ class Reader:
 
 
 def _narrowed(mask: Any, seen: Any, group: int, dtype: Any) -> Any:
-    """The model's own mask, if it made one, less what the plan hides: [1, query head, row, position], to be added."""
+    """Returns the model's own mask, if it made one, without the positions that the plan hides: [1, query head, row,
+    position], to be added."""
     seen = seen.repeat_interleave(group, 0)[None]
     lowest = torch.finfo(dtype).min
     if mask is None:
@@ -185,7 +190,8 @@ def _narrowed(mask: Any, seen: Any, group: int, dtype: Any) -> Any:
 
 
 def _keep_in(cache: Any, types: Types) -> None:
-    """Has a cache keep K and V in types: attention reads the rounded values, those of the row itself too."""
+    """Makes a cache store K and V in types: attention reads the rounded values, including those of the row
+    itself."""
     update = cache.update
 
     def keep(tensor: Any, kind: str, is_key: bool) -> Any:
@@ -202,7 +208,8 @@ def _keep_in(cache: Any, types: Types) -> None:
 
 
 def _entries(cache: Any, layers: int) -> list[tuple[Any, Any]]:
-    """K and V of each layer, [1, kv head, position, dim], in any version of transformers."""
+    """Returns K and V of each layer, [1, kv head, position, dim], in any version of
+    transformers."""
     if hasattr(cache, "layers"):
         return [(cache.layers[layer].keys, cache.layers[layer].values) for layer in range(layers)]
     return [(cache.key_cache[layer], cache.value_cache[layer]) for layer in range(layers)]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of K and V (kvtool.quant-plan/1), and the values that attention reads of a cache kept in them. NumPy alone."""
+"""Types of K and V (kvtool.quant-plan/1), and the values that attention reads from a cache stored in them. Needs only
+NumPy."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     Array = numpy.typing.NDArray[Any]
 
-# Layer to the types of K and V; layers that are not named stay as they are.
+# Types of K and V for each layer; layers without an entry are unchanged.
 Types = dict[int, tuple[str, str]]
 
 BLOCKS = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
@@ -36,7 +37,8 @@ def uniform(k: str, v: str, shape: Shape) -> Types:
 
 
 def read_types(path: StrPath, shape: Shape) -> Types:
-    """The types in a file, as advise --quant-plan-out and replay quant --plan-out write them."""
+    """Reads the types from a file, as advise --quant-plan-out and replay quant --plan-out write
+    them."""
     with open(path, "rb") as file:
         try:
             document = json.load(file)
@@ -51,7 +53,7 @@ def read_types(path: StrPath, shape: Shape) -> Types:
 
 
 def stored(values: Array, kind: str, is_key: bool) -> Array:
-    """[token, kv head, dim] f32 as it is read back from a cache of this type."""
+    """Returns [token, kv head, dim] f32 as it is read back from a cache of this type."""
     import numpy
 
     result = numpy.array(values, dtype=numpy.float32, order="C")
@@ -63,6 +65,6 @@ def stored(values: Array, kind: str, is_key: bool) -> Array:
         result = result.astype(numpy.float16).astype(numpy.float32)
     elif kind == "bf16":
         bits: Array = result.view(numpy.uint32)
-        bits += 0x7FFF + (bits >> 16 & 1)  # to the nearest, ties to even
+        bits += 0x7FFF + (bits >> 16 & 1)  # rounds to nearest, ties to even
         bits &= 0xFFFF0000
     return result

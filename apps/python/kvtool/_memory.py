@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""Frames in memory, the least recently used of which go when a limit is reached: a folder without a disk."""
+"""Frames in memory, the least recently used of which go when a limit is reached: a folder without a
+disk."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from ._directory import HEADER_BYTES, Evicted
 
 
 class OpenBytes:
-    """A frame that stays readable while somebody holds it, also when it has been evicted; used as an OpenFile."""
+    """A frame that stays readable while a caller holds it, even if it was evicted; used as an
+    OpenFile."""
 
     def __init__(self, data: bytes) -> None:
         self.size, self.identity = len(data), id(data)
@@ -35,7 +37,7 @@ class OpenBytes:
 
 
 class FrameMemory:
-    """A FrameDirectory without files. max_bytes: of all frames together."""
+    """A FrameDirectory without files. max_bytes: limit of all frames together."""
 
     root = "memory"
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folder of a recorded run (schema kvtool.run/1) while it is written. Needs neither torch nor NumPy.
 
-Everything goes into a folder of another name beside the wanted one and is renamed when run.json is in it: whoever finds
-the folder finds a whole run, and an interrupted one leaves nothing.
+Everything is written to a temporary folder beside the final one, which is renamed once run.json is in it: the final
+folder always holds a complete run, and an interrupted run leaves nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _KV_LAYOUT = {"kvtool.layout": "token,head,dim"}
 
 
 class RunFolder:
-    """A run under way: rows of queries, keys and values of each layer, then commit() or discard().
+    """A run that is being recorded: takes rows of queries, keys and values of each layer, then commit() or discard().
 
-    force: replace a run that is there already. Nothing else is ever replaced.
+    force: replace an existing run. Nothing else is ever replaced.
     """
 
     def __init__(self, path: str | os.PathLike[str], force: bool = False) -> None:
@@ -46,7 +46,8 @@ class RunFolder:
         return os.path.join(self._partial, *names)
 
     def append(self, name: str, dtype: str, row_shape: tuple[int, ...], rows: Bytes) -> None:
-        """Rows of the tensor `name`: q.{l} and g.{l} belong to the trace, k_{l} and v_{l} to the snapshot."""
+        """Appends rows of the tensor `name`: q.{l} and g.{l} belong to the trace, k_{l} and v_{l} to the
+        snapshot."""
         file = self._open.get(name)
         if file is None:
             of_trace = name.startswith(("q.", "g."))
@@ -70,7 +71,7 @@ class RunFolder:
         logits: list[Tensor],
         document: dict[str, Any],
     ) -> None:
-        """Complete all files, write run.json last and put the folder where it belongs."""
+        """Completes all files, writes run.json last and renames the folder."""
         for file in self._open.values():
             file.complete()
         self._write_snapshot("snapshot.safetensors", tokens, layers, snapshot_metadata)
@@ -104,9 +105,9 @@ class RunFolder:
         _safetensors.write(self._at(file), tensors, {**_KV_LAYOUT, **metadata})
 
     def _take_the_place(self) -> None:
-        refuse_what_is_there(self.path, self._force)  # what another process may have put there since
+        refuse_what_is_there(self.path, self._force)  # a folder that another process created meanwhile
         if not os.path.isdir(self.path) or not os.listdir(self.path):
-            os.rename(self._partial, self.path)  # also over an empty folder
+            os.rename(self._partial, self.path)  # also replaces an empty folder
             return
         old = self._partial.removesuffix(".partial") + ".replaced"
         os.rename(self.path, old)
@@ -114,14 +115,15 @@ class RunFolder:
         shutil.rmtree(old)
 
     def discard(self) -> None:
-        """Leave nothing behind."""
+        """Removes everything that was written."""
         for file in self._open.values():
             file.close()
         shutil.rmtree(self._partial, ignore_errors=True)
 
 
 def refuse_what_is_there(path: str | os.PathLike[str], force: bool) -> None:
-    """Raises FileExistsError for anything but a missing or empty folder and, with `force`, a recorded run."""
+    """Raises FileExistsError for anything but a missing or empty folder and, with `force`, a recorded
+    run."""
     if not os.path.lexists(path) or (os.path.isdir(path) and not os.listdir(path)):
         return
     if not _is_run(path):

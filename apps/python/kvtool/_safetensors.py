@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Safetensors files that are written as their values come, in bounded memory. Needs neither torch nor NumPy."""
+"""Safetensors files that are written as their values arrive, in bounded memory. Needs neither torch nor
+NumPy."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from typing import Any, BinaryIO, NamedTuple, Union
 Bytes = Union[bytes, bytearray, memoryview]
 
 ITEM_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2}
-# No file has more rows: the header of so many is as long as a header can become.
+# Limit of rows: with more, the header could exceed its maximum length.
 _MOST_ROWS = 1 << 62
 _COPY_BYTES = 8 << 20
 
 
 def size_of(dtype: str, shape: Sequence[int]) -> int:
-    """The bytes of a tensor."""
+    """Returns the bytes of a tensor."""
     size = ITEM_BYTES[dtype]
     for extent in shape:
         size *= extent
@@ -25,7 +26,8 @@ def size_of(dtype: str, shape: Sequence[int]) -> int:
 
 
 def _header(entries: dict[str, Any], metadata: dict[str, str] | None, room: int = 0) -> bytes:
-    """The length and the header, filled up with spaces to `room` bytes or to the next multiple of 8."""
+    """Returns the length and the header, padded with spaces to `room` bytes or to the next multiple of
+    8."""
     fields = {"__metadata__": metadata, **entries} if metadata else entries
     text = json.dumps(fields, separators=(",", ":")).encode()
     padded = max(-(-len(text) // 8) * 8, room - 8)
@@ -37,9 +39,9 @@ def _entry(dtype: str, shape: Sequence[int], begin: int) -> dict[str, Any]:
 
 
 class RowFile:
-    """A file of one tensor that grows by rows: they are appended as they come, and complete() writes the header.
+    """A file of one tensor that grows by rows: they are appended as they arrive, and complete() writes the header.
 
-    The header's place is kept free from the start, so that no row moves. Until complete() the file is not safetensors.
+    Space for the header is reserved at the start, so no row has to move. Until complete() the file is not valid.
     """
 
     def __init__(self, path: str, name: str, dtype: str, row_shape: Sequence[int]) -> None:
@@ -53,7 +55,7 @@ class RowFile:
         self._file.seek(self.data_begin)
 
     def append(self, rows: Bytes) -> None:
-        """Whole rows, in C order."""
+        """Appends whole rows, in C order."""
         size = memoryview(rows).nbytes
         if size % self.row_bytes:
             raise ValueError(f"{self.name}: {size} bytes are not a whole number of rows of {self.row_bytes}")
@@ -65,7 +67,7 @@ class RowFile:
         return (self.rows, *self.row_shape)
 
     def complete(self) -> None:
-        """Write the header: from now on the file is what its name says."""
+        """Writes the header, which makes the file valid."""
         header = _header({self.name: _entry(self.dtype, self.shape, 0)}, None, self.data_begin)
         self._file.seek(0)
         self._file.write(header)
@@ -76,7 +78,7 @@ class RowFile:
 
 
 class Tensor(NamedTuple):
-    """What write() takes: values in memory, or the first rows of a RowFile that was completed."""
+    """Input of write(): values in memory, or the first rows of a completed RowFile."""
 
     name: str
     dtype: str
@@ -102,7 +104,7 @@ def _chunks(tensor: Tensor) -> Iterable[Bytes]:
 
 
 def write(path: str, tensors: Iterable[Tensor], metadata: dict[str, str] | None = None) -> None:
-    """A whole file; wide elements come first, so that all of them are aligned."""
+    """Writes a complete file; wide elements come first, so that all of them are aligned."""
     ordered = sorted(tensors, key=lambda tensor: -ITEM_BYTES[tensor.dtype])
     entries: dict[str, Any] = {}
     begin = 0

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""What SGLang's host pools say of their pages."""
+"""How SGLang's host pools describe their pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from ._codec import PageLayout
 from ._frames import TORCH_DTYPES
 
-# What the order of a page's bytes depends on. Pools of MLA and of states lack some of these.
+# Everything that determines the order of a page's bytes. Pools of MLA and of states lack some of these.
 _FIELDS = ("dtype", "layout", "page_size", "layer_num", "head_num", "head_dim", "v_head_dim", "kv_lora_rank",
            "qk_rope_head_dim", "kv_cache_dim", "storage_format_tag")
 
@@ -28,15 +28,15 @@ def dtype_of(pool: Any) -> str | None:
 
 
 def memory_of(tensor: Any) -> memoryview | None:
-    """The bytes of a tensor on the host, without a copy; None where it has none of that kind, because what is written to
-    a copy is lost."""
+    """Returns the bytes of a tensor on the host without a copy; None if that is impossible, because values written to
+    a copy would be lost."""
     if tensor is None or not tensor.is_contiguous() or tensor.device.type != "cpu":
         return None
     return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
 
 
 def layout_of(pool: Any, page_bytes: int) -> PageLayout:
-    """Pages are planes of K and V; what follows depends on the layout. Rows are neighbouring tokens wherever the order
+    """Pages are planes of K and V, whose axes depend on the layout. Rows are neighbouring tokens wherever the order
     allows."""
     dtype = dtype_of(pool)
     sizes: list[Any] = [getattr(pool, name, None) for name in ("layer_num", "page_size", "head_num", "head_dim")]

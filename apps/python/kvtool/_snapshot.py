@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TensorInfo(NamedTuple):
-    """What K or V of a layer is, before any value is read."""
+    """Describes K or V of a layer before any value is read."""
 
     dtype: str
     tokens: int
@@ -31,7 +31,7 @@ class TensorInfo(NamedTuple):
 
 
 class Layer:
-    """One layer of a snapshot. Its values are read when k or v is looked at."""
+    """One layer of a snapshot. Accessing k or v reads its values."""
 
     def __init__(self, snapshot: Snapshot, place: int, facts: tuple[int, str, str, Any, Any]) -> None:
         self._snapshot, self._place = snapshot, place
@@ -59,7 +59,7 @@ class Layer:
 class Snapshot:
     """A KV cache in a file or a folder. open() makes one; as a context manager it is closed at the end.
 
-    Arrays that were taken from it stay valid after it is closed: they keep the file mapped.
+    Its arrays stay valid after it is closed, because they keep the file mapped.
     """
 
     def __init__(self, path: StrPath, options: dict[str, Any], dtype: str | None = None) -> None:
@@ -89,7 +89,8 @@ class Snapshot:
 
     @property
     def positions(self) -> Array | None:
-        """The position of each token, where the file has them and holds one cache; otherwise None."""
+        """The position of each token, if the file has positions and holds one cache; otherwise
+        None."""
         import numpy
 
         groups = self._get().positions()
@@ -103,12 +104,12 @@ class Snapshot:
         return numpy.array(self._get().tokens(), dtype=numpy.int32)
 
     def describe(self) -> dict[str, Any]:
-        """What inspect() returns of it."""
+        """Returns the result of inspect() for it."""
         described: dict[str, Any] = json.loads(self._get().description())
         return described
 
     def close(self) -> None:
-        """Let go of the file, but for arrays that still look at it."""
+        """Closes the file; it stays mapped while arrays refer to it."""
         self._opened = None
 
     def __enter__(self) -> Snapshot:
@@ -127,7 +128,7 @@ class Snapshot:
 
 
 def open_snapshot(path: StrPath, *, dtype: str | None = None, base: Bases = None, **options: Any) -> Snapshot:
-    """What open() does to read."""
+    """The options with which open() reads."""
     return Snapshot(path, options if base is None else {"base": base, **options}, dtype)
 
 
@@ -143,8 +144,9 @@ def save(
 ) -> None:
     """Write a cache from memory: the file appears complete or not at all.
 
-    layers: per layer (K, V), arrays [token, head, dim]; V may be None. positions, tokens: of every token. dtype: what
-    integers stand for. to: a format that kvtool writes; by default what the name ends in.
+    layers: per layer (K, V), arrays [token, head, dim]; V may be None. positions, tokens: those of every token.
+    dtype: the type that integers stand for. to: a format that kvtool writes; by default it follows from the
+    extension.
     """
     name = os.fspath(path)
     if to is None:
@@ -159,7 +161,7 @@ def save(
 
 
 def format_of_name(name: str) -> str:
-    """The format that files whose names end so are written in."""
+    """Returns the format for an extension."""
     known = {".safetensors": "safetensors", ".npz": "npz", ".pt": "torch", ".pth": "torch", ".npy": "npy"}
     ending = os.path.splitext(name)[1]
     if ending not in known:
@@ -168,13 +170,14 @@ def format_of_name(name: str) -> str:
 
 
 def _contiguous(array: Any) -> Any:
-    """Views of files have whatever strides the file has."""
+    """Views of files have the strides of the file."""
     flags = getattr(array, "flags", None)
     return array if flags is None or getattr(flags, "c_contiguous", True) else array.copy(order="C")
 
 
 def _integers(values: Any, what: str) -> list[int] | None:
-    """One per token, in order: a set has none, and a dictionary would give its keys."""
+    """Returns one per token, in order. Sets have no order, and dictionaries would give their
+    keys."""
     if values is None:
         return None
     if isinstance(values, (Mapping, Set)):

@@ -17,10 +17,10 @@ _DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint16": "BF
 
 
 class Writer:
-    """A cache that grows by rows. What its name ends in, .kvz or .safetensors, appears when it is closed, complete; after an
-    exception within `with` nothing does. Until then the rows lie uncompressed in a folder beside it.
+    """A cache that grows by rows. The complete file, .kvz or .safetensors by its name, appears when it is closed;
+    after an exception within `with` nothing appears. Until then the rows are uncompressed in a folder beside it.
 
-    options: of compress(), level="high" for example.
+    options: those of compress(), for example level="high".
     """
 
     def __init__(self, path: StrPath, exclusive: bool, options: dict[str, Any]) -> None:
@@ -40,7 +40,8 @@ class Writer:
         self.closed = False
 
     def write(self, k: Any, v: Any = None, *, layer: int | None = None) -> int:
-        """Rows [token, head, dim] of K, and of V, for a new layer, or at the end of `layer`. Returns its number."""
+        """Adds rows [token, head, dim] of K, and of V, as a new layer or at the end of `layer`. Returns its
+        number."""
         if self.closed:
             raise ValueError("the file is closed")
         number = self._layers if layer is None else layer
@@ -69,7 +70,7 @@ class Writer:
         file.append(array.reshape(-1).view("u1").data)
 
     def close(self) -> None:
-        """Make the file; what cannot be written leaves nothing behind."""
+        """Makes the file; a failure leaves nothing behind."""
         if self.closed:
             return
         self.closed = True
@@ -83,7 +84,7 @@ class Writer:
             if self._is_archive:
                 _files.compress(whole, self.path, force=not self._exclusive, **self._options)
             elif self._exclusive:
-                os.link(whole, self.path)  # which refuses a file that has come since
+                os.link(whole, self.path)  # refuses a file that was created meanwhile
             else:
                 os.replace(whole, self.path)
         finally:
@@ -111,9 +112,9 @@ def open(path: StrPath, mode: Literal["w", "wb", "x", "xb"], **options: Any) -> 
 def open(path: StrPath, mode: str = "rb", **options: Any) -> Snapshot | Writer:
     """Open a file or folder in any format that kvtool reads: metadata now, values when they are asked for.
 
-    dtype: "f32", "f16" or "bf16" to convert to; block types are dequantised. base: what an archive was coded beside, where
-    it does not lie in its folder; looked at with the first values. options: how to read it, as `kvtool inspect
-    --help` lists them under "Reading the snapshot": from_, raw, kv_heads, head_dim, gguf, layout, as_, order, batch, ...
+    dtype: "f32", "f16" or "bf16" to convert to; block types are dequantised. base: an archive's references, if they
+    are not in its folder; opened with the first values. options: how to read it, as `kvtool inspect --help` lists
+    them under "Reading the snapshot": from_, raw, kv_heads, head_dim, gguf, layout, as_, order, batch, ...
 
     mode "wb" ("xb": unless it exists): a Writer of an archive (.kvz; options as of compress) or a .safetensors file.
     """

@@ -27,7 +27,7 @@ class Tickets:
         self._loop.add_reader(self._queue.fileno(), self._take)
 
     async def run(self, submit: Callable[[_Queue], int]) -> BatchResult:
-        """Submit a batch, as soon as fewer than DEPTH are outstanding, and wait for its result."""
+        """Submits a batch once fewer than DEPTH are outstanding, and waits for its result."""
         while True:
             try:
                 ticket = submit(self._queue)
@@ -44,12 +44,12 @@ class Tickets:
     def _take(self) -> None:
         for ticket, result in self._queue.poll():
             future = self._futures.pop(ticket)
-            if not future.done():  # whoever waited may have been cancelled
+            if not future.done():  # the waiting task may have been cancelled
                 future.set_result(result)
         self._room.set()
 
     def close(self) -> None:
-        """Cancel what is outstanding."""
+        """Cancels all outstanding batches."""
         if not self._loop.is_closed():
             self._loop.remove_reader(self._queue.fileno())
         self._queue.close()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""KV events of the vLLM tier: which blocks its storage holds, for routers that look for the engine that has a prefix."""
+"""KV events of the vLLM tier: the blocks in its storage, for routers that look for the engine with a
+prefix."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ from vllm.v1.kv_offload.base import OffloadingEvent
 
 
 class TierEvents:
-    """Blocks of this process: those that were there before it are not announced, nor is their removal."""
+    """Blocks that this process stored. Existing ones are not announced, nor is their removal."""
 
     def __init__(self, medium: Any, locality: Any) -> None:
         self._medium, self._locality = medium, locality
         self._lock = threading.Lock()
-        self._keys: dict[str, Any] = {}  # file name -> key, of blocks that were announced
+        self._keys: dict[str, Any] = {}  # file name -> key of announced blocks
         self._events: list[Any] = []
 
     def stored(self, pairs: Sequence[tuple[str, Any]], is_offered: Callable[[str], bool]) -> None:
-        """(file name, key) of blocks that a job stored or found. is_offered(name): whether the block can be had now;
-        the limit of the folder may have removed it before the job ended, which nobody was told of."""
+        """(file name, key) of blocks that a job stored or found. is_offered(name): whether the block is available
+        now; the folder's limit may have removed it before the job ended, without an event."""
         with self._lock:
             new = {name: key for name, key in pairs if name not in self._keys and is_offered(name)}
             self._keys.update(new)

@@ -24,7 +24,7 @@ _DTYPES = {
 
 
 def identity_of(spec: Any, row_bytes: int) -> dict[str, Any]:
-    """Everything that the bytes of a row depend on, as far as the scheduler's side knows it."""
+    """Everything that determines the bytes of a row, as far as the scheduler's side knows it."""
     config = spec.config
     parallel = config.parallel
     fields = {
@@ -49,7 +49,7 @@ def identity_of(spec: Any, row_bytes: int) -> dict[str, Any]:
 def hints_of(
     config: Any, row_bytes: int, kv_heads: int | None, head_size: int | None, head_size_v: int | None
 ) -> tuple[Content | None, PageLayout]:
-    """How rows are taken apart, or None, and what the result looks like."""
+    """How rows are separated into K and V, or None, and the shape of the result."""
     for name, value in (("kv_heads", kv_heads), ("head_size", head_size), ("head_size_v", head_size_v)):
         if value is not None:
             count_option(value, name)

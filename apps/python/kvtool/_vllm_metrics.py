@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""Metrics of the vLLM tier: vLLM counts transfers and failures itself; these say what compression does."""
+"""Metrics of the vLLM tier about compression; vLLM counts transfers and failures itself."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TierMetrics:
         return {**counters, **gauges}
 
     def take(self) -> Any:
-        """What was added since the last call; None where that is nothing."""
+        """Returns the increase since the last call; None if there is none."""
         report = self._frames.report()
         grown = {name: report.get(name, 0) - self._last.get(name, 0) for name in _COUNTERS}
         if not any(grown.values()):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""Threads that run a plug-in's work in the order in which it was given."""
+"""Threads that run a plug-in's work in the order of submission."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Workers:
     def submit(self, work: Callable[[], object]) -> None:
         """Runs work() on one of the threads. It must not raise."""
         if self._pid != os.getpid():
-            self._reset()  # threads do not survive a fork, nor does what they held
+            self._reset()  # threads do not survive a fork, nor do locks that they held
         with self._condition:
             if self._closed:
                 raise RuntimeError(f"{self._name} is closed")
@@ -53,7 +53,7 @@ class Workers:
             self._condition.wait_for(lambda: not self._waiting and not self._running)
 
     def close(self) -> list[Any]:
-        """Lets what runs end, drops what waits and returns it."""
+        """Waits for running work, drops queued work and returns it."""
         with self._condition:
             self._closed = True
             dropped = list(self._waiting)

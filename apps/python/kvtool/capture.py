@@ -57,14 +57,15 @@ def record(
     file: str | None = None,
     force: bool = False,
 ) -> Iterator[Recorder]:
-    """Record what `model` computes within it as the run folder `path`.
+    """Record what `model` computes within the block as the run folder `path`.
 
-    One sequence, from its first token on, in any number of forward passes with a cache. prompt_tokens: where the decode
-    begins; by default after the first pass. trace_dtype: of the queries, "f32", "f16" or "bf16"; by default the
-    model's. top_k: logits kept of each decode row. fisher: samples of gradients at the end, which predict the loss in
-    nats; seed: of these samples. name, file: of the model, for run.json. force: replace a run that is there.
+    One sequence, from its first token on, in any number of forward passes with a cache. prompt_tokens: where the
+    decode begins; by default after the first pass. trace_dtype: type of the queries, "f32", "f16" or "bf16"; by
+    default the model's. top_k: number of logits kept for each decode row. fisher: number of gradient samples at the
+    end, which predict the loss in nats; seed: their random seed. name, file: those of the model, for run.json. force:
+    replace an existing run.
 
-    The folder appears when the block ends. An exception in it, Ctrl-C too, leaves none.
+    The folder appears when the block ends. After an exception, or Ctrl-C, there is none.
     """
     recorder = Recorder(
         model,
@@ -103,7 +104,7 @@ def teacher_force(
 ) -> Any:
     """Run given tokens through the model, the prompt and then the rest, and return the cache at the end.
 
-    Rows of the decode are the same as one token at a time, but come in passes of `chunk`.
+    The decoded rows are the same as one token at a time, but are computed in passes of `chunk`.
     """
     cache = _capture_model.new_cache()
     ids = torch.tensor([tokens], device=next(model.parameters()).device)
@@ -126,7 +127,7 @@ def generate(
     chunk: int = _CHUNK,
     progress: Callable[[int, int], object] | None = None,
 ) -> list[int]:
-    """Decode greedily after a prompt; every token that is returned has been through the model."""
+    """Decodes greedily after a prompt. Every returned token was processed by the model."""
     cache = _capture_model.new_cache()
     device = next(model.parameters()).device
     made: list[int] = []

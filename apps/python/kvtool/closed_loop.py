@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Confirms in a model what was predicted offline: plans applied to a captured run, its tokens read again.
+"""Confirms offline predictions in a model: applies plans to a recorded run and reads its tokens again.
 
     python -m kvtool.closed_loop run/ --model MODEL --policies h2o,snapkv --budgets 0.5,0.25 --html page.html
     python -m kvtool.closed_loop run/ --model MODEL --plan plan.json --quant-plan types.json
@@ -7,9 +7,9 @@
     python -m kvtool.closed_loop run/ --engine llama --llama build/bin/kvtool-capture-llama --plan plan.json
     python -m kvtool.closed_loop run/ --model MODEL --lossless
 
-The model reads the run's own tokens twice, in full and under the plan, with K and V in the types that are named; what differs between the two distributions of
-the next token, as KL divergence in nats, is what this costs. Needs torch and transformers, or llama.cpp by
-kvtool-capture-llama. docs/closed-loop.md is the manual, and says how well predictions do.
+The model reads the run's own tokens twice, in full and under the plan, with K and V in the given types. The KL
+divergence of the two distributions of the next token, in nats, is the cost. Needs torch and transformers, or
+llama.cpp with kvtool-capture-llama. docs/closed-loop.md is the manual, and says how accurate predictions are.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     add("--html-out", dest="html", metavar="FILE", help="write a self-contained page")
     add("-f", "--force", action="store_true", help="overwrite outputs")
     add("-q", "--quiet", action="store_true", help="no table")
-    # Older names, which no help shows.
+    # Older names, which help does not show.
     for older, dest, kind in (("--policies", "policies", _list), ("--budgets", "budgets", _list), ("--html", "html", str)):
         add(older, dest=dest, type=kind, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return result
@@ -75,7 +75,8 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def check(arguments: argparse.Namespace, usage: argparse.ArgumentParser) -> None:
-    """What does not go together, and outputs that must not be overwritten, before anything is computed."""
+    """Refuses contradictory options, and outputs that must not be overwritten, before anything is
+    computed."""
     has_types = bool(arguments.k or arguments.v or arguments.quant_plan)
     if not arguments.plan and not arguments.policies and not arguments.lossless and not has_types:
         usage.error("nothing to do: give --plan, --policy, --k and --v, --quant-plan or --lossless")
@@ -97,7 +98,7 @@ def check(arguments: argparse.Namespace, usage: argparse.ArgumentParser) -> None
 
 
 def confirm(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The document: every plan on every run, then what the page sums up."""
+    """Returns the document: every plan on every run, then what the page sums up."""
     torch_side = _torch_side(arguments) if arguments.engine == "torch" else None
     options = {"granularity": arguments.granularity, **dict(arguments.options)}
     runs, records, archives = [], [], []
@@ -122,7 +123,8 @@ def confirm(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _wanted(run: Run, arguments: argparse.Namespace) -> list[Wanted]:
-    """Every plan that the line names. A plan of types is applied with each plan of positions, as advise meant it."""
+    """Every plan on the command line. A plan of types is combined with each plan of positions, as advise
+    intended."""
     wanted = [Wanted(policy, budget) for policy in arguments.policies for budget in arguments.budgets]
     types = read_types(arguments.quant_plan, run.shape) if arguments.quant_plan else None
     wanted += [Wanted(path, None, path, types) for path in arguments.plan]
@@ -136,7 +138,7 @@ def _llama_side(run: Run, arguments: argparse.Namespace) -> Any:
 
 
 def _torch_side(arguments: argparse.Namespace) -> Any:
-    from . import capture  # says which of torch and transformers is missing
+    from . import capture  # names the missing package, torch or transformers
     from ._loop_sessions import TorchSide
 
     del capture

@@ -5,11 +5,11 @@
     --l2-adapter '{"type": "plugin", "module_path": "kvtool.lmcache", "class_name": "KvtoolAdapter",
                    "adapter_params": {"base_path": "/var/cache/kv", "max_gb": 200}}'
 
-With "memory_gb" in place of "base_path" the compressed chunks stay in memory.
+With "memory_gb" instead of "base_path" the compressed chunks stay in memory.
 
-Importing this module registers the serde "kvtool". The adapter codes objects itself, so it needs none: then no temporary
-memory is taken from L1, and one bad object is one miss. Under the serde it stores the frames that it is given, and the
-files are the same. See docs/engines/lmcache.md. Made for LMCache 0.5.6.
+Importing this module registers the serde "kvtool". The adapter codes objects itself and needs no serde: so no
+temporary memory is taken from L1, and one bad object is one miss. With the serde it stores the received frames, and
+the files are the same. See docs/engines/lmcache.md. Made for LMCache 0.5.6.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Keys = Sequence[Any]
 
 
 class KvtoolAdapter(L2AdapterInterface):
-    """Chunks as frames in a folder. A task is shared by the threads of its kind, so that one codes while another waits
+    """Stores chunks as frames in a folder. The threads of a kind share a task, so that one codes while another waits
     for the disk."""
 
     def __init__(self, config: Any, l1_memory_desc: Any = None) -> None:
@@ -63,10 +63,10 @@ class KvtoolAdapter(L2AdapterInterface):
             config = KvtoolAdapterConfig.from_dict(config)
         self._config = config
         self._codec = codec_of(config.options)
-        # What LMCache is told of files: in the order in which it is true, and with no lock held, because a listener may
-        # wait for a thread that waits for one.
+        # Notifications to LMCache about files: in the order of the events, and without holding a lock, because a
+        # listener may wait for a thread that waits for one.
         self._news_lock = threading.Lock()
-        self._known: dict[str, tuple[Any, int]] = {}  # file name -> (key, size): what LMCache was told of
+        self._known: dict[str, tuple[Any, int]] = {}  # file name -> (key, size): what LMCache was last notified of
         self._news: collections.deque[tuple[Any, ...]] = collections.deque()
         self._telling = False
         self._frames = config.options.store(self._codec, self._on_evict)
@@ -85,7 +85,7 @@ class KvtoolAdapter(L2AdapterInterface):
         self._closed = False
         listen_to_serdes(self)
 
-    # ---- what LMCache calls ----
+    # ---- methods that LMCache calls ----
 
     def get_store_event_fd(self) -> int:
         return int(self._store_notifier.fileno())
@@ -113,7 +113,8 @@ class KvtoolAdapter(L2AdapterInterface):
             return self._looked_up.pop(task_id, None)
 
     def submit_unlock(self, keys: Keys) -> None:
-        """Nothing is locked: what was looked up is the most recently used, and a miss in between does no harm."""
+        """Nothing is locked: a looked-up object is the most recently used, and a miss in between does no
+        harm."""
 
     def submit_load_task(self, keys: Keys, objects: Sequence[Any]) -> int:
         return self._submit("load", keys, objects, self._load, self._finish_load)
@@ -129,13 +130,13 @@ class KvtoolAdapter(L2AdapterInterface):
         self._forget_gone(names)
 
     def recheck(self, key: Any, context: bytes) -> None:
-        """For a serde that refused an object, which may have come from another adapter."""
+        """Called by a serde that refused an object, which may have come from another adapter."""
         name = self._name(key)
         self._frames.recheck(name, context)
         self._forget_gone([name])
 
     def get_usage(self) -> Any:
-        """Of the whole folder: also of what earlier processes left."""
+        """Usage of the whole folder, including objects of earlier processes."""
         usage = super().get_usage()
         return AdapterUsage(
             total_bytes_used=self._frames.directory.total_bytes,
@@ -144,7 +145,8 @@ class KvtoolAdapter(L2AdapterInterface):
         )
 
     def report_status(self) -> dict[str, Any]:
-        """Not healthy while nothing can be stored, as on a full disk: "store_problem" then says why."""
+        """Not healthy while nothing can be stored, as on a full disk; "store_problem" then gives the
+        reason."""
         report = self._frames.report()
         return {"is_healthy": not self._closed and report["storing"], "type": "KvtoolAdapter", **report}
 
@@ -158,7 +160,7 @@ class KvtoolAdapter(L2AdapterInterface):
         for notifier in self._notifiers:
             notifier.close()
 
-    # ---- on the threads ----
+    # ---- work on the threads ----
 
     def _submit(
         self,
@@ -168,8 +170,8 @@ class KvtoolAdapter(L2AdapterInterface):
         work: Callable[[Any, Any], Sequence[Any]],
         finish: Callable[[int, Any, Any], None],
     ) -> int:
-        """work(keys, objects) gives a list with a result per key, None after an exception; finish(task, keys, results)
-        runs once, on the thread that was last."""
+        """work(keys, objects) returns a list with a result per key, None after an exception. finish(task, keys,
+        results) runs once, on the thread that ends last."""
         with self._lock:
             number = self._next_task
             self._next_task += 1
@@ -202,14 +204,14 @@ class KvtoolAdapter(L2AdapterInterface):
         return key.cache_salt in self._config.skip_salts
 
     def _store(self, keys: Keys, objects: Sequence[Any]) -> list[int | None]:
-        """Bytes written per object, 0 where it was there, or is not wanted."""
+        """Returns the bytes written per object, 0 if it was stored already or is not wanted."""
         written: list[int | None] = [None] * len(keys)
         groups: dict[PageLayout, list[int]] = {}
         for i, obj in enumerate(objects):
             if self._is_off(keys[i]):
                 written[i] = 0
                 continue
-            frame = _frame_in(memory_of(obj))  # as a serde made it
+            frame = _frame_in(memory_of(obj))  # made by a serde
             if frame is not None:
                 written[i] = self._frames.store_frame(self._name(keys[i]), frame)
                 continue
@@ -223,7 +225,7 @@ class KvtoolAdapter(L2AdapterInterface):
     def _finish_store(self, number: int, keys: Keys, written: Sequence[int | None]) -> None:
         new = {self._name(key): (key, size) for key, size in zip(keys, written) if size}
         with self._news_lock:
-            # What this or another store has evicted since then was never there as far as LMCache knows.
+            # Objects that this or another store has evicted since then are reported to LMCache as never stored.
             there = {name: entry for name, entry in new.items() if name in self._frames.directory}
             self._add_deleted([self._known.pop(name, None) for name in there])
             self._known.update(there)
@@ -234,7 +236,7 @@ class KvtoolAdapter(L2AdapterInterface):
         self._store_notifier.notify()
 
     def _lookup(self, keys: Keys, layouts: Any) -> list[bool]:
-        """Whether there is a whole frame of the key and, where the engine says it, of the layout."""
+        """True if there is a whole frame of the key and, if the engine gives it, of the layout."""
         headers = [self._frames.header(self._name(key)) for key in keys]
         return [
             info is not None and not self._is_off(key) and self._is_expected(info["context"], key, layouts.get(key.object_group_id))
@@ -253,7 +255,7 @@ class KvtoolAdapter(L2AdapterInterface):
         return any(context == codec.context(name) for codec in [self._codec, *serde_codecs()])
 
     def _load(self, keys: Keys, objects: Sequence[Any]) -> list[bool]:
-        """Whether each object was filled."""
+        """Returns whether each object was filled."""
         loaded = [False] * len(keys)
         coded = []
         for i, (key, obj) in enumerate(zip(keys, objects)):
@@ -278,8 +280,8 @@ class KvtoolAdapter(L2AdapterInterface):
         self._load_notifier.notify()
 
     def _load_frame(self, key: Any, obj: Any, memory: memoryview) -> bool:
-        """For a serde: the frame as it is, after its hash was checked, because a serde that refuses one object fails
-        all of its task."""
+        """For a serde: returns the frame unchanged after checking its hash, because a serde that refuses one object
+        fails all of its task."""
         name = self._name(key)
         read = self._frames.read(name, memory)
         if read is None:
@@ -298,7 +300,8 @@ class KvtoolAdapter(L2AdapterInterface):
         self._forget_gone([name for name, _ in gone])
 
     def _forget_gone(self, names: Sequence[str]) -> None:
-        """Tells LMCache of files that are not in the folder any more; one that was stored anew meanwhile is."""
+        """Notifies LMCache of files that are no longer in the folder, unless they were stored again
+        meanwhile."""
         with self._news_lock:
             gone = [name for name in names if name not in self._frames.directory]
             self._add_deleted([self._known.pop(name, None) for name in gone])
@@ -313,7 +316,8 @@ class KvtoolAdapter(L2AdapterInterface):
             self._news.append((notify, keys, *sizes))
 
     def _tell(self) -> None:
-        """One thread at a time tells everything; a listener that fails must not keep a task from ending."""
+        """One thread at a time sends all notifications; a failing listener must not keep a task from
+        ending."""
         while True:
             with self._news_lock:
                 if self._telling or not self._news:
@@ -338,7 +342,8 @@ def _bitmap(bits: Sequence[bool | None]) -> Any:
 
 
 def _parts(objects: Sequence[Any]) -> list[list[int]]:
-    """Indices of what one thread does at once: consecutive objects of up to 8 MiB, at least one."""
+    """Indices that one thread processes at once: consecutive objects of up to 8 MiB, at least
+    one."""
     parts: list[list[int]] = [[]]
     size = 0
     for i, obj in enumerate(objects):
@@ -352,7 +357,7 @@ def _parts(objects: Sequence[Any]) -> list[list[int]]:
 
 
 def _frame_in(memory: memoryview) -> memoryview | None:
-    """The memory, if it holds one whole frame and nothing else, as a serde leaves it."""
+    """Returns the memory if it holds exactly one whole frame, as a serde leaves it."""
     try:
         return memory if frame_info(memory[:HEADER_BYTES])["frame_bytes"] == len(memory) else None
     except Error:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""SGLang: a HiCache storage backend that keeps pages compressed and checked, and its codec alone for other backends.
+"""SGLang: a HiCache storage backend that keeps pages compressed and checked, and its codec, separately, for other
+backends.
 
     --enable-hierarchical-cache --page-size 64 --hicache-storage-backend dynamic
     --hicache-storage-backend-extra-config '{"backend_name": "kvtool", "module_path": "kvtool.sglang",
         "class_name": "KvtoolStore", "interface_v1": 1, "dir": "/var/cache/kv", "max_gb": 200}'
 
-A page is one frame. One that is short, damaged, of another layout or of another model is a miss; nothing raises into the
+A page is one frame. A short or damaged page, or one of another layout or model, is a miss; no exception reaches the
 engine's threads. See docs/engines/sglang.md. Made for SGLang 0.5.23.
 """
 
@@ -35,12 +36,12 @@ _OF_ENGINE = ("backend_name", "module_path", "class_name", "interface_v1", "enab
 
 
 class Codec(_codec.Codec):
-    """Whole pages of one host pool as blobs, for any L3 backend: it stands between get_data_page and the backend's put,
-    and between the backend's get and set_from_flat_data_page.
+    """Converts whole pages of one host pool to blobs, for any L3 backend. Call it between get_data_page and the
+    backend's put, and between the backend's get and set_from_flat_data_page.
 
-    A blob is one page; head shards of it are pages of their own, because a pool has the heads of one rank. The engine
-    owns memory, sizes and completion; keys of a store that others share want `fingerprint` in front.
-    storage_config: SGLang's own. options: level, threads, profile, revision.
+    A blob is one page of one rank, because a pool has the heads of one rank. The engine manages memory, sizes and
+    completion; in a shared store, put `fingerprint` in front of the keys. storage_config: SGLang's own. options:
+    level, threads, profile, revision.
     """
 
     def __init__(self, pool: Any, storage_config: Any, pool_name: Any = PoolName.KV, **options: Any) -> None:
@@ -55,7 +56,8 @@ class Codec(_codec.Codec):
         return int(page.numel() * page.dtype.itemsize)
 
     def encode_at(self, index: int, key: _codec.Key, out: Any = None) -> bytes | int:
-        """The blob of the page whose first token is at `index` of the pool; with out, its size."""
+        """Returns the blob of the page whose first token is at `index` of the pool; with out, its
+        size."""
         memory = memory_of(self.pool.get_data_page(index, flat=True).flatten())
         if memory is None:
             raise TypeError("kvtool needs pages in host memory")
@@ -65,7 +67,8 @@ class Codec(_codec.Codec):
         return self.encode_page(memory, key, layout=layout, out=out)
 
     def decode_at(self, blob: Any, index: int, key: _codec.Key) -> None:
-        """Puts the page of a blob into the pool. A blob that is refused leaves the pool as it was."""
+        """Writes the page of a blob into the pool. If the blob is refused, the pool is
+        unchanged."""
         page = self.pool.get_dummy_flat_data_page()
         memory = memory_of(page)
         self.decode_page(blob, key, out=memory)
@@ -100,7 +103,8 @@ class KvtoolStore(HiCacheStorage):
         self._register(host_pool_name, host_pool)
 
     def _register(self, name: Any, pool: Any) -> None:
-        """Element type and layout are known from here on: pages of any other are misses."""
+        """Element type and layout are known from here on: pages of any other type or layout are
+        misses."""
         identity = _identity_of(self._config, self._revision, name, pool)
         self._pools[str(name)] = _Pool(pool, self._frames.codec.derive(identity=identity))
 
@@ -178,7 +182,7 @@ class KvtoolStore(HiCacheStorage):
             if not usable:
                 break
             if transfer.hit_policy == PoolHitPolicy.BLOCK_GROUPS:
-                continue  # never in the way of other pools, and never a hit here
+                continue  # other pools are not affected, and never found here
             there = [self._has(transfer.name, key) for key in keys[:pages]]
             if transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
                 count = there.index(False) if False in there else pages
@@ -192,10 +196,11 @@ class KvtoolStore(HiCacheStorage):
             usable = [n for n in usable if n in fits]
         return PoolTransferResult(usable[-1] if usable else 0, hits, usable)
 
-    # ---- below the interfaces; nothing here raises ----
+    # ---- implementation; nothing here raises ----
 
     def _complain(self, what: str) -> None:
-        """Of an exception: loud once, because a pool without flat pages fails with every batch."""
+        """Logs an exception: at warning level once, because a pool without flat pages fails with every
+        batch."""
         logger.log(logging.DEBUG if what in self._complaints else logging.ERROR, "kvtool: %s", what, exc_info=True)
         self._complaints.add(what)
 
@@ -204,7 +209,7 @@ class KvtoolStore(HiCacheStorage):
         return pool is not None and self._frames.has(pool.codec.name(key), pool.codec.context(key))
 
     def _leading(self, pool_name: Any, keys: Sequence[str]) -> int:
-        """How many of the keys are there before the first that is not."""
+        """Returns the number of leading keys that are stored."""
         try:
             return next((i for i, key in enumerate(keys) if not self._has(pool_name, key)), len(keys))
         except Exception:
@@ -212,7 +217,7 @@ class KvtoolStore(HiCacheStorage):
             return 0
 
     def _items(self, pool: _Pool, keys: Sequence[str], tensors: Iterable[Any]) -> tuple[list[Item], list[int]]:
-        """Items of the tensors that have memory, and their indices."""
+        """Returns the items of the tensors that have memory, and their indices."""
         items, indices = [], []
         for index, (key, tensor) in enumerate(zip(keys, tensors)):
             memory = memory_of(tensor)
@@ -246,7 +251,8 @@ class KvtoolStore(HiCacheStorage):
         return done
 
     def _places(self, pool_name: Any, keys: Sequence[str], host_indices: Any) -> tuple[Any, list[int]]:
-        """Of the first token of each page, or None where the engine's indices do not fit the keys."""
+        """Index of the first token of each page, or None if the engine's indices do not fit the
+        keys."""
         pool = self._pools.get(str(pool_name))
         size = getattr(pool.pool, "page_size", 1) or 1 if pool else 0
         if pool is None or host_indices is None or host_indices.numel() != len(keys) * size:
@@ -294,8 +300,8 @@ def _is_off(extra_info: Any) -> bool:
 
 
 def _identity_of(config: Any, revision: str, pool_name: Any, pool: Any) -> dict[str, Any]:
-    """What the bytes of a pool's pages depend on. Pages of an MLA model are the same on every rank of tensor parallelism,
-    but not those of states, which are sharded even there."""
+    """Everything that determines the bytes of a pool's pages. Pages of an MLA model are the same on every rank of
+    tensor parallelism, but those of states are not, because states are sharded even there."""
     fields = {
         "engine": "sglang",
         "version": engine_version("sglang"),

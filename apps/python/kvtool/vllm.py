@@ -7,9 +7,8 @@
         "secondary_tiers": [{"type": "KvtoolTier", "module_path": "kvtool.vllm", "root_dir": "/var/cache/kv",
                              "max_gb": 200, "kv_heads": 8, "head_size": 128}]}}'
 
-A block is served right or not at all: one that cannot be read is a miss from then on. Requests with the
-kv_transfer_params {"kvtool": false} are neither stored nor looked up. See docs/engines/vllm.md. Made for
-vLLM 0.33.
+A block is served correctly or not at all: one that cannot be read is a miss from then on. Requests with the
+kv_transfer_params {"kvtool": false} are neither stored nor looked up. See docs/engines/vllm.md. Made for vLLM 0.33.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ __all__ = ["KvtoolTier"]
 
 logger = logging.getLogger(__name__)
 
-# Bytes of rows that one piece of work moves, so that the threads share a large job.
+# Bytes of rows in one piece of work, small enough that the threads share a large job.
 _WORK_BYTES = 8 << 20
 
 
-# A key of the engine, and the row of the primary tier that it is in.
+# A key of the engine, and its row in the primary tier.
 Pair = tuple[Any, int]
 
 
@@ -50,10 +49,11 @@ class KvtoolTier(SecondaryTierManager):
     """Chunks as frames in a folder, or in memory.
 
     root_dir: the folder, which engines may share, or memory_gb. level: "fast", "default", "high" or "max". profile: a
-    .kvp file. max_gb: limit of the folder in GiB, beyond which the least recently used chunks go; 0: none.
-    n_read_threads, n_write_threads: threads that load and store. revision: of the model's weights; chunks of another one
-    are misses. kv_heads, head_size, head_size_v: of one worker's cache; hints which help compression and cannot do harm.
-    durable: write each file through to the disk. enable_kv_events: tell vLLM which blocks are stored and removed.
+    .kvp file. max_gb: limit of the folder in GiB, beyond which the least recently used chunks are deleted; 0: no
+    limit. n_read_threads, n_write_threads: threads that load and store. revision: revision of the model's weights;
+    chunks of another one are misses. kv_heads, head_size, head_size_v: sizes of one worker's cache; hints that only
+    affect compression. durable: write each file through to the disk. enable_kv_events: tell vLLM which blocks are
+    stored and removed.
     """
 
     medium = Medium.STORAGE
@@ -89,7 +89,7 @@ class KvtoolTier(SecondaryTierManager):
         self._lookups = _Lookups(self, tier_type)
         self._finished: deque[_Job] = deque()
 
-    # ---- what vLLM calls, under the manager's lock: nothing here waits ----
+    # ---- methods that vLLM calls, under the manager's lock: nothing here waits ----
 
     def on_new_request(self, req_context: Any) -> Any:
         return RequestOffloadingContext()
@@ -110,7 +110,7 @@ class KvtoolTier(SecondaryTierManager):
 
     def submit_store(self, job_metadata: Any) -> None:
         if is_off(job_metadata.req_context.kv_transfer_params):
-            self._finished.append(_Job(job_metadata, 0))  # done: nothing was wanted
+            self._finished.append(_Job(job_metadata, 0))  # done: there was nothing to do
             return
         self._submit(job_metadata, self._writers, self._store)
 
@@ -181,7 +181,7 @@ class KvtoolTier(SecondaryTierManager):
         if self._events is not None:
             self._events.removed([name for name, _ in gone])
 
-    # ---- on the threads ----
+    # ---- work on the threads ----
 
     def exists(self, key: Any) -> bool:
         return self._frames.has(self._codec.name(key), self._codec.context(key))
@@ -255,7 +255,7 @@ class KvtoolTier(SecondaryTierManager):
         try:
             content = Content.of_tag(tag)
         except ValueError:
-            return False  # of a later version of this module
+            return False  # written by a later version of this module
         if content is not None:
             array = np.frombuffer(row, np.uint8)
             content.put_together(array.copy(), array)
@@ -263,7 +263,7 @@ class KvtoolTier(SecondaryTierManager):
 
 
 class _Lookups(AsyncLookupManager):
-    """Whether chunks exist is asked on a thread of its own."""
+    """A separate thread checks whether chunks exist."""
 
     def __init__(self, tier: KvtoolTier, tier_type: str) -> None:
         super().__init__(tier_type=tier_type)
@@ -274,7 +274,7 @@ class _Lookups(AsyncLookupManager):
 
 
 class _Job:
-    """A transfer of which several threads do parts."""
+    """A transfer whose parts several threads do."""
 
     def __init__(self, job: Any, parts: int) -> None:
         self.is_load: bool = job.is_promotion
@@ -286,7 +286,7 @@ class _Job:
         self._seconds = 0.0
 
     def part_done(self, failed: Sequence[Any]) -> bool:
-        """Whether it was the last."""
+        """Returns whether this was the last part."""
         with self._lock:
             self.failed += failed
             self._left -= 1
@@ -299,6 +299,7 @@ class _Job:
         return tuple(key for key in self._keys if key not in failed)
 
     def result(self, row_bytes: int) -> Any:
-        """Bytes are raw ones, because vLLM's back-pressure would take a good ratio for a slow disk."""
+        """Counts raw bytes, because vLLM's back-pressure would take a good ratio for a slow
+        disk."""
         good = self.good or None if self.is_load and self.failed else None
         return JobResult(self._id, not self.failed, good, self._seconds, len(self._keys) * row_bytes)
