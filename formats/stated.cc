@@ -123,7 +123,7 @@ void RequireNames(const OpenOptions& told, const Snapshot& described) {
   check("--v-pattern", told.v_pattern, v);
 }
 
-// Throws if files are given beside an input of a format that is complete by itself.
+// Throws if files are given for an input whose format needs no others.
 void RequireUseOfFiles(const OpenOptions& told, const FormatEntry& format) {
   const auto refuse = [&](std::string_view flag, const std::string& file) {
     throw Error(Finding::kUsage, "{} {}: {} needs no other file", flag, Printable(file), format.id)

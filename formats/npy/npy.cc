@@ -231,7 +231,7 @@ Confidence ProbeNpz(const Source& source) {
     const bool torch = HoldsMember(source.files.at(0).data->bytes(), "data.pkl");
     return torch ? Confidence::kNo : Confidence::kCertain;
   } catch (const Error&) {
-    return Confidence::kMaybe;  // reading it will report what is wrong
+    return Confidence::kMaybe;  // reading it will report the fault
   }
 }
 

@@ -433,7 +433,7 @@ Snapshot OpenPreset(Source source, PresetSpec spec, const OpenOptions& options) 
   return snapshot;
 }
 
-// Refuses a first word that is no element type but resembles the name of a preset.
+// Refuses a first word that is not an element type but resembles the name of a preset.
 void RefuseNearPreset(std::string_view text) {
   const std::string_view word = text.substr(0, text.find(':'));
   if (ParseDType(word)) return;

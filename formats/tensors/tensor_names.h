@@ -36,7 +36,7 @@ struct NamePattern {
 };
 std::span<const NamePattern> NamePatterns();
 
-// Which built-in patterns fit one name.
+// The built-in patterns that fit one name.
 struct NameFit {
   uint32_t patterns = 0;  // bit i: pattern i fits the whole name
   // Number of the last parts of "past_key_values/key_cache/3" that a pattern of layers fits, at

@@ -25,7 +25,7 @@
 namespace kv {
 namespace {
 
-// The metadata of a trace made of arrays.
+// The metadata of a trace that consists of arrays.
 struct TraceMetadata {
   bool is_marked = false;  // the file itself says that it is a trace
   std::optional<uint64_t> g_start;

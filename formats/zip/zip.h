@@ -72,7 +72,7 @@ uint32_t Crc32(ByteSpan bytes);
 // are stored, so equal inputs give equal bytes.
 class ZipWriter : public Sink {
  public:
-  // When to write zip64 records: if sizes or counts need them, or always.
+  // When zip64 records are written: if sizes or counts need them, or always.
   enum class Zip64 { kWhenNeeded, kAlways };
   explicit ZipWriter(AtomicFile& file, Zip64 zip64 = Zip64::kWhenNeeded)
       : file_(file), zip64_(zip64) {

@@ -195,7 +195,7 @@ std::string TextOr(const MergeJson& result, const char* key) {
   return is_text ? result[key].get<std::string>() : std::string();
 }
 
-// Packs what the second pass needs of a line.
+// Packs the parts of a line that the second pass needs.
 std::string PackedInput(const MergedInput& input, const MergeJson& figures) {
   MergeJson cases = MergeJson::array();
   for (const CaseVerdict& one : input.cases) {

@@ -36,7 +36,7 @@ class Folder {
   std::vector<std::string> Names() const;
   // Returns nullopt if no regular file has the name.
   std::optional<struct stat> Find(const std::string& name) const;
-  // Opens a regular file for reading; -1 if there is none.
+  // Opens a regular file for reading; -1 if it does not exist.
   int OpenDescriptor(const std::string& name) const;
   // Maps a file; nullptr if there is none.
   std::shared_ptr<const FileSource> OpenFile(const std::string& name) const;

@@ -28,7 +28,7 @@ constexpr size_t kMostPoints = 48;
 constexpr int kMostFailures = 12, kMostExchanges = 1000;
 // Largest number of rounds of Exchange and Descend at the limits.
 constexpr int kMostRounds = 8;
-// A walk ends where the loss is this many times its limit, far beyond what was asked for.
+// A walk ends when the loss is this many times its limit.
 constexpr double kFarBeyond = 25;
 
 // A mixture that a walk visited.

@@ -39,7 +39,7 @@ void ExpRow(float* row, size_t count, float maximum) noexcept;
 // Writes the sum of each `block` values to sums[b] and returns the sum of these sums in double (of
 // sums of 64 values if `block` is 1). `sums` may be `row`.
 double BlockSums(const float* row, size_t count, size_t block, float* sums) noexcept;
-// Does ExpRow and BlockSums at once. Uses up `row`: what it holds afterwards is not defined.
+// Performs ExpRow and BlockSums at once. The contents of `row` are undefined afterwards.
 double ExpBlockSums(float* row, size_t count, float maximum, size_t block, float* sums) noexcept;
 // Adds weight * row[i] to sums[i].
 void AddScaled(const float* row, size_t count, float weight, float* sums) noexcept;

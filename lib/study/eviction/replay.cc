@@ -55,8 +55,8 @@ class Prediction {
     for (const LogPChange& of_head : quality.log_p_changes) changes_[run].Add(of_head);
     quality.log_p_changes.clear();
   }
-  // Stores the prediction of a run whose layers are all measured. Returns why there is none, or
-  // nothing.
+  // Stores the prediction of a run if all its layers are measured. Returns the reason if there is
+  // none.
   std::optional<std::string> Finish(size_t index, const MeasuredRows& measured,
                                     ReplayRun& run) const {
     if (!method_) return std::nullopt;

@@ -43,7 +43,7 @@ struct EngineRule {
   std::string_view schedule;    // name of the schedule that policies follow
   WeightRule weights = WeightRule::kFlashLocal;
   std::string_view ratio_name = {},
-                   // explains EngineRun::reported_ratio; empty: there is no such ratio
+                   // explains EngineRun::reported_ratio; empty if there is none
       ratio_remark = {};
   std::string_view warning = {};  // printed with every replay of a trace's rows
   BlockConfig defaults = {};

@@ -28,26 +28,27 @@ struct ParamInfo {
   std::string_view name;
   std::string_view words = {};  // the words that it takes, between bars; "*": any list of words
   std::optional<uint64_t> most = {};  // a whole number that must not be larger
-  std::string_view word = {};         // what a config may call it that knows no engine's words
+  std::string_view word = {};         // engine-neutral name that a config may use
 };
-// By the engine's name or the other.
+// Finds it by either name.
 const ParamInfo* FindParam(std::span<const ParamInfo> known, std::string_view name);
 
 // Sets a parameter. A new value replaces the old one in its place.
 void Assign(std::string_view name, ParamValue value, Params& params);
 void Merge(const Params& over, Params& params);
 const ParamValue* Find(const Params& params, std::string_view name);
-// Whether a switch is on. A switch that nobody set is on.
+// Returns true if a switch is on; one that is not set counts as on.
 bool IsOn(const Params& params, std::string_view name);
 double NumberOr(const Params& params, std::string_view name, double fallback);
 
-// How to read a snapshot. Each member means what the flag of the same name means.
+// How to read a snapshot. Each member has the meaning of the flag of the same name.
 struct Reading {
   std::string from, gguf;
   uint32_t kv_heads = 0, head_dim = 0;
 };
 
-// How far values may lie from the reference's. Without a tolerance every stored bit must be equal.
+// Permitted distance of values from the reference's. Without a tolerance every stored bit must be
+// equal.
 struct Tolerance {
   using OfBoth = std::array<std::optional<double>, 2>;  // K, V
   OfBoth all = {};
@@ -61,7 +62,7 @@ struct QuantTypes {
   std::string k, v;
 };
 
-// What happens if a case is not decided.
+// The consequence of an undecided case.
 enum class OnNotRun { kFail, kWarn };
 
 // One case of the gate, ready to run.
@@ -69,7 +70,7 @@ struct CaseSpec {
   std::string name;
   std::string suite;         // one of the engine's suites
   std::string mode;          // one of the engine's modes, kCompare or kQuant
-  bool only_engine = false;  // the engine must run it: no replay stands in for that
+  bool only_engine = false;  // only the engine can run it, not a replay
   std::string snapshot, trace;
   Reading reading;
   std::string reference;  // a cache that this one must equal; may be empty
@@ -80,7 +81,7 @@ struct CaseSpec {
   std::vector<uint64_t> prompt_tokens;    // one row each; if empty, the trace says
   std::optional<uint64_t> decode_tokens;  // of each row; nothing: to the end of the cache
   uint64_t repeat = 5;  // equal baselines that are run to find the noise of speeds
-  Params params;        // over those that the engine's mode sets
+  Params params;        // rules that override those of the engine's mode
   std::vector<Rule> rules;
   bool own_rules = false;  // given by the config, not by the engine
   OnNotRun on_not_run = OnNotRun::kFail;
@@ -107,11 +108,11 @@ struct SuiteInfo {
   std::string_view name, heading, count_key;
 };
 
-// A figure as the engine defines it, and the figure that answers the question behind it.
+// A figure as the engine defines it, and kvtool's figure for the same question.
 struct FigurePair {
   std::string_view question, engine, truth;
   std::string_view suite = {};  // cases of other suites do not show the pair; empty: all do
-  bool is_verdict = false;      // the truth stands beside every verdict on the engine's figure
+  bool is_verdict = false;      // shown beside every verdict on the engine's figure
 };
 
 // A figure that a page draws over several runs.
@@ -132,13 +133,13 @@ struct EngineReport {
   Value (*row)(const CaseResult& result, const OutputNames& outputs);
   Value (*row_schema)();
   Value::Object (*log_figures)();  // schemas of the true figures that only logs have
-  Value (*logs_schema)();          // what logs say of a whole suite
+  Value (*logs_schema)();          // what logs say about a whole suite
   std::string (*line)(const nlohmann::ordered_json& row);   // the row as summary.md shows it
   CaseView (*read_row)(const nlohmann::ordered_json& row);  // a row of its own summary.json
 };
 
-// What can be named in a config and is shown in reports, as the program hands it in: the suite of
-// an engine, its runtimes, parameters and figures.
+// Everything that configs can name and reports show for one engine: its suite, runtimes, parameters
+// and figures. The program passes it in.
 struct Engine {
   std::string_view name;
   std::span<const std::string_view> runtimes;  // that a case may be replayed on; the first: unless
@@ -158,15 +159,15 @@ struct Engine {
 
   // Every figure that a rule can name: the gate's own, then the engine's.
   std::vector<const MetricInfo*> Metrics() const;
-  // By its name or its word. Null: no such figure.
+  // Finds a figure by its name or its word; null if there is none.
   const MetricInfo* FindMetric(std::string_view name) const;
   // A nameless case in the first suite.
   CaseSpec NewCase() const;
-  // Nothing for other names.
+  // Does nothing for other names.
   std::optional<CaseSpec> FindSuiteCase(std::string_view name) const;
 };
 
-// Names that cases were given, no two alike. They leave room for what is put behind them.
+// Makes distinct names for cases, with room for a suffix.
 class CaseNames {
  public:
   // Returns the name, cut to 150 bytes; with "-2" or a later number if a case has it already.
@@ -181,8 +182,7 @@ class CaseNames {
 void RequireContent(const Engine& engine, CaseSpec& spec);
 
 // Returns what a report shows beside a verdict on this figure, such as " (measured_ratio 1.27)".
-// The caller looks up the `truth`, the figure that answers the question. Empty for figures without
-// one.
+// The caller looks up `truth`, kvtool's figure. Empty for figures without one.
 std::string Beside(const EngineReport& report, std::string_view metric,
                    const std::function<std::optional<double>(std::string_view truth)>& figure);
 

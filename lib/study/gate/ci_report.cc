@@ -104,7 +104,7 @@ void TrueFigures(const GateResult& result, std::string& text) {
   FigureTable(
       "True figures", result.engine->report.columns,
       [](const CaseResult& item) { return item.origin == Origin::kReplay; }, result, text);
-  // Logs of an engine without a suite: whatever they say.
+  // Engine logs without a suite count, whatever they contain.
   const auto is_log = [](const CaseResult& item) {
     return item.origin == Origin::kLogs && !item.logs;
   };
@@ -118,7 +118,7 @@ void TrueFigures(const GateResult& result, std::string& text) {
   FigureTable("Figures of the logs", known, is_log, result, text);
 }
 
-// Whether a reader of the engine's own summary.md would look for anything here.
+// True if a reader of the engine's own summary.md would look for something here.
 bool IsOfEngine(const GateResult& result) {
   return std::any_of(result.cases.begin(), result.cases.end(), [&](const CaseResult& item) {
     return item.logs || item.spec.only_engine || result.engine->FindSuiteCase(item.spec.name);
@@ -127,7 +127,7 @@ bool IsOfEngine(const GateResult& result) {
 
 constexpr size_t kMostShown = 10;
 
-// Percent first, in one pass: what is escaped must not be escaped again.
+// Escapes percent signs and the rest in one pass, so that nothing is escaped twice.
 std::string Escape(std::string_view text, std::string_view special) {
   std::string out;
   for (const char c : text) {
@@ -150,7 +150,7 @@ std::string TextOf(const RuleOutcome& rule) {
   return text;
 }
 
-// The first ten; where there are more, the tenth counts the rest.
+// At most ten; if there are more, the tenth counts the rest.
 void KeepShown(std::vector<Annotation>& list) {
   if (list.size() <= kMostShown) return;
   const size_t more = list.size() - kMostShown + 1;
@@ -210,7 +210,7 @@ std::string WorkflowCommand(const Annotation& annotation) {
 std::map<std::string, uint64_t> LinesOfCases(std::string_view config, const GateResult& result) {
   std::map<std::string, uint64_t> lines;
   for (const CaseResult& item : result.cases) {
-    // Names stand in other places, too, but with this key only where the case begins.
+    // Names occur elsewhere too, but with this key only at the beginning of a case.
     const std::string quoted = Json(item.spec.name).dump();
     for (size_t at = config.find("\"name\""); at != config.npos;
          at = config.find("\"name\"", at + 1)) {

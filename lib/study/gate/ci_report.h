@@ -19,11 +19,11 @@ struct Annotation {
   std::string title, text;
 };
 
-// One line without its end. Whatever the members hold, it remains one command: line ends and the
-// characters that separate a command's parts are escaped as the runner asks for.
+// One line without its end. It remains one command whatever the members contain: line ends and the
+// separators of a command are escaped as the runner requires.
 std::string WorkflowCommand(const Annotation& annotation);
 
-// Returns where each case's name stands in a config, by its line from 1.
+// Returns the line of each case's name in a config, counted from 1.
 std::map<std::string, uint64_t> LinesOfCases(std::string_view config, const GateResult& result);
 
 // Says why a gate failed or is not sure, most important first. GitHub shows ten errors and ten

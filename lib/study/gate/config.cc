@@ -294,7 +294,7 @@ Tolerance ToleranceOf(const Node& node) {
   return tolerance;
 }
 
-// {"k": "q8_0", "v": "q5_1"}; a side that is not named stays as it is.
+// {"k": "q8_0", "v": "q5_1"}; a side that is missing is unchanged.
 QuantTypes QuantOf(const Node& node) {
   if (!node.json.is_object()) throw node.Wrong("expected an object with 'k' and 'v'");
   node.RequireKeys({"k", "v"});
@@ -365,7 +365,7 @@ std::vector<Rule> RulesOf(const Node& node, const Engine& engine) {
   return rules;
 }
 
-// What the whole config says of each of its cases.
+// Applies settings of the whole config to each of its cases.
 struct CommonSettings {
   const Json& defaults;
   const std::filesystem::path& folder;
@@ -510,7 +510,7 @@ Config SuiteConfig(const std::string& snapshot, const std::string& trace, const 
     spec.snapshot = snapshot;
     spec.trace = trace;
     RequireContent(engine, spec);
-    // Part of the suite, but nobody asked for them here.
+    // Cases of the suite that are not requested here.
     if (spec.only_engine) spec.on_not_run = OnNotRun::kWarn;
     config.cases.push_back(std::move(spec));
   }

@@ -52,7 +52,7 @@ std::vector<DeltaRule> DefaultBaselineRules(const Engine& engine);
 // kConfig.
 Rule ParseRule(std::string_view text, const Engine& engine);
 
-// Keeps only the cases of these names. Throws kUsage if there is no case of a name.
+// Keeps only the cases with these names. Throws kUsage if a name has no case.
 void KeepCases(const std::vector<std::string>& names, Config& config);
 
 }  // namespace kv::gate

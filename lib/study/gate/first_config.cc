@@ -13,13 +13,14 @@
 namespace kv::gate {
 namespace {
 
-// A margin is this many standard deviations of the noise: of normal noise one in 740 lies beyond.
+// A margin is this many standard deviations of the noise; normal noise exceeds it once in 740
+// times.
 constexpr double kDeviations = 3;
 
-// A figure with a limit on the side where worse lies. Margins are shares of what was measured: at
-// least `least`, so that rounding and small changes of kvtool itself stay inside, and at most
-// `most` where only one recording is there. Then the noise is guessed from other tokens of the same
-// recording, and a guess must not make a gate that nothing can fail.
+// A figure with a limit on its worse side. Margins are shares of the measured value: at least
+// `least`, to allow for rounding and small changes of kvtool itself, and at most `most` if there is
+// only one recording. Then the noise is estimated from other tokens of that recording, and an
+// estimate must not make a gate that cannot fail.
 struct Watched {
   std::string_view metric, word;
   Op op;
@@ -59,12 +60,12 @@ Scatter ScatterOf(const std::vector<double>& values) {
   return spread;
 }
 
-// To four digits, away from what was measured: a limit that is pleasant to read and never inside.
+// Rounds to four digits away from the measured value: the limit is readable and never too strict.
 double Outward(double limit, Op op) {
   if (limit == 0) return 0;
   const double unit = std::pow(10.0, std::floor(std::log10(std::abs(limit))) - 3);
   const double steps = op == Op::kAtLeast ? std::floor(limit / unit) : std::ceil(limit / unit);
-  // Read back from its decimal text, or a unit below 1 would leave digits behind it.
+  // Reads the decimal text again, because powers of ten below 1 would leave rounding errors.
   return ParseNumber<double>(fmt::format("{:.4g}", steps * unit)).value();
 }
 
@@ -78,7 +79,7 @@ std::vector<double> Known(std::string_view metric, std::span<const CaseResult* c
 
 std::string Percent(double share) { return fmt::format("{:.2g}%", 100 * share); }
 
-// Whether a figure says anything in this case: a ratio of 1 where nothing was evicted does not.
+// True if a figure is meaningful in this case: a ratio of 1 without evictions is not.
 bool Says(const Watched& watched, const CaseResult& result) {
   if (!result.measured.Value(watched.metric)) return false;
   const bool of_eviction = watched.metric == "lossy_worst" || watched.metric == "whole_model_ratio";
@@ -97,7 +98,7 @@ std::optional<SizedRule> Size(const Watched& watched,
                             within = Known(watched.metric, samples);
   const Scatter repeats = ScatterOf(across), tokens = ScatterOf(within);
   const bool repeated = across.size() > 1;
-  // Recordings of the same thing show its noise itself; other tokens only stand in for that.
+  // Recordings of the same setting show its noise itself; other tokens only approximate it.
   const Scatter& noise = repeated ? repeats : tokens;
   const double worst = watched.op == Op::kAtLeast ? repeats.least : repeats.most;
   if (!(worst > 0)) return std::nullopt;
@@ -126,7 +127,7 @@ std::optional<SizedRule> Size(const Watched& watched,
   return sized;
 }
 
-// What is exact has no margin.
+// Exact figures have no margin.
 void AddExact(const CaseResult& own, std::vector<SizedRule>& rules) {
   const auto add = [&](const char* metric, Op op, double limit, std::string remark) {
     rules.push_back({{metric, op, limit, true}, std::move(remark)});

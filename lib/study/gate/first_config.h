@@ -6,17 +6,17 @@
 
 namespace kv::gate {
 
-// Writes a config for somebody who has runs and no thresholds yet. Every limit is a figure that was
-// measured on the run itself, less a margin that is sized to the figure's noise; the config says
-// both in words. So the gate passes on the same data, and fails on data that are clearly worse.
+// Writes a config for users with runs but without thresholds. Every limit is a figure measured on
+// the run itself, less a margin for the figure's noise; the config explains both. So the gate
+// passes on the same data, and fails on data that are clearly worse.
 
-// What a case can be sized to.
+// The data that a case is sized to.
 struct DataSize {
   uint64_t layers = 0, prompt_tokens = 0, tokens = 0;  // of the whole cache; the prompt is shorter
   bool has_attention = false;                          // queries or probabilities were recorded
 };
 
-// A case without rules whose parameters fit some data, and what it asks in a sentence.
+// A case without rules, with parameters that fit some data, and a sentence about its purpose.
 struct SizedCase {
   CaseSpec spec;
   std::string_view question;
@@ -38,11 +38,11 @@ struct MeasuredRun {
   std::vector<MeasuredCase> cases;
 };
 
-// Where the prompt of each sample ends: the first is the run's own.
+// End of the prompt in each sample; the first is the run's own.
 std::vector<uint64_t> SamplePrompts(const DataSize& size);
 
-// Returns kvtool.gate-config/1 with comments. `made_by` stands in its first line. The list must not
-// be empty.
+// Returns kvtool.gate-config/1 with comments. `made_by` is in its first line. The list must not be
+// empty.
 std::string FirstConfig(std::span<const MeasuredRun> runs, const Engine& engine,
                         std::string_view made_by);
 
@@ -52,8 +52,8 @@ struct SizedRule {
   std::string remark;
 };
 
-// Sizes the rules of one case to what was measured. `recordings` are this case in every run of the
-// same kind, this one first. Figures that are not known have no rule.
+// Sizes the rules of one case to the measured figures. `recordings` are this case in every run of
+// the same kind, this one first. Unknown figures get no rule.
 std::vector<SizedRule> SizeRules(std::span<const MeasuredCase* const> recordings);
 
 }  // namespace kv::gate

@@ -18,14 +18,14 @@ using Json = nlohmann::ordered_json;
 // deep or an object has too many keys.
 Json ParseJson(std::string_view text, std::string_view file);
 
-// The value under a key. Null if `object` is no object, lacks the key, or holds null there.
+// Returns the value under a key; null if `object` is not an object, lacks the key, or has null.
 const Json* Find(const Json& object, std::string_view key);
 // The number or the flag under a key; nothing if the value is of another type.
 std::optional<double> NumberIn(const Json& object, std::string_view key);
 std::optional<bool> FlagIn(const Json& object, std::string_view key);
-// The text under a key; `otherwise` if the value is no text.
+// Returns the text under a key; `otherwise` if the value is not a text.
 std::string TextAt(const Json& object, std::string_view key, std::string otherwise = {});
-// Whether Python would take the value under a key for true.
+// True if the value under a key is true in Python's sense.
 bool TruthAt(const Json& object, std::string_view key);
 
 }  // namespace kv::gate

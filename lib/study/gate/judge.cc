@@ -202,7 +202,7 @@ bool LacksTraceHash(const JudgeOptions& options, const Baseline& baseline,
          !result.trace_hash.empty();
 }
 
-// Adds the figures that are no longer measured, where they fail nothing.
+// Adds the figures that are no longer measured, if they fail nothing.
 void AddUnmeasured(const CaseResult& result, Baseline& baseline) {
   for (const RuleOutcome& rule : result.rules) {
     if (!rule.baseline || rule.value || rule.pinned != baseline.is_pinned) continue;
@@ -308,8 +308,8 @@ void CheckCases(const JudgeOptions& options, Baseline& baseline, GateResult& gat
       Escaped(baseline.file), hashless.size() == 1 ? "" : "s", fmt::join(hashless, ", ")));
 }
 
-// Finds a baseline of which nothing at all was compared, and rules of the config whose figure no
-// case has in both runs.
+// Finds a baseline with nothing comparable, and rules of the config whose figure no case has in
+// both runs.
 void RequireCompared(const JudgeOptions& options, const GateResult& gate, Baseline& baseline) {
   const bool is_pinned = baseline.is_pinned;
   const std::vector<DeltaRule>& rules = is_pinned ? options.pinned_rules : options.baseline_rules;
@@ -360,8 +360,7 @@ std::string OtherSettings(const BaselineCase& older, const CaseResult& result) {
   return text;
 }
 
-// Warns of comparisons that may not mean what a reader takes them for. Cases that the baseline
-// lacks fail with --strict.
+// Warns about misleading comparisons. Cases that the baseline lacks fail with --strict.
 void AddDoubts(const JudgeOptions& options, const Baseline& baseline, GateResult& gate) {
   const std::string name = NameOf(baseline) + ": ";
   if (baseline.is_ours && baseline.version != options.version) {
@@ -439,8 +438,8 @@ void Tighten(CaseResult& result) {
   }
 }
 
-// Returns true if no rule passed but those that no config asked for: that proves little, and not
-// what was meant.
+// Returns true if the only rules that passed are ones that no config requested, which proves
+// little.
 bool RestsOnImplied(const CaseResult& result) {
   const auto asked = [](const RuleOutcome& rule) {
     return rule.status == Status::kPass && !rule.rule.implied;
@@ -463,7 +462,7 @@ std::string WhyNotRun(const CaseResult& result) {
 }
 
 void Conclude(CaseResult& result) {
-  // Engine logs may fail a case by what is no rule: a return code, a missing report.
+  // Engine logs may fail a case without a rule: a return code, a missing report.
   const std::string stated = result.reason;
   const bool failed_before = result.status == Status::kFail;
   result.status = failed_before || result.first_failure() != nullptr ? Status::kFail
@@ -482,7 +481,7 @@ void Conclude(CaseResult& result) {
   }
 }
 
-// What no number is fails whatever the rules are, unless one of them speaks of it.
+// A figure that is not a number fails whatever the rules are, unless a rule is about it.
 void RequireFinite(CaseResult& result) {
   const std::string metric = "content.not_finite";
   if (result.measured.Value(metric).value_or(0) == 0) return;
@@ -492,8 +491,8 @@ void RequireFinite(CaseResult& result) {
   result.rules.push_back(Evaluate({metric, Op::kAtMost, 0, false, true}, result.measured));
 }
 
-// The clock of a replay is this machine's, with whatever else runs on it: a suite's thresholds on
-// the times of an engine say nothing about it, and a rule that a config gives is asked for.
+// A replay runs on this machine, beside other work: thresholds of a suite on an engine's times do
+// not apply to it. A rule in a config is meant for it.
 void LeaveTimesOpen(const GateResult& gate, const CaseResult& result, RuleOutcome& rule) {
   if (result.origin != Origin::kReplay || result.spec.own_rules || !rule.value) return;
   const MetricInfo* info = gate.engine->FindMetric(rule.rule.metric);

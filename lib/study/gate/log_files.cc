@@ -16,8 +16,8 @@ constexpr uint64_t kMaxLogBytes = 64u << 20;
 constexpr size_t kMaxFiles = 4096;
 
 constexpr std::string_view kMark8 = "\xef\xbb\xbf", kMarkLittle = "\xff\xfe", kMarkBig = "\xfe\xff";
-// So many units in a row that are two ASCII characters each are no UTF-16: someone appended 8-bit
-// text.
+// After this many UTF-16 units in a row that are two ASCII characters each, the text is 8-bit: it
+// was appended.
 constexpr size_t kForeignRun = 8;
 
 uint32_t Byte(std::string_view text, size_t i) { return static_cast<unsigned char>(text[i]); }
@@ -39,8 +39,8 @@ void AppendUtf8(uint32_t c, std::string& out) {
   put(0x80 | (c & 0x3f));
 }
 
-// Nothing where the text does not stay UTF-16 to its end. A surrogate without its other half is
-// left out.
+// Returns nothing if the text is not UTF-16 up to its end. A surrogate without its other half is
+// dropped.
 std::optional<std::string> FromUtf16(std::string_view text, bool is_big) {
   std::string out;
   uint32_t high = 0;
@@ -62,8 +62,8 @@ std::optional<std::string> FromUtf16(std::string_view text, bool is_big) {
   return out;
 }
 
-// A byte beside a 0 is one character of UTF-16, on whichever side the 0 stands; all others are
-// 8-bit text. Right for all that Latin letters are enough for, wherever the encoding changes.
+// A byte beside a 0 is one character of UTF-16, on either side; all other bytes are 8-bit text.
+// Correct for text in Latin letters, even if the encoding changes within the file.
 std::string FromMixture(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -27,7 +27,7 @@ class LogFolder {
   std::vector<std::string> Files(Wanted wanted = nullptr) const { return Names(false, wanted); }
   std::vector<std::string> Folders() const { return Names(true, nullptr); }
   bool Has(const std::string& name) const;
-  // The whole text of a file, or nothing if there is none. Throws kReadFailed, kLimit.
+  // Returns the whole text of a file, or nothing if there is none. Throws kReadFailed, kLimit.
   std::optional<std::string> Text(const std::string& name) const;
 
  private:

@@ -49,7 +49,7 @@ void MeasureNotFinite(const Subject& subject, Measurements& out) {
           std::move(note));
 }
 
-// Where every bit must be the same, so must the types.
+// If every bit must be equal, so must the types.
 void RequireTypes(const Tolerance& tolerance, SnapshotDiff& diff) {
   std::string first;
   uint64_t count = 0;

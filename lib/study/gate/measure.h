@@ -9,7 +9,7 @@
 
 namespace kv::gate {
 
-// What the cases over one snapshot and one trace share.
+// State that the cases over one snapshot and one trace share.
 struct Subject {
   const Snapshot& snapshot;
   const AttentionTrace* trace = nullptr;
@@ -17,19 +17,18 @@ struct Subject {
   ThreadPool& pool;
   Measurements* of_snapshot = nullptr;  // figures that are the same in all cases; may be shared
   const Snapshot* reference = nullptr;  // the cache that the snapshot must equal
-  bool damage = false;  // flips a bit of what a replay holds, so that tests see a gate fail
+  bool damage = false;  // flips a bit of the cache in a replay, so that tests see a gate fail
 };
 
-// Measures a case's cache as it is, apart from any replay: how it differs from its reference, and
-// where it holds values that are no numbers. Sets figures and `result.reference`.
+// Measures a case's cache without a replay: its difference from the reference, and its values that
+// are not finite. Sets figures and `result.reference`.
 void MeasureCache(const Subject& subject, CaseResult& result);
 
 // Runs a case that nothing is replayed for: one of mode compare, which must have a reference, or of
 // mode quant, whose figures MeasureQuant adds.
 CaseResult CompareCase(const CaseSpec& spec, const Subject& subject);
 
-// Sets the figures quant.*: what the types of the case's "quant" would cost its cache. Needs
-// queries.
+// Sets the figures quant.*: the effect of the case's "quant" types on its cache. Needs queries.
 void MeasureQuant(const Subject& subject, CaseResult& result);
 
 }  // namespace kv::gate

@@ -68,7 +68,7 @@ std::optional<CaseResult> TakeCase(const CaseSpec& spec, std::vector<CaseResult>
   of_logs.erase(found);
   result.spec.on_not_run = spec.on_not_run;
   if (!spec.own_rules) return result;
-  // Thresholds are the config's; what fails a case whatever its figures say is no threshold.
+  // Thresholds are those of the config; faults that fail a case regardless of figures have none.
   result.spec.rules = spec.rules;
   std::erase_if(result.spec.rules, [](const Rule& rule) { return rule.implied; });
   std::erase_if(result.rules, [](const RuleOutcome& outcome) { return !outcome.rule.implied; });

@@ -16,11 +16,11 @@
 namespace kv::gate {
 
 struct BaselineCase {
-  std::map<std::string, double, std::less<>> figures;  // without those that were unknown
+  std::map<std::string, double, std::less<>> figures;  // without the unknown ones
   std::string origin;                                  // such as "replay"; empty if not stated
   bool passed = false, failed = false;
   std::vector<std::string> snapshot_hashes;  // the older run may state one, or the same twice
-  bool states_trace = false;  // whether it says which trace it was of, or that it had none
+  bool states_trace = false;  // true if it records which trace it used, or that it had none
   std::string trace_hash;     // empty without a trace
   // Parameters and lengths that a replay ran with, as JSON texts.
   std::map<std::string, std::string> settings;
@@ -35,7 +35,7 @@ struct Baseline {
   bool is_pinned = false;
   std::map<std::string, BaselineCase, std::less<>> cases;
 
-  // What it lets one say about this run.
+  // Facts about this run.
   std::vector<std::string> missing_cases = {};  // cases of the baseline that this run lacks
   std::vector<std::string> problems = {};       // why the baseline says little or nothing here
 };
@@ -44,7 +44,7 @@ struct Baseline {
 struct LayerFigures {
   uint32_t layer = 0;
   std::optional<double> k_ratio, v_ratio;  // lossless ratios of verified bytes
-  std::optional<double> ratio;             // of K and V, where engine logs do not tell them apart
+  std::optional<double> ratio;             // K and V together, if engine logs do not separate them
   std::optional<double> attention_error;   // mean over the steps
 };
 
@@ -64,7 +64,7 @@ struct RowFigures {
 enum class Origin { kNone, kReplay, kLogs, kCompare };
 std::string_view Name(Origin origin);
 
-// For a case that the engine ran: the row that its tools write, and what its logs really say.
+// For a case that the engine ran: the row that its tools write, and kvtool's reading of its logs.
 struct LogFigures {
   Json row, true_figures;
 };
@@ -102,7 +102,7 @@ struct GateResult {
   // The last run, and one that stays the same from run to run: small steps add up against it.
   std::optional<Baseline> baseline, pinned;
   std::vector<std::string> reasons, warnings;  // of a verdict that no rule explains
-  std::optional<Value> engine_logs;            // what logs say of the whole suite
+  std::optional<Value> engine_logs;            // what logs say about the whole suite
   bool starts_baseline = false;  // no rule judges its logs: later runs compare with it
 
   uint64_t count(Status status) const;
@@ -123,8 +123,8 @@ CaseResult NotRun(CaseSpec spec, std::string reason);
 // replace the thresholds, but not the engine's evidence. Nothing if the logs have no such case.
 std::optional<CaseResult> TakeCase(const CaseSpec& spec, std::vector<CaseResult>& of_logs);
 
-// Takes the case out likewise, and adds the outcomes of its rules to those of a case that was
-// replayed. `path` is where the logs lie.
+// Removes the case likewise, and adds the outcomes of its rules to those of a replayed case. `path`
+// is the place of the logs.
 void AddFromLogs(const CaseSpec& spec, std::string_view path, std::vector<CaseResult>& of_logs,
                  CaseResult& replayed);
 
@@ -135,8 +135,8 @@ std::string ShellLine(const std::vector<std::string>& words);
 // words of this run without its outputs, such as "kvtool", "gate", "gate.json".
 void AddReproduction(const std::vector<std::string>& command, GateResult& result);
 
-// The rule that a reader should see first: the first that failed, else the first inconclusive one,
-// else the one that passed most narrowly. Null if no rule has a margin.
+// The most important rule for a reader: the first failed one, else the first inconclusive one, else
+// the narrowest pass. Null if no rule has a margin.
 const RuleOutcome* DecidingRule(const CaseResult& result);
 
 }  // namespace kv::gate

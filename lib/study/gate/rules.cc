@@ -105,7 +105,7 @@ constexpr MetricInfo kMetrics[] = {
 
 struct OpInfo {
   std::string_view name;
-  Op opposite;  // what is true when the rule is not
+  Op opposite;  // what is true if the rule is broken
 };
 
 constexpr OpInfo kOps[] = {
@@ -132,8 +132,8 @@ double Margin(double value, Op op, double limit) {
   return 0;
 }
 
-// A difference in speed that equal runs show as well is no difference: it keeps no rule, and where
-// a config asked for the rule it breaks it no more surely.
+// A difference in speed that equal runs also show is within the noise: it neither keeps a rule nor
+// certainly breaks one that a config requested.
 void JudgeSpeed(const Rule& rule, double value, const Noise* noise, RuleOutcome& outcome) {
   const std::optional<double> relative = noise == nullptr ? std::nullopt : noise->relative();
   outcome.status = Status::kNotRun;

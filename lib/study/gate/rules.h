@@ -14,13 +14,13 @@
 
 namespace kv::gate {
 
-// Whose definition a figure has.
+// The party that defines a figure.
 enum class Voice {
   kOriginal,  // a key of the engine's own gate, with its definition
   kTrue,      // ours: measured on the very bytes, with the worst row instead of the best
 };
 
-// What a figure needs to be known.
+// The input that a figure requires.
 enum class Needs {
   kReplay,  // a replay or engine logs
   kEngine,  // a run of the whole engine
@@ -29,7 +29,7 @@ enum class Needs {
 
 enum class Better { kHigher, kLower, kNeither };
 
-// What values a figure has. All are stored as double, a flag as 1 or 0.
+// The kind of a figure's values. All are stored as double, flags as 1 or 0.
 enum class Kind { kNumber, kCount, kFlag };
 
 struct MetricInfo {
@@ -39,7 +39,7 @@ struct MetricInfo {
   Better better;
   Kind kind;
   std::string_view summary;
-  std::string_view word = {};  // what a config may call it that knows no engine's words
+  std::string_view word = {};  // engine-neutral name that a config may use
 
   bool is_flag() const { return kind == Kind::kFlag; }
 };
@@ -84,7 +84,7 @@ struct Measurement {
   std::optional<double> noise = {};       // how far the figure varies when nothing is changed
   std::string noise_why = {};             // whose noise that is; empty: of the suite's baselines
   std::optional<FigureRange> range = {};  // nothing: `value` is exact
-  bool undefined = false;  // it was measured, but no number came of it: every rule on it fails
+  bool undefined = false;                 // measured, but not a number: every rule on it fails
 };
 
 class Measurements {
@@ -116,7 +116,7 @@ struct Rule {
   Op op = Op::kAtLeast;
   double limit = 0;       // NaN if a rule of engine logs has none
   bool required = false;  // the rule fails if its figure is not known
-  bool implied = false;   // no config asked for the rule, so it alone decides nothing
+  bool implied = false;   // no config requested the rule, so it alone decides nothing
   bool is_flag = false;   // the figure and the limit are true (1) or false (0)
   std::string word = {};  // what its config calls the metric, where that is another name
 
@@ -133,7 +133,7 @@ struct RuleOutcome {
   Rule rule;
   Status status = Status::kNotRun;
   std::optional<double> value;
-  // How far inside the limit the value lies; negative outside, and absent for flags.
+  // Distance of the value from the limit; negative if broken, absent for flags.
   std::optional<double> margin;
   std::string reason;  // why the rule was not run, or what explains its status
   Where where;
@@ -171,7 +171,7 @@ std::string Text(const RuleOutcome& outcome);
 std::string OlderAndPlace(const RuleOutcome& outcome);
 std::string NumberText(double value, bool is_flag = false);
 
-// How far a figure may move from its value in an older run, as a share of that value.
+// Permitted change of a figure from its value in an older run, as a share of that value.
 struct DeltaRule {
   std::string_view metric;
   std::optional<double> max_drop, max_rise;

@@ -19,8 +19,7 @@ Value Described(std::string_view text, Value type) {
   return Value::Object{{"description", text}, {"type", std::move(type)}};
 }
 
-// Figures with a dot in their names are in objects: the part before the dot, and what is told of
-// it.
+// Figures with a dot in their names are in objects: the part before the dot, and its description.
 struct FigureGroup {
   std::string_view name, text;
   bool nullable = true;
@@ -89,7 +88,7 @@ Value TrueFiguresSchema(const Engine& engine) {
   return Value::Object{{"type", "object"}, {"properties", std::move(properties)}};
 }
 
-// The figures by the engine's definitions are those of its rows, of which none must be there.
+// Figures as the engine defines them are those of its rows, all of which are optional.
 Value EngineFiguresSchema(const Engine& engine) {
   return Value::Object{{"type", "object"},
                        {"properties", *engine.report.row_schema().Find("properties")}};
@@ -131,7 +130,7 @@ const Fields<RuleOutcome>& RuleFields() {
   const auto schema = [](Value::List types, bool absent) {
     return FieldOptions{.absent = absent, .schema = Value::Object{{"type", std::move(types)}}};
   };
-  // Of logs it may be NaN, which is null.
+  // A figure from logs may be NaN, which becomes null.
   static const Fields<Outcome> engine_value = {
       {"engine_value", "The engine's own figure, where its logs have one",
        figure(std::mem_fn(&Outcome::engine_value)), schema({"number", "boolean", "null"}, false)}};

@@ -20,7 +20,7 @@ const Fields<GateSummary>& SummaryFields(const Engine& engine,
                                          std::string_view (*param_text)(std::string_view name));
 
 // The row of a case as its engine's own tools write it: an entry of "rows" and a line of
-// cases.jsonl. What was not measured is null.
+// cases.jsonl. Figures that were not measured are null.
 Value RowOf(const GateResult& gate, const CaseResult& result, const OutputNames& outputs);
 
 }  // namespace kv::gate

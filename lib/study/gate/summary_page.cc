@@ -24,9 +24,9 @@ using report::Tone;
 
 using History = std::vector<SummaryView>;
 
-constexpr size_t kMaxLines = 8;      // in one chart; more lines cannot be told apart
+constexpr size_t kMaxLines = 8;      // limit for one chart; more lines cannot be told apart
 constexpr size_t kMaxPoints = 400;   // of one line: more than a screen shows
-constexpr size_t kMaxCharts = 24;    // a page with more is not looked at
+constexpr size_t kMaxCharts = 24;    // more would make the page unreadable
 constexpr size_t kMaxColumns = 100;  // of the grid
 constexpr size_t kCommitLetters = 10;
 
@@ -104,7 +104,7 @@ void AddBytes(const CaseView& c, Page& page) {
   ChartSeries series{"held", {}, true, false};
   const size_t stride = (c.resident.size() + kMaxPoints - 1) / kMaxPoints;
   for (size_t i = 0; i < c.resident.size(); i += stride) {
-    // The peak of each stride: a chart that hides it would lie.
+    // The peak of each stride, which a chart must not hide.
     const auto part = std::span(c.resident).subspan(i, std::min(stride, c.resident.size() - i));
     const auto most = std::max_element(
         part.begin(), part.end(), [](const auto& x, const auto& y) { return x.bytes < y.bytes; });
@@ -128,7 +128,7 @@ std::optional<double> FigureIn(const SummaryView& view, const std::string& name,
 }
 
 // Names of cases over all runs: first those that the newest lacks, then those that did not pass in
-// it, then the others, each in their order.
+// it, then the rest.
 std::vector<std::string> CaseNames(const History& history) {
   std::vector<std::string> absent, trouble, fine;
   std::set<std::string> known;
@@ -201,7 +201,7 @@ std::string LimitOf(const RuleOutcome& rule) {
   return fmt::format("{} {}", sign, FigureText(rule.rule.metric, rule.rule.limit));
 }
 
-// How far a figure moved, as a share of what it was.
+// Relative change of a figure.
 std::string Delta(const std::optional<double>& older, double now) {
   if (!older) return "-";
   if (*older == now) return "0%";
@@ -252,7 +252,7 @@ size_t KnownPoints(const ChartSeries& series) {
                     [](const report::ChartPoint& point) { return std::isfinite(point.y); }));
 }
 
-// With room around the values and the limits, none of which may lie on an edge.
+// With a margin, so that no value or limit is on an edge.
 void Frame(const ChartSeries& series, LineChart& chart) {
   double low = HUGE_VAL, high = -HUGE_VAL;
   const auto add = [&](double y) {
@@ -325,7 +325,7 @@ void AddHistory(const History& history, const Engine& engine, Page& page) {
   }
 }
 
-// With the signs that a page can show.
+// With characters that every page can show.
 std::string Pretty(std::string text) {
   // A sign and its number stay on one line.
   for (const auto& [plain, sign] :
@@ -358,7 +358,7 @@ void AddVerdict(const SummaryView& view, const EngineReport& report, Page& page)
   page.Verdict(view.pass ? Tone::kGood : Tone::kBad, view.pass ? "Pass" : "Fail", text);
 }
 
-// What is not there is easily overlooked: it comes first.
+// Missing cases are easily overlooked, so they come first.
 void AddAbsent(const std::vector<SummaryView>& history, Page& page) {
   const SummaryView& newest = history.back();
   std::vector<Record> records;
@@ -400,7 +400,7 @@ std::string EngineWord(const RuleOutcome& rule) {
   return text;
 }
 
-// What a rule found. Rules without figures are on yes and no.
+// Result of a rule. Rules without figures are yes or no.
 std::string ValueCell(const RuleOutcome& rule) {
   if (rule.value || !std::isnan(rule.rule.limit)) return Pretty(Sentence(rule));
   if (rule.status == Status::kNotRun) return "not measured";

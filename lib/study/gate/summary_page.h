@@ -12,7 +12,7 @@ namespace kv::gate {
 const Summary& Newest(std::span<const Summary> summaries);
 
 // Renders the newest summary as a self-contained HTML page with the history of all of them. Any key
-// may be absent; the page shows what is there.
+// may be absent; the page shows those that exist.
 report::Page SummaryPage(std::span<const Summary> summaries, const Engine& engine);
 
 }  // namespace kv::gate

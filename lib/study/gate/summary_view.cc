@@ -15,7 +15,7 @@
 namespace kv::gate {
 namespace {
 
-// A page of more than this is read by nobody; documents beyond are refused.
+// Nobody reads a longer page; larger documents are refused.
 constexpr size_t kMaxCases = 512;
 constexpr size_t kMaxEntries = 1u << 16;
 
@@ -34,7 +34,7 @@ void ForEachIn(const Json& object, const char* key, F&& use) {
   }
 }
 
-// A position or a count; nothing for what is none.
+// A position or a count; nothing for other values.
 template <typename T>
 std::optional<T> WholeIn(const Json& object, const char* key) {
   const auto number = NumberIn(object, key);
@@ -342,7 +342,7 @@ std::string SummaryJunit(const Summary& summary, const Engine& engine) {
       suite.tests.push_back(TestOf(rule));
       shown |= rule.status == c.status;
     }
-    // What no rule explains: a case without rules, or one that failed on its own.
+    // Failures that no rule explains: a case without rules, or one that failed on its own.
     if (!shown) {
       suite.tests.push_back({std::string("case"), OutcomeOf(c.status), c.reason, c.reason});
       if (c.status == Status::kPass) suite.tests.back().details.clear();

@@ -12,8 +12,8 @@ struct Summary {
   Json document;
 };
 
-// Parses a summary and checks what the renderers rely on. Throws kBadText, kBadField, kLimit. In
-// summary_view.cc.
+// Parses a summary and checks the fields that the renderers need. Throws kBadText, kBadField,
+// kLimit. In summary_view.cc.
 Summary ParseSummary(std::string_view text, std::string_view file);
 
 // A summary.json as its readers need it. kvtool's own and that of an engine's suite look the same

@@ -133,7 +133,7 @@ LayerFigures Describe(const LayerAttention& attention, const StoredLayer& stored
     for (const PairRows& head : heads) of_heads.push_back(ComputeFigures(head));
     if (!heads.front().log_p_change.empty()) figures.changes.push_back(SumChanges(heads));
     if (IsFinite(stored, pairs[pair])) continue;
-    // Rows that do not see what was lost say nothing about the type.
+    // Rows that see no changed key or value say nothing about the type.
     const uint64_t rows = figures.all.back().rows;
     const PairFigures none = Undefined(rows, rows);
     figures.all.back() = none;

@@ -301,8 +301,8 @@ class TextLog {
     context_ = {};
   }
 
-  // Takes the model, text and device of the run, with others of which its figures differ. The first
-  // of two models counts, because the second is a draft's.
+  // Takes the model, text and device of the run, whose figures are not comparable with those of
+  // others. If there are two models, the first counts, because the second is a draft model.
   void AddSettings(std::string_view line) {
     if (const auto rest = After(line, " tensors from "))
       SetOnce("model", std::filesystem::path(Before(*rest, " (version")).filename().string());

@@ -61,7 +61,7 @@ struct OfflineRatio {
   int64_t selected_entries = 0;
   std::string selected_layers = "[]";  // a list in Python's spelling
 };
-// Throws kBadText if the text is no such document, and kBadField if its ratio is not positive.
+// Throws kBadText if the text is not such a document, and kBadField if its ratio is not positive.
 OfflineRatio ParseOfflineRatio(std::string_view json, std::string_view path);
 
 // Lines that an engine prints when its cache is broken.

@@ -41,7 +41,7 @@ std::string_view FigureText(std::string_view column, std::string_view cell) {
   return at == std::string_view::npos ? cell : cell.substr(at + kBreak.size());
 }
 
-// Returns true for a number. A name with a digit in it is none, as for the engine's tools.
+// Returns true for a number. A name with a digit in it is not one, as in the engine's tools.
 bool BeginsWithNumber(std::string_view text) {
   text = Strip(text);
   return text.find_first_of("0123456789.+-") == 0 && FirstNumber(text).has_value();
