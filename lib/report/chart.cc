@@ -27,7 +27,7 @@ struct Box {
   }
 };
 
-// A name at a dot: beside it, above, below, or further off with a line to it.
+// Places a name at a dot: beside it, above, below, or further away with a line to it.
 struct Place {
   double x, y;         // of the text
   const char* anchor;  // the class that aligns it
@@ -55,7 +55,7 @@ constexpr size_t kMostPoints = 2000;    // of a series: more than a screen shows
 constexpr size_t kMostEntries = 40;     // of a legend
 constexpr double kMostNameWidth = 190;  // of a point
 constexpr double kMostTickWidth = 90;
-constexpr double kLeastLog = 1e-300;  // powers of ten below it are no numbers
+constexpr double kLeastLog = 1e-300;  // powers of ten below it count as 0
 
 // A chart with the places of its axes.
 struct Plot {
@@ -74,7 +74,7 @@ struct Plot {
   }
 };
 
-// Returns how far an axis reaches to both sides of a value that stands for all.
+// Returns the half width of an axis around a single value.
 double ReachAround(double value) { return std::max(0.5, 1e-9 * std::abs(value)); }
 
 void Fit(const Plot& plot, double ChartPoint::*value, bool is_y, Axis& axis) {
@@ -241,7 +241,7 @@ std::vector<LegendEntry> LegendOf(const Plot& plot) {
   return entries;
 }
 
-// Names of points, where there is room. Those that matter most choose their places first.
+// Names of points, if there is room. The most important ones choose their places first.
 void DrawNames(const Plot& plot, std::vector<Box> taken, Marks& out) {
   std::vector<std::pair<const ChartPoint*, bool>> named;
   for (const bool emphasised : {true, false}) {
@@ -284,7 +284,7 @@ void DrawNames(const Plot& plot, std::vector<Box> taken, Marks& out) {
 
 bool IsDrawn(double value) {
   constexpr double kMost = 1e300;
-  return std::abs(value) < kMost;  // not where it is no number
+  return std::abs(value) < kMost;  // if it is a number
 }
 
 bool IsRange(double low, double high) {

@@ -39,7 +39,7 @@ std::optional<std::string> BitsOf(DType dtype, uint64_t bits) {
   return BitsText(dtype, bits);
 }
 
-// Of a tensor that differs.
+// Row of a tensor that differs.
 const Fields<TensorDiff>& DifferingPlaceFields() {
   const auto at = [](auto member, bool if_known, bool if_unknown) {
     return [=](const TensorDiff& of) -> std::optional<uint64_t> {
@@ -93,7 +93,7 @@ constexpr std::string_view kDifferent =
 constexpr std::string_view kBeyond =
     "Number of these that count: beyond the tolerance, or all without one";
 
-// Nothing where every pair has a NaN or infinity on one side, so that no distance is known.
+// Empty if every pair has a NaN or infinity on one side, so that no distance is known.
 template <double (TensorDiff::*distance)() const>
 std::optional<double> DistanceOf(const TensorDiff& of) {
   return of.measured() == 0 ? std::nullopt : std::optional((of.*distance)());
@@ -122,7 +122,7 @@ std::string BinText(const TensorDiff& bin, bool by_value) {
   return text;
 }
 
-// Where the bins of one layer differ. Equal neighbours share a span.
+// Marks the bins of one layer that differ. Equal neighbours share a span.
 StripRow MapRow(uint32_t number, const std::vector<TensorDiff>& bins, const SnapshotDiff& diff,
                 bool with_tips) {
   StripRow row{fmt::format("L{}", number), {}};

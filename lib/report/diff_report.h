@@ -10,10 +10,10 @@
 
 namespace kv {
 
-// How documents and pages show a difference between two caches.
+// Presents a difference between two caches in documents and pages.
 
-// The first difference that lies beyond the tolerance, or else the first of all, in the order of
-// layers with K before V.
+// The first difference beyond the tolerance, or else the first of all, in the order of layers with
+// K before V.
 struct FirstDifference {
   const TensorDiff* diff = nullptr;  // null if the caches are equal
   uint32_t layer = 0;
@@ -23,8 +23,8 @@ FirstDifference FirstOf(const SnapshotDiff& diff);
 
 // Writes bits such as "0x3800", as wide as the type.
 std::string BitsText(DType dtype, uint64_t bits);
-// What documents say of the comparison of two tensors, of the first difference, and of all layers
-// that both caches have.
+// Fields of documents on the comparison of two tensors, the first difference, and all layers of
+// both caches.
 const Fields<TensorDiff>& TensorDiffFields();
 const Fields<SnapshotDiff>& SnapshotDiffFields();
 // The same without the word whether they count as equal, where others decide that.
@@ -34,7 +34,7 @@ const Fields<SnapshotDiff>& DifferenceFields();
 std::string PlaceText(const TensorDiff& diff);
 // The tensors that differ.
 TextTable DiffTable(const SnapshotDiff& diff);
-// A page that shows where two caches differ: a map of layers and tokens, of which `diff` must have
+// A page on the differences of two caches: a map of layers and tokens, for which `diff` must have
 // the bins, and the sizes of the differences by layer.
 report::Page DiffPage(const std::string& a, const std::string& b, const SnapshotDiff& diff);
 

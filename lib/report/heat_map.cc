@@ -18,7 +18,7 @@ constexpr uint64_t kMostCells = 24'000, kMostColumns = 240, kMostTips = 1500;
 constexpr int kShades = 20;
 constexpr double kTop = 4;
 
-// How a cell is painted: an outline, or one of a few strengths of a colour.
+// How a cell is painted: an outline, or one of several strengths of a colour.
 struct Shade {
   int kind = 0, shade = -1;  // -1: an outline
 
@@ -118,7 +118,7 @@ Picture Render(const StripMap& map) {
   Axis ticks = axis;
   ticks.whole = map.unit_ticks;
   if (map.unit_ticks) ticks.high = std::max(axis.high - 1, 1e-9);
-  // The last column's tick is at its middle, but the axis ends behind it.
+  // The last column's tick is at its middle, but the axis ends after it.
   ticks.end = axis.At(ticks.high);
   DrawTickLabels(ticks, map.unit_ticks ? 0.5 : 0, bottom + 14, out);
   out.push_back(Text("t m", (left + axis.end) / 2, bottom + 30, map.x_label, kChartWidth));

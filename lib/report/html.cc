@@ -121,10 +121,10 @@ size_t NumberLength(std::string_view cell) {
   return at;
 }
 
-// What a cell says if it is a number: with a unit, or with a remark such as an interval.
+// Value of a numeric cell: with a unit, or with a remark such as an interval.
 struct Number {
   bool is_number = false;
-  size_t length = 0;                 // of the number alone
+  size_t length = 0;                 // only the number
   const ColumnUnit* unit = nullptr;  // after it, with nothing else
 };
 
@@ -189,7 +189,7 @@ std::string TableCell(const TableColumn& column, const std::string& cell, bool i
                   : fmt::format("<td{}>{}</td>", attributes, EscapeMarkup(shown));
 }
 
-// The shadow at the right edge says that there is more: it lies below the paper that scrolls along.
+// The shadow at the right edge, which the scrolling background covers, shows that there is more.
 std::string_view TableStyle() {
   return R"(:root{--edge:#1c243038}@media(prefers-color-scheme:dark){:root{--edge:#e6eaf045}}
 .scroll{overflow-x:auto;margin:.5rem 0;background:linear-gradient(to left,var(--paper) 40%,transparent) 100% 0/2.4rem 100% no-repeat local,
@@ -210,7 +210,7 @@ th.n,td.n{text-align:right}tr.s td,tr.s th{font-weight:700}
 )";
 }
 
-// Text alone is read and written, never markup. Blank cells stay last, whichever way.
+// Only text is read and written, never markup. Blank cells stay last in either direction.
 std::string_view TableScript() {
   return R"(<script>
 for(const table of document.querySelectorAll("table.t")){

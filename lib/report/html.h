@@ -12,7 +12,7 @@
 
 namespace kv::report {
 
-// How something was judged. A word always accompanies the colour.
+// A verdict. A word always accompanies the colour.
 enum class Tone { kGood, kBad, kUnsure, kOpen, kAbsent };
 
 // One row in a list of judged things.
@@ -43,7 +43,7 @@ struct PictureFile {
   std::string Text() const { return picture.File(caption); }
 };
 
-// What a page was made by and from, for its end.
+// The command and the inputs of a page, shown at its end.
 struct Origin {
   std::string program;              // "kvtool 0.2.0, commit 0123abc"; empty: the page does not say
   std::string command;              // as a shell takes it
@@ -59,16 +59,16 @@ class Page {
 
   void Heading(std::string_view text);
   void Paragraph(std::string_view text);
-  // Adds short facts side by side, such as {"ratio", "2.07x"}, and above them what they are facts
-  // of, such as a run.
+  // Adds short facts side by side, such as {"ratio", "2.07x"}, below the name of their subject,
+  // such as a run.
   void Facts(const std::vector<std::pair<std::string, std::string>>& facts,
              std::string_view of = {});
   // Adds a figure. Consecutive figures share a row if the screen is wide enough.
   void Figure(const Picture& picture, std::string_view caption);
-  // Makes the last figure the one that stands for the page in a paper (else the first one does).
-  // Alone it has to say of which model, trace and budget it is: the subtitle, and `more`.
+  // Makes the last figure the one for use in a paper (by default the first one). Its caption has to
+  // name model, trace and budget: the subtitle, and `more`.
   void Feature(std::string_view more = {});
-  // Gives the figure that stands for the page `more` to say.
+  // Adds `more` to the caption of the page's figure.
   void FeatureText(std::string_view more) { feature_text_ = more; }
   // Adds a table whose first row is the header and whose first column stays in sight. Columns of
   // numbers are right-aligned; a unit that all their cells have ("x", "%", "KiB") moves to the
@@ -91,11 +91,11 @@ class Page {
   // that title.
   void Records(const std::vector<std::string>& header, const std::vector<Record>& records,
                bool link = false);
-  // Adds a table of words in their colours, one row per thing and one column per occasion. The
-  // names stay in sight, and each header may be longer than what it shows.
+  // Adds a table of words in their colours, one row per name and one column per occasion. The names
+  // stay visible, and each header may be longer than its visible part.
   void Grid(const std::vector<std::pair<std::string, std::string>>& header,
             const std::vector<GridRow>& rows);
-  // Adds a command line as it is.
+  // Adds a command line unchanged.
   void Command(std::string_view text);
   // Folds away everything that follows, until EndFold.
   void Fold(std::string_view text);
@@ -104,7 +104,7 @@ class Page {
   std::string Text(const Origin& origin = {}) const;
   // The figures, in their order.
   const std::vector<PictureFile>& pictures() const { return pictures_; }
-  // The figure that stands for the page, with a caption that needs no page around it; or nothing.
+  // The page's figure with a self-contained caption, or nothing.
   std::optional<PictureFile> Featured(std::string_view program) const;
 
  private:

@@ -11,14 +11,14 @@
 namespace kv::report {
 namespace {
 
-// For an attribute: a line end would be read back as a blank.
+// Escapes for an attribute, where a line end would be read as a blank.
 std::string Attribute(std::string_view text) {
   std::string line(text);
   std::replace(line.begin(), line.end(), '\n', ' ');
   return EscapeMarkup(line);
 }
 
-// For an element's text: its line ends stay.
+// Escapes for an element's text, which keeps its line ends.
 std::string Content(std::string_view text) {
   std::string out;
   for (size_t begin = 0; begin <= text.size();) {

@@ -25,7 +25,7 @@ struct JunitSuite {
   std::vector<JunitTest> tests = {};
 };
 
-// How many tests a document has, which its first line says.
+// Number of tests in a document, which its first line states.
 struct JunitCounts {
   size_t tests = 0, failures = 0, skipped = 0;
   void Add(const JunitSuite& suite);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kPointsOfUnit = 0.75;  // a CSS pixel: text of 9 pt, a chart as wide as a column
 
-// Text as a literal string in WinAnsiEncoding. What that does not have becomes '?'.
+// Text as a literal string in WinAnsiEncoding. Other characters become '?'.
 std::string PdfText(std::string_view text) {
   constexpr std::string_view kEllipsis = "\xe2\x80\xa6";
   std::string out = "(";
@@ -55,7 +55,7 @@ std::string ColourText(std::string_view name, double strength) {
 
 std::string PointText(double x, double y) { return Coordinate(x) + ' ' + Coordinate(y) + ' '; }
 
-// A circle as four curves; the factor makes them meet it at their middles.
+// A circle as four curves; the factor lets them touch it at their middles.
 std::string CircleText(const Mark& mark) {
   const double r = mark.radius, c = 0.5523 * r, x = mark.x, y = mark.y;
   std::string text = PointText(x + r, y) + "m ";
@@ -97,7 +97,7 @@ void DrawPdfText(const Mark& mark, const Paint& paint, std::string& out) {
                                             : mark.x;
   const std::string show = fmt::format("BT /{} 12 Tf 1 0 0 -1 {}Tm {} Tj ET\n", is_bold ? "B" : "R",
                                        PointText(left, mark.y), PdfText(mark.text));
-  // Without the dashes of the line that was drawn before.
+  // Ends the dashes of the previous line.
   if (HasClass(mark, "n")) out += "q 1 1 1 RG 3 w [] 0 d 1 j 1 Tr " + show + "Q\n";
   out += ColourText(paint.fill, 1) + "rg " + show;
 }
@@ -119,7 +119,7 @@ void DrawPdfMark(const Mark& mark, std::string& out) {
 
 std::string Picture::Pdf() const {
   const double page_width = width * kPointsOfUnit, page_height = height * kPointsOfUnit;
-  // From the chart's units, which count downwards, to points, which count upwards.
+  // Converts the chart's units, which count downwards, to points, which count upwards.
   std::string content =
       fmt::format("{0} 0 0 -{0} 0 {1} cm\n", kPointsOfUnit, Coordinate(page_height));
   for (const Mark& mark : marks) DrawPdfMark(mark, content);

@@ -13,8 +13,8 @@ namespace kv::report {
 // Returns whether charts draw a value: the largest would leave the range of numbers on the way to
 // a place.
 bool IsDrawn(double value);
-// Returns whether an axis can tell the values of a range apart, which those that differ in their
-// last bits do not allow.
+// Returns true if an axis can distinguish the values of a range, which is impossible if only their
+// last bits differ.
 bool IsRange(double low, double high);
 
 // Draws charts and writes them as SVG, without scripts and network access, or as PDF. Equal data
@@ -41,11 +41,11 @@ struct Mark {
 
 // A drawn chart.
 struct Picture {
-  std::string title;  // stands above it, and names its file
+  std::string title;  // shown above it; also names its file
   double width = 0, height = 0;
   std::vector<Mark> marks = {};
 
-  // For a page that has ChartStyle. The description is for screen readers.
+  // For a page with ChartStyle. The description is for screen readers.
   std::string Inline(std::string_view description = {}) const;
   // A file of its own, with its colours for light and dark readers.
   std::string File(std::string_view description = {}) const;
@@ -58,16 +58,16 @@ struct Picture {
 
 struct ChartPoint {
   double x = 0, y = 0;
-  std::string name = {};  // written beside it where there is room, and in its tooltip
+  std::string name = {};  // written beside it if there is room, and in its tooltip
 };
 
 struct ChartSeries {
   std::string name;                // written in the legend; empty: nowhere
-  std::vector<ChartPoint> points;  // in drawing order; those that are not drawn leave a gap
+  std::vector<ChartPoint> points;  // in drawing order; missing ones leave a gap
   bool emphasised = false;         // drawn thicker, on top
   bool dashed = false;
-  bool joined = true;  // false: points alone, which may stand for unlike things
-  bool named = true;   // false: names of points are tooltips alone
+  bool joined = true;  // false: only points, which may represent different things
+  bool named = true;   // false: names of points are only tooltips
 };
 
 // A value that was asked for, drawn as a line across the chart.
@@ -96,7 +96,7 @@ struct LineChart {
 Picture Render(const LineChart& chart);
 // An empty chart over the numbers of layers.
 LineChart ChartByLayer(std::string title, std::string y_label, std::optional<double> y_min = {});
-// Returns points for K and for V of what `figure` says of each layer that has them.
+// Returns points for K and for V of `figure` for each layer that has them.
 template <typename Layer, typename Figure>
 std::vector<ChartSeries> SeriesOfTensors(const std::vector<Layer>& layers, const Figure& figure,
                                          const std::string& suffix = "", bool emphasised = false) {
@@ -130,10 +130,10 @@ struct StripRow {
 struct StripMap {
   std::string title, x_label;
   double x_end = 1;
-  bool unit_ticks = false;  // columns count things: ticks stand in the middle of a column
+  bool unit_ticks = false;  // columns are counts: ticks are in the middle of a column
   std::vector<StripRow> rows;
-  // What the ends of the colour scale mean; without a low end, what the accent colour means.
-  // Without any there is no legend.
+  // Labels of the ends of the colour scale; without a low end, of the accent colour. Without labels
+  // there is no legend.
   std::string low_label, high_label, second_label;
 };
 Picture Render(const StripMap& map);

@@ -14,8 +14,8 @@
 namespace kv::report {
 namespace {
 
-// Every colour that writes or draws a mark stands out from the paper by 4.5 to 1, in both settings;
-// a test computes that.
+// Every colour of text or marks has a contrast of at least 4.5 to 1 on the background, in both
+// settings; a test checks this.
 struct Colour {
   std::string_view name, light, dark;
 };
@@ -30,7 +30,7 @@ constexpr Colour kColours[] = {{"paper", "#ffffff", "#12161c"},  {"ink", "#1c243
 // The styles of marks. A rule of CSS and the paint of a PDF come from each row.
 struct Style {
   std::string_view name, stroke = {}, fill = {}, dash = {};
-  double width = 0;  // 0: as it is
+  double width = 0;  // 0: unchanged
 };
 constexpr std::string_view kNoFill = "none";
 constexpr Style kStyles[] = {{"g", "rule"},
@@ -44,7 +44,7 @@ constexpr Style kStyles[] = {{"g", "rule"},
                              {"k0", "", "accent"},
                              {"k1", "", "second"},
                              {"kx", "second", kNoFill, "2 2"}};
-// Text alone has them: middle, end, bold, and a name with paper around its letters.
+// Attributes for text only: middle, end, bold, and a name with background around its letters.
 constexpr std::string_view kTextRules =
     R"(svg text{font:12px system-ui,sans-serif;fill:var(--dim)}svg .b{font-weight:600;fill:var(--ink)}
 svg .m{text-anchor:middle}svg .e{text-anchor:end}
@@ -67,8 +67,8 @@ constexpr uint16_t kWidths[2][95] = {
      333, 556, 611, 556, 611, 556, 333, 611, 611, 278, 278, 556, 278, 889, 611, 611,
      611, 611, 389, 556, 333, 611, 556, 778, 556, 556, 500, 389, 280, 389, 584}};
 
-// The rules with the colours of one setting in the place of custom properties, which not every
-// program that shows SVG knows.
+// The rules with literal colours of one setting instead of custom properties, which some programs
+// that show SVG do not support.
 std::string Painted(std::string rules, std::string_view Colour::*setting) {
   for (const Colour& colour : kColours) {
     const std::string property = fmt::format("var(--{})", colour.name);
@@ -110,7 +110,7 @@ std::string Properties(std::string_view Colour::*setting) {
   return text;
 }
 
-// 1, 2 and 5 times powers of ten in the range; of a wide range the powers alone.
+// 1, 2 and 5 times powers of ten in the range; for a wide range only the powers.
 std::vector<double> LogTicks(double low, double high) {
   const bool wide = high / low > 300;
   std::vector<double> ticks;
@@ -140,7 +140,7 @@ std::vector<std::string_view> WordsOf(std::string_view text) {
   return words;
 }
 
-// The start of a text that is no wider than `width`, with an ellipsis if that is not all.
+// The longest beginning of a text that fits `width`, with an ellipsis if it is cut.
 std::string CutText(const std::string& text, double width) {
   if (TextWidth(text) <= width) return text;
   size_t end = 0, good = 0;

@@ -45,8 +45,8 @@ Mark Rect(std::string_view classes, double x, double y, double width, double hei
 Mark Text(std::string_view classes, double x, double y, std::string_view text);
 // The same, cut to `width`; then the whole text is a tooltip.
 Mark Text(std::string_view classes, double x, double y, std::string_view text, double width);
-// The mark of a point: a circle, square, triangle or diamond, so that colour is not all that tells
-// series apart.
+// The mark of a point: a circle, square, triangle or diamond, so that series differ not only by
+// colour.
 Mark Dot(size_t series, double x, double y, double radius, std::string_view tip);
 
 // Width of a text of 12 units: TextWidth is roughly the most on a screen, PdfWidth is exact for
@@ -56,8 +56,8 @@ double PdfWidth(std::string_view text, bool is_bold = false);
 // Breaks text at blanks, so that no line is wider than `width`.
 std::vector<std::string> WrapText(std::string_view text, double width);
 
-// Draws labels of ticks below an axis, each `shift` of its value further on: they are moved inwards
-// where they would leave the chart, and left out where they would meet.
+// Draws labels of ticks below an axis, each `shift` further right: labels move inwards if they
+// would leave the chart, and are omitted if they would overlap.
 void DrawTickLabels(const Axis& axis, double shift, double y, Marks& marks);
 
 // Entries side by side in rows below a chart, in their order.
@@ -69,7 +69,7 @@ struct LegendEntry {
 };
 // Draws them from `top` on and returns where they end.
 double DrawLegend(const std::vector<LegendEntry>& entries, double top, Marks& marks);
-// Puts the picture's title above what is drawn.
+// Puts the picture's title above the drawing.
 void DrawTitle(Picture& picture);
 
 // Stroke and fill of a mark, as names of colours; empty for none.
@@ -81,7 +81,7 @@ Paint ChoosePaint(const Mark& mark);
 // "#rrggbb" of a named colour on white paper.
 std::string_view LightColour(std::string_view name);
 
-// The rules of ChartStyle with literal colours, for files that stand alone.
+// The rules of ChartStyle with literal colours, for self-contained files.
 std::string FileStyle();
 std::string Coordinate(double value);  // with at most two decimals
 
