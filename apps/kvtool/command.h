@@ -20,7 +20,7 @@
 
 namespace kv {
 
-// Everything that a command gets besides its own options.
+// The environment of a command apart from its own options.
 struct Context {
   Console& console;
   const GlobalOptions& global;

@@ -110,7 +110,7 @@ void InstallSignals() {
 }
 
 // Reserves closed descriptors: otherwise an output could become descriptor 0, 1 or 2 and receive
-// what is printed. Reading from or writing to a closed one still fails.
+// printed text. Reading from or writing to a closed one still fails.
 void FillStandardDescriptors() {
   for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(standard, F_GETFD) >= 0) continue;
@@ -142,7 +142,7 @@ void Configure(Console& console, const GlobalOptions& global) {
   throw Error(Finding::kUsage, "--simd '{}': expected one of {}", global.simd, known);
 }
 
-// Prints for -v what was read and written, to the byte, and the time.
+// Prints for -v what was read and written, in bytes, and the time.
 void TellMore(std::string_view name, const CommandFiles& files, double seconds, Context& context) {
   for (const std::string& size : files.Sizes()) {
     context.console.Say(fmt::format("kvtool: {}", size), 1);
@@ -173,7 +173,7 @@ void RequireNewOutputs(const CommandFiles& files, const CommandLine& line, size_
         !DescriptorNamed(output.path) && std::filesystem::is_regular_file(output.path, ignored);
     // Names of pictures are known once these are drawn; they are checked before any is written.
     const bool is_known = output.flag.starts_with('-') && output.flag != "--svg-out";
-    // An archive that is to be made anew is looked at by its command.
+    // The command itself examines an archive that it will replace.
     const bool is_updated = output.flag == "-o" && line.Given("--update");
     if (is_file && is_known && !is_updated) existing.push_back(Printable(output.path));
   }

@@ -23,10 +23,10 @@ struct ProgressState {
 };
 void PrintProgress(const ProgressState& state);
 
-// When a line of progress appears on stderr: on a terminal after half a second, at most ten times a
-// second; with --progress always and no terminal, a plain line every 30 seconds; with json a line
-// for programs every second. Work that `is_long` also has a line without a terminal, after a second
-// and then every minute, so that the log of a batch job shows that it is running.
+// When progress appears on stderr. On a terminal: a line after half a second, at most ten times a
+// second. With --progress always and no terminal: a plain line every 30 seconds; with json: a line
+// for programs every second. Work that `is_long` also reports without a terminal, after a second
+// and then every minute, so that the log of a batch job shows progress.
 class ProgressPace {
  public:
   ProgressPace(Console& console, When when, bool is_long = false);

@@ -35,7 +35,7 @@ struct Diagnosis {
   uint64_t bytes = 0;
   Sound sound = Sound::kUnknown;
   std::string sound_text;
-  std::vector<std::string> findings;  // what is wrong
+  std::vector<std::string> findings;  // the fault
   std::string shrinks_text;           // empty: unknown
   std::optional<double> ratio;
   uint64_t judged_bytes = 0, judged_of_bytes = 0;
@@ -50,8 +50,8 @@ struct Diagnosis {
   void Fail(const Error& why);  // sets `error` and its exit code
 };
 
-// Diagnoses a file. Never throws for faults of the input, and never works in proportion to a large
-// one. `most` limits what is unpacked, and the bytes of a stream.
+// Diagnoses a file. Never throws for faults of the input, and its work does not grow with the size
+// of a large one. `most` limits unpacked bytes, and the bytes of a stream.
 Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, ThreadPool& pool);
 
 // Returns a file's name as one word of a shell that is no option.
@@ -70,7 +70,7 @@ void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out);
 void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out);
 // Returns true for a store of states. A folder whose marker file is a symbolic link is none.
 bool IsStoreFolder(const std::filesystem::path& folder);
-// Diagnoses a file that is no cache. Returns true if it is of another known kind.
+// Diagnoses a file that is not a cache. Returns true if it is of another known kind.
 bool DiagnoseOther(const Source& source, Diagnosis& out);
 // The commands that show and check a file that is neither cache nor archive: a trace, a plan,
 // weights, a frame, a store. Null for all other files, and for those that cannot be read twice.
@@ -79,10 +79,10 @@ struct OtherKind {
   std::vector<std::string> inspect, verify;  // empty: none
 };
 const OtherKind* FindOtherKind(const std::string& path);
-// Returns "it is a cache (npz): ...": what a file that is no archive is, and which command reads
-// it. Returns "" for archives and unknown files.
+// Returns "it is a cache (npz): ...": the kind of a file that is not an archive, and the command
+// that reads it. Returns "" for archives and unknown files.
 std::string ReaderInstead(const std::string& path);
-// Diagnoses an unknown or unreadable file: what it seems to be, and how to proceed.
+// Diagnoses an unknown or unreadable file: what it resembles, and how to proceed.
 void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out);
 
 }  // namespace kv

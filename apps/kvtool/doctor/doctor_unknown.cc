@@ -259,8 +259,8 @@ bool IsStore(const Source& source, Diagnosis& out) {
   return true;
 }
 
-// Describes a file that was learnt from caches, which `model` reads for the name of theirs. Damage
-// is what is wrong with it; `use` is offered if there is none.
+// Describes a file that was learnt from caches; `model` reads the name of their model. Damage is
+// its fault; `use` is suggested if there is none.
 template <typename F>
 void LookAtLearnt(F&& model, Diagnosis::Step use, Diagnosis& out) {
   try {

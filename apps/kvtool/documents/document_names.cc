@@ -57,7 +57,7 @@ constexpr DocumentKind kDocuments[] = {
     {"", "failure", FailureFields, "kvtool --json of what is no command"},
 };
 
-// Files that commands write beside their documents.
+// Files that commands write besides their documents.
 constexpr DocumentKind kFiles[] = {
     {"", "h2o-event", ReplayH2oEventFields, "one line of kvtool replay-h2o --jsonl-out"},
     {"", "replay-lossless-event", ReplayLosslessEventFields,

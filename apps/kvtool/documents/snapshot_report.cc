@@ -54,7 +54,7 @@ uint64_t LongestTokens(const Snapshot& snapshot) {
   return most;
 }
 
-// Only states what the file itself proves.
+// Contains only what the file itself proves.
 std::string_view RotationWord(const Snapshot& snapshot) {
   switch (snapshot.key_rotation) {
     case KeyRotation::kUnknown:
@@ -154,7 +154,7 @@ std::string DescribeText(const Snapshot& snapshot, const Console& console, bool 
   const uint64_t rows = BatchRows(snapshot);
   if (rows > 1) text += BatchText(snapshot, rows, every_layer);
 
-  // Consecutive layers that look alike share a line.
+  // Consecutive layers with equal facts share a line.
   for (size_t begin = 0; begin < snapshot.layers.size();) {
     const std::string shape = ShapeOf(snapshot.layers[begin], rows);
     size_t end = begin + 1;

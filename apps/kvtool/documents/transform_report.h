@@ -9,7 +9,7 @@
 
 namespace kv {
 
-// How a basis is stored and what it was learnt from, for every document that names a transform.
+// Storage and origin of a basis, for every document that names a transform.
 const Fields<Transform>& BasisFields();
 // A learnt transform (.kvx) as documents and the console show it.
 const Fields<Transform>& TransformFields();

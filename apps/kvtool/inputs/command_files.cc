@@ -44,7 +44,7 @@ fs::path WithoutSlash(const fs::path& path) {
   return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
 }
 
-// Where an output goes: a file that is there, a name in a folder that is there, or a name.
+// Identifies an output: an existing file, a name in an existing folder, or a name.
 struct FilePlace {
   std::optional<File> file;
   std::string name;
@@ -86,7 +86,7 @@ bool HoldsFile(const fs::path& folder, const File& file) {
   return false;
 }
 
-// Of a file, or of all files in a folder.
+// Size of a file, or of all files in a folder.
 std::optional<uint64_t> SizeOf(const fs::path& path) {
   const auto status = StatusOf(path);
   if (!status) return std::nullopt;
@@ -95,7 +95,7 @@ std::optional<uint64_t> SizeOf(const fs::path& path) {
   return BytesOf(path.string());
 }
 
-// Where the inputs lie. A look-up takes no longer where there are many.
+// The places of the inputs, indexed, so that a look-up takes no longer if there are many.
 class InputPlaces {
  public:
   explicit InputPlaces(const std::vector<std::string>& inputs) : inputs_(inputs) {
@@ -107,8 +107,7 @@ class InputPlaces {
     }
   }
 
-  // An input that would not be there any more after an output to `path`, which is there now; null
-  // if there is none.
+  // Returns an input that replacing the existing output `path` would remove; null if there is none.
   const std::string* LostTo(const std::string& path, const struct stat& status) const {
     const File file{status.st_dev, status.st_ino};
     for (const auto* same : {&files_, &folders_}) {

@@ -12,12 +12,12 @@
 
 namespace kv {
 
-// The files that a command reads and writes, known before anything is read: so that no output is an
-// input, or another output, by whatever name, and nothing is lost that -f was not meant for.
+// The files that a command reads and writes, known before anything is read. No output may be an
+// input or another output, under any name, and -f must not remove anything else.
 class CommandFiles {
  public:
-  // "" and "-" are no files, but standard input is read once. What does not exist is not an input
-  // (yet); of DIR/STEM all files whose names begin so are.
+  // "" and "-" are not files, but standard input is read only once. A missing file is not an input
+  // (yet); for DIR/STEM, all files whose names begin so are inputs.
   void Reads(const std::string& path);
   void Reads(const std::vector<std::string>& paths);
   // `flag` is how a message calls it. "-" is standard output.
@@ -37,44 +37,45 @@ class CommandFiles {
   const std::vector<Output>& outputs() const { return outputs_; }
   // Throws kUsage.
   void Check() const;
-  // What was read and written, to the byte, a line each: for -v. Streams have no lines.
+  // Lists what was read and written, with sizes in bytes: for -v. Streams have no lines.
   std::vector<std::string> Sizes() const;
 
  private:
   void CheckAgainstOutputs() const;
 
-  std::vector<std::string> inputs_, stems_;  // what is there, and what may be DIR/STEM
+  std::vector<std::string> inputs_, stems_;  // existing paths, and possible DIR/STEM
   size_t streams_ = 0;                       // how many inputs of a run are standard input
   std::vector<Output> outputs_;
   std::set<std::pair<std::string, std::string>> flagged_;  // of outputs_ that were added
 };
 
-// Size of a file, or of all files in a folder; 0 for what is not there.
+// Size of a file, or of all files in a folder; 0 if it does not exist.
 uint64_t BytesOf(const std::string& path);
 
 // Returns true if an output's name ends in a slash or is that of a folder.
 bool NamesFolder(const std::string& output);
 
-// The name of a file or folder alone; '.' and '..' are called as the folder that they are.
+// Name of a file or folder without its path; '.' and '..' have the name of their folder.
 std::string LastName(const std::string& path);
 
-// What reads and writes files that are known before it runs.
+// Implemented by everything that reads and writes files that are known in advance.
 class FileUser {
  public:
   virtual ~FileUser() = default;
   virtual void Files(CommandFiles& files) const = 0;
 };
 
-// How outputs are placed: -f, and which folders it may replace.
+// Options for outputs: -f, and the folders that it may replace.
 OutputRules RulesFor(bool force);
 // The same for what holds the same contents as `source`, which may be "-".
 OutputRules RulesLike(bool force, const std::string& source);
-// The same for what holds the contents of `source` in another form: readable by nobody who could
-// not read that.
+// For output with the contents of `source` in another form: only those who could read the source
+// may read it.
 OutputRules RulesFor(bool force, const std::string& source);
-// Of several sources: readable by nobody who could not read all of them.
+// With several sources: only those who could read all of them may read it.
 OutputRules RulesFor(bool force, const std::vector<std::string>& sources);
-// Of a source that is read while the output is written: if it changes meanwhile, nothing appears.
+// For a source that is read while the output is written: if it changes meanwhile, no output
+// appears.
 OutputRules RulesFor(bool force, const std::string& path, const Source& source);
 
 }  // namespace kv

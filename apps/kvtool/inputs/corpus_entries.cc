@@ -83,7 +83,7 @@ void AddManifest(const InputOptions& inputs, std::vector<CorpusEntry>& entries) 
   }
 }
 
-// Collects the inputs of one command line, and says what it leaves out.
+// Collects the inputs of one command line, and reports the skipped ones.
 class InputFinder {
  public:
   InputFinder(const InputOptions& inputs, const FolderRules& rules, Console& console)
@@ -174,16 +174,16 @@ std::string FolderOfManifest(const std::string& path, const std::string& said) {
   return (beside / folder).lexically_normal().string();
 }
 
-// Whether a text without a newline can be what a kill left of the first line. It must name the
-// schema: a shorter beginning, such as "{", is that of other files, too.
+// True if a text without a newline can be a torn first line. It must contain the schema: shorter
+// beginnings, such as "{", occur in other files, too.
 bool IsTornHead(std::string_view text) {
   const std::string head = JsonText({{"schema", corpus::kResultsSchema}}, -1);
   return text.starts_with(std::string_view(head).substr(0, head.size() - 1));  // without }
 }
 
-// Whether no other run has the file. One that was killed has it until its last thread is gone,
-// which a run that follows at once need not notice. Some file systems of clusters have no locks;
-// there the scheduler alone keeps runs apart.
+// True if no other run holds the file. A killed run holds it until its last thread has ended, which
+// may be after the next run starts. Some file systems of clusters have no locks; there only the
+// scheduler keeps runs apart.
 bool TakesLock(int descriptor) {
   constexpr int kTries = 40;
   for (int i = 0; i < kTries; ++i) {
@@ -364,7 +364,7 @@ std::optional<int> ResultsFile::StatusOf(const std::string& key) const {
 void ResultsFile::Append(const nlohmann::ordered_json& line) {
   const std::string text = JsonText(line, -1) + "\n";
   const std::lock_guard lock(mutex_);
-  if (is_torn_) return;  // whoever tore the last line has said so
+  if (is_torn_) return;  // the process that tore the last line has reported it
   for (size_t at = 0; at < text.size();) {
     const ssize_t written = ::write(descriptor_, text.data() + at, text.size() - at);
     if (written < 0 && errno == EINTR) continue;

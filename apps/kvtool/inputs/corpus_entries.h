@@ -22,7 +22,7 @@
 
 namespace kv {
 
-// Which inputs a command runs over, and how: what all that take many have in common.
+// The inputs of a command and how to process them: common to all commands that take many.
 struct InputOptions {
   std::vector<std::string> given;  // files, folders, patterns, "-"
   std::string files_from, corpus, corpus_dir;
@@ -36,17 +36,18 @@ struct InputOptions {
                const std::string& keep_going_text = "");
   // All but the inputs themselves.
   void DeclareRest(CommandLine& line, const std::string& keep_going_text = "");
-  // Whether more is asked for than plain names.
+  // True if more than plain names are given.
   bool searches() const { return recursive || !files_from.empty() || counts(); }
-  // Whether the inputs are a corpus, each with a result of its own, however few they are.
+  // True if the inputs form a corpus, in which each has its own result, however few they are.
   bool counts() const { return !corpus.empty() || !results.empty() || !shard.empty(); }
   void Files(CommandFiles& files) const;
 };
 
-// The paths that a pattern matches, sorted; the pattern itself if there is none.
+// Returns the paths that a pattern matches, sorted; the pattern itself if there are none.
 std::vector<std::string> MatchingPaths(const std::string& given);
 
-// How results call a path: without "." and "..", and where it is absolute, without its folders.
+// Returns the name of a path in results: without "." and "..", and without folders if it is
+// absolute.
 std::string CorpusName(const std::string& path);
 
 // A manifest, its size, and the folder where its inputs are.
@@ -65,9 +66,9 @@ struct CommandInputs {
   // The folders, given without -r, that were replaced by the caches in them.
   std::vector<std::string> searched;
 };
-// Inputs of a folder are sorted by name; its files that are nothing for the command are left out
-// and counted. Names that mean nothing stay, so that the run says what is wrong with them. Throws
-// kUsage where nothing is left; `place` is how that calls the inputs.
+// Inputs of a folder are sorted by name; files in it that the command cannot use are skipped and
+// counted. Missing names stay, so that the run reports them. Throws kUsage if nothing is left;
+// `place` is what the message calls the inputs.
 CommandInputs FindInputs(const InputOptions& inputs, const FolderRules& rules,
                          const std::string& place, Console& console);
 
@@ -75,26 +76,26 @@ CommandInputs FindInputs(const InputOptions& inputs, const FolderRules& rules,
 // names, sizes and bytes of all files below it. Throws as Source::Open does.
 std::string ContentHash(const std::string& path);
 
-// A file of JSON lines, one for each input of a run. Lines are appended whole, each in one write,
-// so that a kill at any time leaves at most one torn line at the end, which the next run cuts off.
-// What is there already need not be done again. One run at a time has the file.
+// A file of JSON lines, one for each input of a run. Each line is appended in one write, so that a
+// kill leaves at most one torn line at the end, which the next run removes. Inputs with a line are
+// not repeated. Only one run at a time has the file.
 class ResultsFile {
  public:
-  // With `anew` whatever is there goes. Throws kUsage for the results of another run, for what is
-  // no file of results, and for what is no regular file; kIo errors.
+  // With `anew` existing contents are dropped. Throws kUsage for the results of another run, for
+  // files that are not results, and for special files; kIo errors.
   ResultsFile(const std::string& path, const corpus::ResultsHead& head, bool anew);
   ~ResultsFile();
   ResultsFile(const ResultsFile&) = delete;
   ResultsFile& operator=(const ResultsFile&) = delete;
 
   const corpus::ResultsHead& head() const { return head_; }
-  // Whether an earlier run of the same has begun the file.
+  // True if an earlier run with the same settings began the file.
   bool continues() const { return continues_; }
   // The exit status of a result that is there, unless it should be tried again.
   std::optional<int> StatusOf(const std::string& key) const;
-  // From any thread.
+  // May be called from any thread.
   void Append(const nlohmann::ordered_json& line);
-  // What was written has reached the disk. Throws kWriteFailed.
+  // Syncs the file to the disk. Throws kWriteFailed.
   void Finish();
 
  private:

@@ -30,7 +30,7 @@
 namespace kv {
 namespace {
 
-// What a run over many inputs came to.
+// Outcome of a run over many inputs.
 class CorpusTotal {
  public:
   void Add(const std::string& path, int status, const CapturedRun& run);
@@ -38,13 +38,14 @@ class CorpusTotal {
   void AddKnown() { ++known_; }
   size_t inputs() const { return done_ + negative_ + failed_ + known_; }
   uint64_t bytes() const { return bytes_; }
-  // One line, and what failed; `more_than_names`: however few there were and whatever they did.
+  // Prints one line, and the failures; `more_than_names`: always, even for few inputs without
+  // failures.
   void Tell(size_t all, bool more_than_names, Console& console) const;
 
  private:
   size_t done_ = 0, negative_ = 0, failed_ = 0, known_ = 0;
   uint64_t bytes_ = 0, archive_bytes_ = 0, restored_bytes_ = 0;
-  uint64_t compressed_bytes_ = 0;  // of which archive_bytes_ are left
+  uint64_t compressed_bytes_ = 0;  // within archive_bytes_
   std::vector<std::string> failures_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
@@ -125,7 +126,7 @@ void CorpusTotal::Tell(size_t all, bool more_than_names, Console& console) const
                         HumanRate(restored_bytes_, took.count()));
   }
   console.Say(text);
-  // One that ended the run was told just above.
+  // A failure that ended the run was reported just above.
   if (failed_ == 1 && inputs() < all) return;
   for (const std::string& failure : failures_) console.Say("  " + failure);
   if (failed_ > failures_.size()) {
@@ -143,7 +144,7 @@ const std::set<std::string_view> kOfTheRunAlone = {
     "--output",     "--output-dir",  "--plan-out",    "--html-out",     "--svg-out",
     "--figure-out", "--annotations", "--csv"};
 
-// How one input went.
+// Outcome of one input.
 struct EachOutcome {
   CapturedRun captured;
   int status = kDone;
@@ -156,8 +157,8 @@ const char* Variable(const char* name) {
   return value == nullptr || *value == '\0' ? nullptr : value;
 }
 
-// The count is never concluded from what a scheduler says: of an array that is sent again in part
-// it tells the size of the part.
+// The scheduler's count is not used: for an array that is resubmitted in part it is the size of
+// that part.
 corpus::Shard ShardFromEnvironment() {
   const char* count = Variable("KVTOOL_SHARDS");
   if (count == nullptr) {
@@ -182,7 +183,7 @@ corpus::Shard ShardFromEnvironment() {
 // A command over more inputs than one, or over a corpus.
 class EachRun {
  public:
-  // `tells`: the total is told whatever came of it.
+  // `tells`: always reports the total.
   EachRun(std::string_view name, EachCommand& command, std::vector<CorpusEntry> entries, bool tells,
           const std::vector<std::string>& parameters, Context& context)
       : name_(name),
@@ -197,7 +198,7 @@ class EachRun {
     if (inputs_.counts()) TakeCorpus();
     CheckFiles();
     if (!inputs_.results.empty()) {
-      // Commands keep -f where they want it.
+      // Each command keeps -f in a variable of its own.
       const bool anew =
           std::find(parameters_.begin(), parameters_.end(), "--force") != parameters_.end();
       results_.emplace(inputs_.results, Head(), anew);
@@ -217,12 +218,12 @@ class EachRun {
     const int jobs = Jobs(threads);
     global_ = context_.global;
     global_.threads = std::max(1, threads / jobs);
-    // What a result says depends on the input alone.
+    // Settings under which a result depends only on the input.
     if (results_) global_.deterministic = true;
     ThreadPool pool(jobs);
     CorpusProgress progress(context_.console, context_.global.progress_when(), entries_.size());
     size_t next = 0;
-    // Enough that a large input does not hold up those behind it.
+    // Number of inputs in flight: enough that a large one does not delay those after it.
     const auto window = static_cast<uint64_t>(jobs == 1 ? 1 : jobs * 64);
     pool.RunOrdered<size_t, EachOutcome>(
         window,
@@ -240,7 +241,7 @@ class EachRun {
     return inputs_.keep_going ? std::min(threads, most) : 1;
   }
 
-  // Who belongs to the corpus, and which of them to this shard.
+  // Assigns inputs to the corpus and to this shard.
   void TakeCorpus() {
     std::set<std::string_view> names;
     for (const CorpusEntry& entry : entries_) {
@@ -285,7 +286,7 @@ class EachRun {
       head.parameters.push_back(parameter);
       text += parameter + "\n";
     }
-    // What the parameters name counts by its content.
+    // Files that parameters name count by their content.
     const std::unique_ptr<EachCommand> alone = command_.Copy();
     alone->Take({"", ""});
     CommandFiles files;
@@ -313,7 +314,7 @@ class EachRun {
         one->TakeRuns();
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kUsage) throw;
-        continue;  // said when its turn comes
+        continue;  // reported when its turn comes
       }
       CommandFiles files;
       one->Files(files);
@@ -386,7 +387,7 @@ class EachRun {
     return corpus::ResultKey(results_->head(), member);
   }
 
-  // What the command itself has read says whether the manifest is right.
+  // Compares what the command itself has read with the manifest.
   void RequireContent(const CorpusEntry& entry, const nlohmann::ordered_json& document) const {
     if (entry.xxh3.empty() || !document.is_object() || !document.contains("inputs")) return;
     const nlohmann::ordered_json& read = document["inputs"];
@@ -397,8 +398,8 @@ class EachRun {
                 read[0]["xxh3"].get<std::string>(), entry.xxh3);
   }
 
-  // What groups are made of: the input's model or format, as its manifest, its recorded run or its
-  // result says. Nothing is opened for it.
+  // Group of the input: its model or format, from its manifest, its recorded run or its result.
+  // Opens nothing.
   std::string KindOf(size_t index, const EachOutcome& outcome, const char* key) const {
     const CorpusEntry& entry = entries_[index];
     const bool is_model = std::string_view(key) == "model";
@@ -412,7 +413,7 @@ class EachRun {
       const std::optional<RecordedRun> run = is_model ? OpenRun(entry.path) : std::nullopt;
       return run ? run->model : std::string();
     } catch (const Error&) {
-      return {};  // told already, as what is wrong with the input
+      return {};  // reported already, as the input's fault
     }
   }
 
@@ -443,7 +444,7 @@ class EachRun {
   }
 
   void Deliver(EachOutcome& outcome, CorpusProgress& progress) {
-    // Of inputs behind a failure nothing is said, however far they have come.
+    // Inputs after a failure report nothing, however far they have come.
     if (ended_) return;
     context_.console.Replay(outcome.captured, !results_);
     if (outcome.usage) throw *outcome.usage;

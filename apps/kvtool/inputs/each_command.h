@@ -13,38 +13,38 @@
 
 namespace kv {
 
-// A command that does to each of many inputs what it would do to it alone. It is declared and
-// parsed once; then a copy runs for each input, several at once where that is asked for. All of a
-// run that depends on the input belongs to `input_`.
+// A command that processes each of many inputs as it would process that input alone. It is declared
+// and parsed once; then a copy runs for each input, several at once on request. All state that
+// depends on the input belongs to `input_`.
 class EachCommand : public Command {
  public:
   EachCommand* AsEach() override { return this; }
   virtual std::unique_ptr<EachCommand> Copy() const = 0;
   void Take(const CorpusEntry& entry);
-  // Of an input found in a folder: the registry's word for its format ("" for none), and whether it
-  // is a recorded run.
+  // For an input found in a folder: the registry's word for its format ("" for none), and whether
+  // it is a recorded run.
   virtual bool Takes(std::string_view format, bool is_run) const;
   // Returns true if the command answers for a store of states as one input.
   virtual bool TakesStores() const { return false; }
-  // Returns true if a folder that was given is one input, however many caches are in it, because
-  // this command alone reads it as a whole.
+  // Returns true if a given folder is one input, however many caches are in it, because this
+  // command reads it as a whole.
   virtual bool TakesFolder(const Source&) const { return false; }
   // Called once, before the files are checked: where the results of these inputs go.
   virtual void PlaceResults(const CommandInputs&) {}
-  // Whether a failure of one input ends nothing, without --keep-going, too.
+  // True if failures never end the run, even without --keep-going.
   virtual bool GoesOn() const { return inputs_.keep_going; }
-  // Whether --output-dir takes the results of many.
+  // True if --output-dir takes the results of many.
   virtual bool HasOutputDir() const { return false; }
-  // The run goes on where another ended: of an input without a result the output may be there, and
-  // may be written again.
+  // True if the run resumes an earlier one: an input without a result may have an output, which may
+  // be overwritten.
   virtual void Continue() {}
-  // True if the result of this input is there already and need not be made anew.
+  // True if the result of this input exists already.
   virtual bool IsDone() const { return false; }
-  // What else a file of a folder is read with, as flags say.
+  // Other files that flags require to read a file of a folder.
   virtual OpenOptions Reading() const { return {}; }
-  // Whether this run makes one thing of all its inputs, which it then runs over by itself.
+  // True if this run combines all its inputs, and therefore iterates over them itself.
   virtual bool JoinsInputs() const { return false; }
-  // Words of the command line that are no options, but that results depend on.
+  // Words of the command line that are not options, but affect results.
   virtual std::vector<std::string> Words() const { return {}; }
   void TakeAll(const std::vector<CorpusEntry>& entries);
 
@@ -68,14 +68,14 @@ class EachCommand : public Command {
 
   InputOptions inputs_;
   std::string place_;
-  std::string name_;                 // of the one that this copy runs over
+  std::string name_;                 // of this copy's input
   std::vector<std::string> joined_;  // all of them where they are joined, else that one
 };
 
 // A failure that ends a run over several inputs is followed by this hint.
 inline constexpr const char* kGoOnHint = "hint: --keep-going goes on with the other inputs";
 
-// What a command derives from: EachOf<Inspect>, or with more in common EachOf<Inspect, Base>.
+// Base class of commands: EachOf<Inspect>, or with more in common EachOf<Inspect, Base>.
 template <typename Self, typename Base = EachCommand>
 class EachOf : public Base {
  public:
@@ -90,13 +90,13 @@ class EachOf : public Base {
 void TakeOutputFolder(const CommandInputs& inputs, bool to_stdout, std::string& output,
                       std::string& folder);
 
-// Runs the command `name` over all that it was given. `files` gets what one input alone reads and
-// writes; `parameters` are the options that were set.
+// Runs the command `name` over all given inputs. `files` receives the files of one input;
+// `parameters` are the options that were set.
 ExitStatus RunEach(std::string_view name, EachCommand& command,
                    const std::vector<std::string>& parameters, CommandFiles& files,
                    Context& context);
 
-// What the failure that is being handled is to the user, once it has been reported.
+// Returns the category of the failure that is being handled, after it was reported.
 int StatusOfFailure(Console& console, const std::string& file = "");
 
 }  // namespace kv

@@ -63,7 +63,8 @@ FirstLook LookAt(const std::string& path, const OpenOptions& reading) {
 
 class Searcher {
  public:
-  // Without `asked` nobody asked for a search: it follows no link, and ends at kMostSearched files.
+  // Without `asked` the search was not requested: it follows no link, and ends at kMostSearched
+  // files.
   Searcher(const FolderRules& rules, bool asked, FolderSearch& search)
       : rules_(rules),
         asked_(asked),
@@ -103,7 +104,7 @@ class Searcher {
                   const std::string& name) {
     std::error_code failed;
     if (fs::exists(folder / "run.json", failed)) {
-      if (takes_archives_alone_) return false;  // archives may lie in it
+      if (takes_archives_alone_) return false;  // archives may be in it
       Add(folder, name, rules_.takes("", true), {"", true});
       return true;
     }
@@ -120,9 +121,9 @@ class Searcher {
     }
   }
 
-  // Returns true if a folder that reads as `whole` is that one input. It is not if caches of
-  // another format lie in it, or if several of one format are taken for one. Archives that lie
-  // beside a cache do not matter.
+  // Returns true if a folder that reads as `whole` is that one input. It is not if it holds caches
+  // of another format, or several caches of one format that look like one. Archives beside a cache
+  // do not matter.
   bool IsOne(const FirstLook& whole) const {
     // A flag or a choice is missing, which the error names.
     if (whole.refused == Finding::kUsage || whole.refused == Finding::kAmbiguousFormat) return true;
@@ -154,7 +155,7 @@ class Searcher {
   // Returns true if a folder stands for the archives in it, because none is itself an archive.
   bool takes_archives_alone() const { return takes_archives_alone_; }
 
-  // Lists what is not hidden, sorted; nothing if the folder cannot be read.
+  // Lists visible entries, sorted; nothing if the folder cannot be read.
   std::optional<std::vector<fs::path>> ListChildren(const fs::path& folder) {
     std::vector<fs::path> children;
     std::error_code failed;
@@ -174,14 +175,14 @@ class Searcher {
  private:
   static constexpr size_t kMostSearched = 100'000;
 
-  // Returns true for what is an input by its name alone: a damaged archive, or one that cannot be
-  // reached, must fail rather than be left out.
+  // Returns true for files that are inputs by name alone: a damaged or inaccessible archive must
+  // fail rather than be skipped.
   bool IsNamedArchive(const fs::path& path) const {
     return takes_archives_ && path.extension() == ".kvz";
   }
 
-  // To open a folder is to open all that is below it: not if a file of it is a cache by itself, nor
-  // if there is one file only, which is what is meant then.
+  // Opening a folder opens everything below it. Avoids that if a file in it is a cache by itself,
+  // or is the only file, which is then meant.
   bool MayBeDump(const fs::path& folder, const std::vector<fs::path>& children) const {
     constexpr size_t kLookedAt = 3, kMostFiles = 4096;
     size_t files = 0;
@@ -209,8 +210,8 @@ class Searcher {
     }
   }
 
-  // Returns true if at most `most` files lie below a folder, none of them deeper than those of a
-  // dump: so each file is opened for a few of the folders that it is in, however deep it lies.
+  // Returns true if at most `most` files are below a folder, none deeper than those of a dump. So
+  // each file is opened for only a few of the folders above it, however deep it is.
   static bool IsShallow(const fs::path& folder, size_t most) {
     constexpr int kDeepest = 3;
     size_t files = 0;
@@ -222,7 +223,7 @@ class Searcher {
     return !failed;
   }
 
-  // Returns true if all of a folder is one snapshot: beside the files of that, none is another.
+  // Returns true if a folder as a whole is one snapshot: none of its other files is another.
   bool IsOneDump(const fs::path& folder, const Source& source, const FormatEntry& format) const {
     std::set<std::string> used, places;
     try {
@@ -240,7 +241,7 @@ class Searcher {
         return false;
       }
     }
-    // One file, or one folder further down, is what is meant then.
+    // A single file, or a single folder one level down, is then meant.
     if (places.size() == 1) return false;
     OpenOptions alone;
     alone.max_bytes = reading_.max_bytes;

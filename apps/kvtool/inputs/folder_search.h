@@ -17,7 +17,7 @@ namespace kv {
 struct CorpusEntry {
   std::string path;  // as readers open it
   std::string name;  // as results call it: the same on every machine that sees the corpus
-  // As a manifest says.
+  // As in a manifest.
   std::optional<uint64_t> bytes = {};
   std::string xxh3 = {};
   std::string model = {}, format = {};
@@ -33,7 +33,7 @@ struct FolderRules {
   bool takes_stores = false;  // as EachCommand::TakesStores
 };
 
-// Inputs found below `folder`, each called by its path from there, behind `name`.
+// Returns inputs found below `folder`; each is named by its path from there, after `name`.
 struct FolderSearch {
   std::vector<CorpusEntry> entries;
   std::vector<std::string> left_out;  // files that are nothing for the command
@@ -44,7 +44,7 @@ FolderSearch SearchFolder(const FolderRules& rules, const std::string& folder,
 // A folder that was given without -r.
 struct GivenFolder {
   bool is_one = true;  // one input, as far as anything reads it
-  // Its inputs where it is not, otherwise those that -r would take.
+  // Returns the folder's inputs if it is not one itself, otherwise those that -r would take.
   FolderSearch found;
 };
 // A folder that a reader opens, or that it recognises and refuses, is one input. Any other folder

@@ -17,15 +17,15 @@ namespace kv {
 namespace fs = std::filesystem;
 namespace {
 
-// The STEM of every trace whose arrays (STEM-L0-Q.npy ...) lie in a folder.
+// The STEM of every trace whose arrays (STEM-L0-Q.npy ...) are in a folder.
 struct TraceStems {
   fs::path folder;
   fs::file_time_type written;
   std::set<std::string> stems;
 };
 
-// Returns true if arrays of the trace STEM lie in a folder. The folder's stems are kept: all files
-// of it ask one after another, and to list it for each takes the square of their number.
+// Returns true if arrays of the trace STEM are in a folder. Caches the folder's stems: every file
+// of it asks, and listing the folder for each would take quadratic time.
 bool IsTraceStem(const fs::path& of, const std::string& stem) {
   static Reuse<TraceStems> kept;
   const Reuse<TraceStems>::Lease lease(kept);

@@ -15,11 +15,11 @@ namespace kv {
 // If `path` is a recorded run, replaces it by the run's snapshot and lets the run answer what no
 // flag does: how many kv heads there are. Throws as OpenRun does.
 std::optional<RecordedRun> TakeRun(std::string& path, SnapshotOptions& options);
-// What `inspect` shows of a run, whose trace is opened for it.
+// Fields of a run for `inspect`, which opens its trace.
 std::string RunText(const RecordedRun& run, const OpenOptions& reading);
 const Fields<RecordedRun>& RecordedRunFields();
 
-// How the run's keys are rotated, where no flag and no model file says it.
+// Rotation of the run's keys, if no flag and no model file gives it.
 void TakeRope(const std::optional<RecordedRun>& run, const SnapshotOptions& options,
               RopeOptions& rope);
 // The run's trace, where no flag names one and the run has one.
@@ -27,10 +27,10 @@ void TakeTrace(const std::optional<RecordedRun>& run, std::string& trace);
 // Returns true if an array belongs to a trace DIR/STEM-L0-Q.npy, whose arrays look like caches, or
 // a file is named as a trace is, DIR/STEM.trace.npz, which may hold K and V, too.
 bool IsOfTrace(const std::filesystem::path& file);
-// The trace that lies beside a snapshot DIR/STEM.*: DIR/STEM of its arrays (DIR/STEM-L0-Q.npy ...),
-// or the file DIR/STEM.trace.safetensors (.npz, .pt). Empty if there is none.
+// The trace beside a snapshot DIR/STEM.*: DIR/STEM of its arrays (DIR/STEM-L0-Q.npy ...), or the
+// file DIR/STEM.trace.safetensors (.npz, .pt). Empty if there is none.
 std::string TraceBeside(const std::string& snapshot);
-// Throws unless there is a trace: what is not there at all is missing itself, before its trace is.
+// Throws unless there is a trace. A missing snapshot is reported before its missing trace.
 void RequireTrace(const std::string& trace, const std::string& input);
 
 }  // namespace kv

@@ -37,10 +37,9 @@ class BoundedConfig : public CLI::ConfigTOML {
   }
 };
 
-// Numbers on the command line are decimal and finite, whole where a count is meant: no NaN, no
-// infinity, no octal or hexadecimal, nothing cut off. These return what is wrong with a text as
-// one, and nothing if it is right. 64 bits have to hold a whole number: the parser behind would
-// silently take the largest value for any larger one.
+// Numbers on the command line are decimal and finite, and whole for counts: no NaN, no infinity, no
+// octal or hexadecimal, nothing truncated. These functions return the fault of a text, or nothing.
+// Whole numbers must fit 64 bits, because the parser silently replaces larger ones by the largest.
 std::string WrongWhole(std::string_view text, bool is_signed) {
   if ((ParseNumber<int64_t>(text) || ParseNumber<uint64_t>(text)) &&
       (is_signed || text.front() != '-'))
@@ -73,8 +72,8 @@ CLI::Validator RealNumber() {
   return {[](std::string& text) { return WrongReal(text); }, std::string()};
 }
 
-// In the parser's words of every version: 2.4 would say "not in range [1 - 16]" where 2.1 says
-// "not in range 1 to 16".
+// One wording for all versions of the parser: 2.4 would print "not in range [1 - 16]" and 2.1 "not
+// in range 1 to 16".
 CLI::Validator InRange(int64_t least, int64_t most) {
   const CLI::Range range(least, most);
   CLI::Validator validator = range;
@@ -84,8 +83,8 @@ CLI::Validator InRange(int64_t least, int64_t most) {
   });
 }
 
-// What variables of the environment ask for and the parser left out. CLI11 2.4 ignores a variable
-// whose value it would refuse on the command line; an option that is given it refuses it.
+// Applies environment variables that the parser ignored. CLI11 2.4 ignores a variable whose value
+// it would refuse on the command line; here the value is passed as an option and refused.
 void TakeEnvironment(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->count() != 0 || option->get_envname().empty()) continue;
@@ -108,7 +107,7 @@ void RequireNumbersOf(CLI::App& app) {
   for (CLI::App* child : app.get_subcommands(nullptr)) RequireNumbersOf(*child);
 }
 
-// With the verb that was given, whose help lists its options.
+// With the given verb, whose help lists its options.
 std::string HintOfUse(const CLI::App& app) {
   std::string command = app.get_name();
   for (const CLI::App* verb = &app; !verb->get_subcommands().empty();) {
@@ -144,8 +143,8 @@ bool IsAlias(const CLI::Option& option, const std::string& name, const Option::N
   return std::find(aliases.begin(), aliases.end(), name) != aliases.end();
 }
 
-// All that may stand where an unknown word was found: flags and verbs of the levels that apply.
-// Older names are known, but not suggested.
+// Everything that may replace an unknown word: flags and verbs of the applicable levels. Older
+// names are known, but not suggested.
 struct KnownWords {
   std::vector<std::string> shown, all;
 };
@@ -174,7 +173,7 @@ constexpr std::pair<std::string_view, std::string_view> kLearntVerbs[] = {
     {"rm", "remove"},    {"delete", "remove"}, {"restore", "get"}, {"extract", "get"},
     {"show", "inspect"}, {"info", "inspect"},  {"fsck", "verify"}};
 
-// A verb is missing, or the first word is none.
+// A verb is missing, or the first word is not one.
 Error ExplainVerb(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands(nullptr)) verbs.push_back(verb->get_name());
@@ -201,7 +200,7 @@ bool HasText(const std::string& text, std::string_view word) {
   return !std::ranges::search(text, word, is_same).empty();
 }
 
-// "--k, --v": options whose text has the word of a flag that is none, as --types.
+// "--k, --v": options whose text contains the unknown flag's word, as for --types.
 std::string OptionsAbout(std::string_view flag, const CLI::App& app, const Option::NotesOf& notes) {
   constexpr size_t kMost = 3, kLeastLetters = 4;
   const std::string_view word = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
@@ -246,7 +245,7 @@ Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
   }
   if (is_extra) {
     const KnownWords known = KnownWordsOf(app, notes);
-    std::string unknown;  // the first option of which nothing is known, nor what it may mean
+    std::string unknown;  // the first option that is unknown and has no similar one
     for (int i = 1; i < argc; ++i) {
       const std::string word = argv[i];
       const std::string flag = word.substr(0, word.find('='));
@@ -272,8 +271,8 @@ Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
       .Hint(HintOfUse(app));
 }
 
-// The word that stands for a value: "INT" of "UINT:INT in [0 - 1024]". Whole numbers are INT to a
-// reader, whether they may be negative or not.
+// The placeholder of a value: "INT" of "UINT:INT in [0 - 1024]". Readers see INT for all whole
+// numbers, signed or not.
 std::string ValueWord(const CLI::Option& option) {
   if (option.get_expected_max() == 0 || option.get_type_size() == 0) return {};
   const std::string type = option.get_type_name();
@@ -326,7 +325,7 @@ LineDescription DescriptionOf(const CLI::App& app, const Option::NotesOf& notes)
   return line;
 }
 
-// Whether one of the words names the option: "--level", "--level=max", "-T4", "-fv".
+// True if one of the words names the option: "--level", "--level=max", "-T4", "-fv".
 bool IsNamed(const CLI::Option& option, const std::vector<std::string>& words) {
   return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
     if (word.starts_with("--")) {
@@ -364,7 +363,7 @@ void AddSettings(const CLI::App& app, const std::vector<std::string>& words,
   for (const CLI::App* verb : app.get_subcommands()) AddSettings(*verb, words, lines);
 }
 
-// "-o,--output|--out,!--no-out" as the parser wants it, and the older names alone.
+// "-o,--output|--out,!--no-out" in the parser's syntax, and the older names separately.
 std::string ParserNames(const std::string& names, std::vector<std::string>& aliases) {
   const size_t bar = names.find('|');
   if (bar == names.npos) return names;
@@ -378,8 +377,8 @@ std::string ParserNames(const std::string& names, std::vector<std::string>& alia
   return names.substr(0, bar) + "," + older;
 }
 
-// Takes the short names out of `names` whose letter is a long name of another option, as -v beside
-// --v: CLI11 2.4 takes them for one name and refuses the second.
+// Removes short names from `names` whose letter is a long name of another option, as -v and --v:
+// CLI11 2.4 treats them as one name and refuses the second.
 std::string TakeLetters(const CLI::App& app, std::string& names) {
   std::string letters, others;
   std::istringstream parts(names);
@@ -395,7 +394,7 @@ std::string TakeLetters(const CLI::App& app, std::string& names) {
   return letters;
 }
 
-// The words with long names in place of the letters that the parser is not told. Of a bundle such
+// The words with long names in place of the letters that the parser does not know. In a bundle such
 // as -qv every letter must be a flag: the last of -ov is a value.
 std::vector<std::string> WithLongNames(const CLI::App& app, const Option::NotesOf& notes,
                                        std::vector<std::string> words) {
@@ -541,7 +540,7 @@ CommandLine::CommandLine(const std::string& program)
       notes_(std::make_shared<Option::NotesOf>()) {
   app_->set_help_flag("-h", "Short help with examples")->group(kEverywhere);
   app_->set_help_all_flag("--help", "All options")->group(kEverywhere);
-  // CLI11 looks at the variable only after it has read the file.
+  // CLI11 reads the variable only after the file.
   const char* config = std::getenv("KVTOOL_CONFIG");
   app_->set_config("--config", config == nullptr ? "" : config,
                    "Read option defaults from a file (TOML or INI)")
@@ -549,7 +548,7 @@ CommandLine::CommandLine(const std::string& program)
       ->envname("KVTOOL_CONFIG")
       ->group(kEverywhere);
   app_->config_formatter(std::make_shared<BoundedConfig>());
-  app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt key is no default
+  app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt key is not ignored
   app_->option_defaults()->take_last();
 }
 

@@ -24,16 +24,16 @@ namespace kv {
 inline constexpr const char* kEverywhere = "Everywhere";
 inline constexpr const char* kManyInputs = "Many inputs";
 
-// What commands declare their options on. The parser stands behind command_line.cc alone: a source
-// that sees its header takes seconds more to compile, and every command declares options.
+// The interface on which commands declare their options. Only command_line.cc includes the parser,
+// because a source that includes its header takes seconds more to compile.
 
-// What is wrong with the text of a value; empty if nothing is.
+// Returns the fault of a value's text; empty if there is none.
 using ValueCheck = std::function<std::string(const std::string& text)>;
 
 // An option that has been declared. A handle: copies mean the same option.
 class Option {
  public:
-  // What the parser behind does not keep of an option.
+  // Data about an option that the parser does not keep.
   struct Notes {
     std::vector<std::string> words;    // that completions offer
     bool closed = false;               // no others may be given
@@ -41,7 +41,7 @@ class Option {
     bool essential = false;            // always shown by -h
     bool hidden = false;               // works, but is shown nowhere
     std::vector<std::string> aliases;  // names that work but are not shown, with their dashes
-    std::string letters;               // short names that the parser is not told
+    std::string letters;               // short names that the parser does not know
   };
   using NotesOf = std::map<const CLI::Option*, Notes>;
 
@@ -74,9 +74,9 @@ class Option {
   NotesOf* notes_;
 };
 
-// What help, manual pages and completions say of an option.
+// Description of an option in help, manual pages and completions.
 struct OptionDescription {
-  std::vector<std::string> names;    // with their dashes; one without: its place alone tells
+  std::vector<std::string> names;    // with their dashes; without, the option is positional
   std::vector<std::string> aliases;  // older names, which help, manuals and completions leave out
   std::string value;                 // TEXT, FILE, INT ..., empty for a flag
   std::vector<std::string> words;    // that the value may be, or usually is; empty: any
@@ -88,7 +88,7 @@ struct OptionDescription {
   bool positional() const { return !names.front().starts_with('-'); }
 };
 
-// What a command line takes, as it was declared; hidden options are left out.
+// The declared options of a command line, without hidden ones.
 struct LineDescription {
   std::string name, summary;
   std::vector<OptionDescription> options;
@@ -98,16 +98,15 @@ struct LineDescription {
 // The command line of one command, or of one verb of it.
 class CommandLine {
  public:
-  // With -h, --help and --config, as every command has them. `program` stands in its usage.
+  // With -h, --help and --config, like every command. `program` is shown in its usage.
   explicit CommandLine(const std::string& program);
   ~CommandLine();
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  // `names` is "-o,--output", or "FILE" for what stands without a flag. What follows a '|' are
-  // older names: "--sample-bytes|--most" is shown as --sample-bytes, and --most means the same for
-  // ever. The value is written to `variable`, whose type says what may be given, when the command
-  // line is parsed.
+  // `names` is "-o,--output", or "FILE" for a positional argument. Older names follow a '|':
+  // "--sample-bytes|--most" is shown as --sample-bytes, and --most keeps its meaning. Parsing
+  // writes the value to `variable`, whose type determines the permitted values.
   template <typename T>
   Option Add(const std::string& names, T& variable, const std::string& text = "") {
     return AddBound(names, &variable, text);
@@ -122,7 +121,7 @@ class CommandLine {
   Option OnNumber(const std::string& names, std::function<void(const double&)> call,
                   const std::string& text);
 
-  // Lists below a heading what is declared on a line while this lives.
+  // While this object exists, options are declared below a heading.
   class Heading {
    public:
     Heading(CommandLine& line, const std::string& text);
@@ -133,8 +132,7 @@ class CommandLine {
     std::string before_;
   };
 
-  // A word that chooses options of its own, beside those of its command, as in `kvtool trace
-  // inspect`.
+  // A word with options of its own besides those of its command, as in `kvtool trace inspect`.
   CommandLine& AddVerb(std::string_view name, std::string_view summary);
   void RequireVerb();
   bool Has(const std::string& option) const;  // whether it has been declared
@@ -146,18 +144,18 @@ class CommandLine {
   Asked Parse(int argc, char** argv);
   bool parsed() const;  // of a verb: it was the one given
   const std::string& program() const;
-  // On the command line or in the file, of the command or of the verb that was given.
+  // Set on the command line or in the file, for the command or its verb.
   bool Given(const std::string& option) const;
   std::string Value(const std::string& option) const;  // the same, or in the environment
   std::string config_file() const;                     // empty if there is none
-  // "--threads 4 (from KVTOOL_THREADS)": what was set, and where. For -vv.
+  // "--threads 4 (from KVTOOL_THREADS)": the options that were set, and where. For -vv.
   std::vector<std::string> Settings() const;
 
-  // "--level high": the options that were set, wherever, without what stands in its place alone.
+  // "--level high": the options that were set, from any source, without positional ones.
   std::vector<std::string> Parameters() const;
 
-  // The options as they were given, {"--json=true"}, for the command line of another command:
-  // without inputs, and what says which and how many they are.
+  // The options as given, {"--json=true"}, for another command's command line: without inputs, and
+  // without options about their choice and number.
   std::vector<std::string> GivenWords() const;
 
   LineDescription Describe() const;
@@ -173,7 +171,7 @@ class CommandLine {
                    std::vector<uint64_t>*>;
 
   CommandLine(CLI::App* verb, std::shared_ptr<Option::NotesOf> notes);
-  // Declares by `add`, which gets the names as the parser wants them.
+  // Declares with `add`, which gets the names in the parser's syntax.
   template <typename AddTo>
   Option Declared(const std::string& names, AddTo add);
   const CLI::Option* Find(const std::string& option) const;
@@ -186,7 +184,7 @@ class CommandLine {
   std::vector<std::string> given_;  // the words that were parsed
 };
 
-// Of the parser behind.
+// The parser's own object.
 std::string_view ParserVersion();
 
 }  // namespace kv

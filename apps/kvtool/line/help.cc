@@ -26,7 +26,7 @@ namespace {
 constexpr const char* kHeadless = "Options";
 constexpr size_t kFirstExamples = 3;
 
-// Texts stand beside the names of options where there is room for both.
+// Texts are placed beside the names of options if there is room for both.
 constexpr size_t kNames = 28, kRoomForBoth = 76;
 
 std::string NamesOf(const OptionDescription& option) {
@@ -65,8 +65,8 @@ std::string UsageOf(const std::string& program, const LineDescription& line) {
   return text;
 }
 
-// What an option does, with the words it takes, its default and its variable where the text of the
-// option does not name them.
+// Text of an option, with its permitted words, its default and its variable unless the text names
+// them.
 std::string FullText(const OptionDescription& option) {
   std::string text = option.text;
   const auto is_named = [&](const std::string& word) { return text.find(word) != text.npos; };
@@ -135,7 +135,7 @@ void AddLine(const std::string& name, const LineDescription& line, nlohmann::ord
   }
 }
 
-// Lines longer than this are hard to read; a pager behind a pipe has 80 columns at least.
+// Longer lines are hard to read; a pager behind a pipe has at least 80 columns.
 size_t HelpWidth() {
   const size_t columns = ColumnsOf(STDOUT_FILENO);
   return columns == kAnyWidth ? 80 : std::min<size_t>(columns, 100);
@@ -453,7 +453,7 @@ std::string HelpOn(int count, char* const* words) {
   const GivenCommand given = TakeCommand(count, words);
   if (given.entry == nullptr) {
     std::string mentions = ListMentions(topic, false);
-    constexpr size_t kLeastLetters = 4;  // of what may stand within a word
+    constexpr size_t kLeastLetters = 4;  // characters that may be in a word
     if (mentions.empty() && topic.size() >= kLeastLetters) mentions = ListMentions(topic, true);
     if (mentions.empty()) throw UnknownCommand(topic);
     return mentions;

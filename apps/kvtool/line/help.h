@@ -11,7 +11,7 @@
 
 namespace kv {
 
-// Finds a command by its name or its two words. Null if there is none.
+// Finds a command by its name or its two words; null if there is none.
 const CommandEntry* FindCommand(std::string_view name);
 // The command that the first words of a command line name, and how many words that takes.
 struct GivenCommand {
@@ -23,9 +23,8 @@ GivenCommand TakeCommand(int count, char* const* words);
 std::vector<const CommandEntry*> FindMembers(const CommandEntry& family);
 // Returns the second word of a command of two.
 std::string_view SecondWord(const CommandEntry& member);
-// With the nearest known command as a hint.
-// "kvtool replay evict --policy snapkv" for a word that is part of a command's name, an older name
-// or a policy; empty if it is none.
+// With the nearest known command as a hint. "kvtool replay evict --policy snapkv" for a word that
+// is part of a command's name, an older name or a policy; empty if there is none.
 std::string MeantCommand(std::string_view word);
 Error UnknownCommand(std::string_view name);
 
@@ -43,10 +42,10 @@ std::string FamilyHelp(const CommandEntry& family);
 // `kvtool help WORDS`: "all", a shelf's topic, a command, or a verb of it. Throws kUsage.
 std::string HelpOn(int count, char* const* words);
 
-// Returns true if a command does nothing without a word behind its name.
+// Returns true if a command does nothing without a second word.
 bool NeedsWord(const CommandEntry& entry);
 
-// What each command takes, in the order of the overview.
+// Options of each command, in the order of the overview.
 struct CommandDescription {
   const CommandEntry* entry = nullptr;
   LineDescription line;
@@ -59,6 +58,6 @@ nlohmann::ordered_json OptionsDocument(const std::vector<CommandDescription>& co
 // every command.
 void Declare(CommandLine& line, Command& command, GlobalOptions& global);
 
-// "FILE", "auto|always|never": what stands for the value of an option; empty for a flag.
+// "FILE", "auto|always|never": placeholder for the value of an option; empty for a flag.
 std::string ValueText(const OptionDescription& option);
 }  // namespace kv

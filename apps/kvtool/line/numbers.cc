@@ -140,7 +140,7 @@ ValueCheck CheckedBy(std::function<void(const std::string& text)> parse) {
       parse(text);
     } catch (const Error& error) {
       const std::string text_of = error.what();
-      // The parser behind puts the flag before what a check says.
+      // The parser puts the flag before the text of a check.
       return text_of.starts_with("--") ? text_of.substr(text_of.find(' ') + 1) : text_of;
     }
     return std::string();

@@ -14,7 +14,8 @@
 // Numbers, lists and names on the command line. All that parse throw kUsage naming the flag.
 namespace kv {
 
-// Whatever `parse` throws for, so that a list or a size is refused before a file is opened.
+// Refuses every text for which `parse` throws, so that a list or a size is refused before a file is
+// opened.
 ValueCheck CheckedBy(std::function<void(const std::string& text)> parse);
 
 // Numbers that both ends belong to, separated by commas: "0-3,27", "512-" (to the end). Also the
@@ -43,7 +44,7 @@ std::vector<std::string> ParsePolicies(std::string_view text, std::string_view f
 // The names, and "all" as the last.
 std::vector<std::string> PolicyWords();
 
-// What help says of a parameter that an engine defines, and what may be given.
+// Description and permitted values of a parameter that an engine defines.
 struct ParameterText {
   struct Range {
     double least = 0, most = -1;  // no limits where most is the smaller
@@ -52,19 +53,18 @@ struct ParameterText {
   std::string_view value;  // INT, NUMBER, TEXT; empty: a switch
   std::string_view text;
   Range range = {};
-  // With its dashes, where it is not the engine's name with dashes; what follows a '|' are aliases.
+  // With its dashes, if it is not the engine's name with dashes; aliases follow a '|'.
   std::string_view flag = {};
 };
 
-// Of the engine's lossless runtime and of its H2O beside it, by the names of its configuration.
+// Parameters of the engine's lossless runtime and of its H2O, under the names of its configuration.
 const ParameterText& RuntimeParameterText(std::string_view name);
-// Of the analyzer that judges the engine's logs.
+// Options of the analyzer that judges the engine's logs.
 const ParameterText& AnalyzerOptionText(std::string_view name);
 // Returns the names to declare a parameter by, "--hot-sink|--hot-sink-tokens,...". `prefix` begins
 // the engine's names, which work as well, and not the flags.
 std::string FlagNames(const ParameterText& parameter, std::string_view prefix);
-// Refuses what the engine itself would clamp, so that it would run something else than was asked
-// for.
+// Refuses values that the engine itself would clamp, because it would then run with other settings.
 ValueCheck ParameterCheck(std::string_view name);
 
 }  // namespace kv

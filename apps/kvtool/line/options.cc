@@ -40,8 +40,8 @@ std::string ProgramText() {
   return fmt::format("kvtool {}, commit {}", KVTOOL_VERSION, kBuildCommit);
 }
 
-// Where each picture goes: to the file itself if it is the only one, else beside it under its own
-// name; or into the folder.
+// Path of each picture: the file itself if it is the only one, else beside it under its own name;
+// or in the folder.
 std::vector<std::string> PlacesOf(const std::vector<report::PictureFile>& pictures,
                                   const std::string& svg) {
   if (pictures.size() == 1 && (IsFileName(svg) || DescriptorNamed(svg))) return {svg};
@@ -250,7 +250,7 @@ void ReportOptions::Declare(CommandLine& line) {
   line.Add("--csv", csv, "Write the rows of the result as CSV; '-': instead of the table")
       .ValueName("FILE");
   DeclareVersion(line);
-  // What refuses to overwrite a file suggests -f.
+  // Refusals to overwrite a file suggest -f.
   if (!line.Has("--force")) line.AddFlag("-f,--force", force, "Overwrite outputs");
 }
 
@@ -345,8 +345,8 @@ void PageOptions::Declare(CommandLine& line, const std::string& of) {
       });
 }
 
-// Name, size and hash of an input for the footer of a page. A page is not lost for it: what cannot
-// be read once more (a pipe), or has changed meanwhile, is named alone.
+// Name, size and hash of an input for the footer of a page. An input that cannot be read again (a
+// pipe), or has changed meanwhile, is named only.
 std::string InputText(const std::string& path) {
   const auto text = [](const HashedFile& file) {
     return fmt::format("{}: {} bytes, XXH3 {}", Printable(file.file), file.bytes, file.xxh3);
@@ -372,7 +372,7 @@ report::Origin OriginOf(const FileUser& command, const Console& console) {
   return origin;
 }
 
-// What goes into a folder that is there is checked when it is known.
+// Files in an existing folder are checked once their names are known.
 void PageOptions::Files(CommandFiles& files) const {
   files.Writes(html, "--html-out");
   files.Writes(figure, "--figure-out");
@@ -382,7 +382,7 @@ void PageOptions::Files(CommandFiles& files) const {
 
 void PageOptions::Write(const report::Page& page, const FileUser& command, Console& console,
                         const OutputRules& rules) const {
-  // Before anything is written.
+  // Checked before anything is written.
   for (const std::string& place : CheckedPlaces(page, command)) {
     std::error_code ignored;
     if (fs::is_regular_file(place, ignored)) output::RefuseExisting(place, rules.overwrite);
@@ -530,7 +530,7 @@ bool RopeOptions::FromModel(const OpenOptions& options, ModelRope& model) const 
     if (told) model = *told;
     return told.has_value();
   } catch (const Error&) {
-    // What the flags say in its place needs no file.
+    // Flags that replace the file need no file.
     if (base != 0 || !freqs.empty()) return false;
     throw;
   }

@@ -24,10 +24,10 @@
 
 namespace kv {
 
-// Options that several commands share. Each knows how to declare itself, so that a flag is worded
-// and behaves alike everywhere.
+// Options that several commands share. Each declares itself, so that a flag has the same text and
+// behaviour everywhere.
 
-// On every command.
+// Options of every command.
 struct GlobalOptions {
   int verbose = 0, quiet = 0;
   std::string colour = "auto", progress = "auto", simd;
@@ -39,11 +39,11 @@ struct GlobalOptions {
   int thread_count() const;  // 0 resolved to the usable CPUs
 };
 
-// What --from and --to may be.
+// The permitted values of --from and --to.
 std::vector<std::string> ReadableFormats();
 std::vector<std::string> WritableFormats();
 
-// --max-bytes: a small file can stand for a large output, and a stream need not end.
+// --max-bytes: a small file can expand to a large output, and a stream may be endless.
 struct SizeLimit {
   std::string text;
 
@@ -51,7 +51,7 @@ struct SizeLimit {
   std::optional<uint64_t> most() const;  // throws kUsage
   // Throws kLimit where the source, as `file` describes it, is larger.
   void Require(uint64_t source_bytes, const std::string& file) const;
-  // Calls `open`, and says how to raise the limit if that is what it fails at.
+  // Calls `open`; if the limit is exceeded, adds how to raise it.
   template <typename Open>
   static auto WithHint(const Open& open) {
     try {
@@ -64,11 +64,11 @@ struct SizeLimit {
   }
 };
 
-// One input has to have a use for every flag; of several, each takes those that it has a use for.
+// A single input must use every flag; each of several inputs takes those that it can use.
 enum class FlagsFor { kOne, kSeveral };
 
-// Throws kOpenFailed for the first file that is not there, before anybody finds out whether it is
-// needed. Addresses are tried where they are needed.
+// Throws kOpenFailed for the first missing file, before it is known whether it is needed. Addresses
+// are tried when they are needed.
 void RequireThere(const std::vector<std::string>& paths);
 
 // How to read snapshots: --from, --raw, geometry, patterns, limits.
@@ -85,12 +85,12 @@ struct SnapshotOptions {
   // With the geometry from the flags and the GGUF file filled in.
   OpenOptions Resolve(FlagsFor inputs = FlagsFor::kOne) const;
   Source Open(const std::string& path) const;  // with --max-bytes for a stream
-  // Returns `told`, or where it is empty the name of the --model file or, for a config.json, of its
+  // Returns `told` or, if it is empty, the name of the --model file or, for a config.json, of its
   // folder; empty without one.
   std::string ModelName(const std::string& told) const;
 
  private:
-  // By name. Every input has a copy of the options, and a pipe can be read once.
+  // Indexed by name. Every input has a copy of the options, and a pipe can be read only once.
   struct Models {
     std::mutex mutex;
     std::map<std::string, std::shared_ptr<const FileSource>> files;
@@ -123,17 +123,17 @@ struct ReportOptions {
 
   void Declare(CommandLine& line);
   void DeclareVersion(CommandLine& line);
-  // Somebody else asks for the document: who runs a command over many inputs.
+  // Another object requests the document: the one that runs a command over many inputs.
   bool collects = false;
   bool wanted() const { return json || !json_out.empty() || !csv.empty() || collects; }
-  // Prints and writes the document, or an array of one for each input, as asked. The table on
-  // stdout is suppressed by --json alone.
+  // Prints and writes the document, or an array with one for each input, as requested. Only --json
+  // suppresses the table on stdout.
   void Emit(Console& console, nlohmann::ordered_json document, const OutputRules& rules) const;
   // The same for a result made of fields, or a list of them, as the document `name`.
   void Emit(Console& console, std::string_view name, const Value& result,
             const OutputRules& rules = RulesFor(false)) const;
-  // The same for the result of one run. Nothing is made of it unless a document or table was asked
-  // for.
+  // The same for the result of one run. The result is built only if a document or table was
+  // requested.
   template <typename T>
   void Emit(Console& console, std::string_view name, const Fields<T>& (*fields)(),
             const std::type_identity_t<T>& result,
@@ -144,7 +144,7 @@ struct ReportOptions {
   void Files(CommandFiles& files) const;  // throws kUsage where two documents go to stdout
 };
 
-// Which part of a snapshot: --layers 0-3,27, --tokens 0-511, --kv k|v|both.
+// The part of a snapshot: --layers 0-3,27, --tokens 0-511, --kv k|v|both.
 struct SelectionOptions {
   std::string layers, tokens, kv = "both";
 
@@ -155,8 +155,8 @@ struct SelectionOptions {
 // {"file", "bytes", "xxh3"} of an input.
 nlohmann::ordered_json InputRecord(const Source& source);
 
-// --html-out, --svg-out, --figure-out: a report as a page, its pictures as files, and the one of
-// them that a paper wants.
+// --html-out, --svg-out, --figure-out: a report as a page, its pictures as files, and one of them
+// for a paper.
 struct PageOptions {
   std::string html, svg, figure;
 
@@ -171,20 +171,20 @@ struct PageOptions {
   void CheckPictures(const report::Page& page, const FileUser& command) const {
     CheckedPlaces(page, command);
   }
-  // The pictures and the figure alone.
+  // Only the pictures and the figure.
   void WritePictures(const report::Page& page, const FileUser& command, Console& console,
                      const OutputRules& rules) const;
 
  private:
   void WriteFigure(const report::Page& page, Console& console, const OutputRules& rules) const;
-  // Where each picture goes. Throws kUsage if a name is that of another output or of an input.
+  // Paths of the pictures. Throws kUsage if one is also another output or an input.
   std::vector<std::string> CheckedPlaces(const report::Page& page, const FileUser& command) const;
 };
 
-// How every page ends: the program, its command line, and the content of what it read.
+// End of every page: the program, its command line, and the hashes of its inputs.
 report::Origin OriginOf(const FileUser& command, const Console& console);
 
-// How a model rotates its keys: the model file, and flags above it.
+// Rotation of a model's keys: the model file, overridden by flags.
 struct RopeOptions {
   std::string style, scaling, freqs;
   double base = 0;
@@ -193,12 +193,12 @@ struct RopeOptions {
   void Declare(CommandLine& line, const char* group);
   // The same without --rope-style, for commands that try both.
   void DeclareUnpaired(CommandLine& line, const char* group);
-  // One flag of bases or scalings stands for all layers. Nothing where nobody says. Without
-  // --rope-style the pairs are those of `keys`, which engines order in their own ways (null: pairs
-  // do not matter). Throws kUsage where the model's file does not tell them.
+  // Bases and scalings in flags apply to all layers. Nothing if no source gives them. Without
+  // --rope-style the pairs are those of `keys`, whose order differs between engines (null: pairs do
+  // not matter). Throws kUsage if the model's file does not determine them.
   std::optional<ModelRope> Resolve(const OpenOptions& options, const Snapshot* keys) const;
-  // For commands that can do without: a model file whose rotation is not supported, or that ends
-  // before it tells all of it, is nothing, with a warning that ends in `consequence`.
+  // For commands that can work without it: if a model file's rotation is not supported, or the file
+  // is cut before it is complete, returns nothing, with a warning that ends in `consequence`.
   std::optional<ModelRope> ResolveOrWarn(const OpenOptions& options, const Snapshot* keys,
                                          std::string_view consequence, Console& console) const;
 

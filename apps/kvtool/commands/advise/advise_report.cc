@@ -64,7 +64,7 @@ std::vector<SavingRow> RowsToPrint(const std::vector<SavingRow>& rows,
 Value MnnParameters(const eviction::BlockConfig& config) {
   Value parameters = Value::Object{{"kv_h2o_enable", true}};
   mnn::h2o::ForEachParameter(config, [&](std::string_view name, double value) {
-    if (name == "h2o_target_keep_ratio") return;  // read in static mode alone
+    if (name == "h2o_target_keep_ratio") return;  // read only in static mode
     const std::string key = fmt::format("kv_{}", name);
     if (name == "h2o_target_mode") {
       parameters.Put(key, value == 0 ? "static" : "adaptive");
@@ -92,8 +92,8 @@ void AddMnn(const advise::Runs& runs, const advise::AdviceRequest& request,
   out.push_back(mnn);
 }
 
-// Engines whose own window has sinks: the same tokens stay as by policy streaming, but for
-// `tokens`, a window of so many tokens whatever the length.
+// Engines whose own window has sinks keep the same tokens as policy streaming; their window has a
+// fixed number of `tokens`.
 Value TensorRtParameters(uint64_t sinks, uint64_t tokens) {
   return Value::Object{{"max_attention_window", Value::List{tokens}}, {"sink_token_length", sinks}};
 }
@@ -232,7 +232,7 @@ FoundSavings SavingsOptions::Find(const advise::Runs& runs, const advise::Advice
     found.savings = advise::FindSavings(runs, request, wanted, advice, pool, progress);
   } catch (const Error& error) {
     if (!types.empty()) throw;
-    found.why_not = error.what();  // types that nobody asked for
+    found.why_not = error.what();  // types that were not requested
     return found;
   }
   for (const Effort level : {Effort::kFast, Effort::kDefault}) {

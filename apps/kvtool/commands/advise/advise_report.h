@@ -47,31 +47,31 @@ struct EngineSettings {
   std::string configuration;  // of the engine, which takes the parameters; empty: its own
   const advise::Candidate* candidate = nullptr;
   Value parameters;
-  double ratio = 1, loss = 0;  // of the worst prompt, as it is shown
+  double ratio = 1, loss = 0;  // of the worst prompt, as shown
   std::string note;
 };
 
-// For each engine that has parameters for some policy: those of the smallest plan within the limits
-// that they can express. Empty if none is.
+// For each engine with parameters for some policy: those of the smallest plan within the limits
+// that it can express. Empty if there is none.
 std::vector<EngineSettings> EngineSettingsOf(const advise::Runs& runs,
                                              const advise::AdviceRequest& request,
                                              const advise::Advice& advice, ThreadPool& pool);
 
 const Fields<EngineSettings>& EngineSettingsFields();
 
-// What eviction alone can do: the best plan, its parts, and the frontier.
+// The result of eviction alone: the best plan, its parts, and the frontier.
 void PrintAdvice(Console& console, const advise::Runs& runs, const advise::AdviceRequest& request,
                  const advise::Advice& advice);
 
-// Returns the command that carries the answer out: llama.cpp's flags, or this run again with the
-// outputs that plans are written to. Empty if there is none, or if this run writes them.
+// Returns the command that applies the answer: llama.cpp's flags, or this run with outputs for its
+// plans. Empty if there is none, or if this run writes them.
 std::string CommandFor(const std::optional<advise::Answer>& answer, size_t runs,
                        const std::string& command_line);
 // The last lines of all.
 void PrintAnswer(Console& console, const std::optional<advise::Answer>& answer,
                  const std::string& command);
 
-// How each engine is told to do it, one line for its parameters and one for their effect.
+// How to configure each engine: one line for its parameters and one for their effect.
 void PrintSettings(Console& console, advise::LossKind kind,
                    const std::vector<EngineSettings>& settings);
 

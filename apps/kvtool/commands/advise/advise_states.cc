@@ -31,7 +31,7 @@ constexpr const char *kNoCache = "no cache", *kEmpty = "empty";
 constexpr size_t kSampledGeometries = 4;
 constexpr int64_t kSecondsOfDay = 24 * 60 * 60;
 
-// Returns true if a file is a cache by itself, wherever it lies.
+// Returns true if a file alone is a cache, wherever it is.
 bool IsStateFile(const fs::path& path) {
   try {
     return (DetectFormat(Source::Open(path), {}).traits & (kStandsAlone | kIsArchive)) != 0;
@@ -140,7 +140,7 @@ class StateWalk {
       if (child.starts_with('.')) continue;
       const std::string below = (fs::path(path) / child).string();
       struct stat own;
-      if (::lstat(below.c_str(), &own) != 0) continue;  // it is gone already
+      if (::lstat(below.c_str(), &own) != 0) continue;  // removed already
       Look(below, depth == 0 ? child : name + "/" + child, own, depth + 1);
     }
   }
@@ -168,7 +168,7 @@ std::optional<Snapshot> OpenState(const std::string& path, const OpenOptions& re
   return OpenSnapshot(std::move(source), reading);
 }
 
-// Describes the state at a place, or says why there is none.
+// Describes the state at a path, or returns why there is none.
 struct Described {
   std::optional<SavedState> state;
   std::string why;
@@ -209,7 +209,7 @@ bool Holds(const Place& whole, const Place& part, const OpenOptions& reading) {
     const auto a = FileSource::Open(whole.path), b = FileSource::Open(part.path);
     return AsText(a->bytes()) == AsText(b->bytes());
   } catch (const Error&) {
-    return false;  // one of them is gone or was written to
+    return false;  // one of them was removed or changed
   }
 }
 
@@ -236,7 +236,7 @@ std::vector<advise::GeometrySample> TakeSamples(const std::map<std::string, cons
           {state->geometry,
            advise::SampleState(OpenSnapshot(Source::Open(places.at(state->name)->path), reading))});
     } catch (const Error&) {
-      continue;  // it is gone, or was written to: the others are sample enough
+      continue;  // removed or changed: the others suffice as a sample
     }
   }
   return samples;
@@ -269,7 +269,7 @@ class CommandWords {
                const std::vector<Place>& places)
       : request_(request), advice_(advice), places_(places) {}
 
-  // Empty where no single command keeps the states apart.
+  // Empty if no single command keeps the states apart.
   std::string Store() const {
     if (NeedsNames()) return {};
     const std::string head = "kvtool store add ";
@@ -278,7 +278,7 @@ class CommandWords {
     const bool is_flat = std::none_of(places_.begin(), places_.end(), [](const Place& place) {
       return place.name.find('/') != place.name.npos;
     });
-    if (HasFolders()) return {};  // whose files, one by one, are no states
+    if (HasFolders()) return {};  // whose individual files are not states
     if (is_flat && advice_.left_out.empty()) return head + store + " " + Folder() + "/*";
     return fmt::format("find {} -type f{} -exec {}{} {{}} +", Folder(), Excluded(), head, store);
   }
@@ -294,7 +294,7 @@ class CommandWords {
     if (places_.size() > kMostListed) return {};
     return (HasFolders() ? "rm -r " : "rm ") + Listed();
   }
-  // Bytes free beside the states, where archives are written, and the store of a folder.
+  // Free bytes on the disk of the states, where archives are written, and of a folder's store.
   std::optional<uint64_t> FreeBytes() const {
     std::error_code failed;
     const fs::path whole = fs::canonical(request_.inputs.front(), failed);
@@ -326,7 +326,7 @@ class CommandWords {
       return Printable(name) != name || !names.insert(name).second;
     });
   }
-  // Tests of find that pass over what was left out, and over hidden files.
+  // Arguments of find that exclude the skipped files and hidden files.
   std::string Excluded() const {
     std::string tests = " ! -name '.*'";
     for (const LeftOut& out : advice_.left_out) {
@@ -357,7 +357,7 @@ class CommandWords {
       words += (words.empty() ? "" : " ") + ShellWord(place.path + std::string(end));
     return words;
   }
-  // A name beside the folder that is free, so that the states' own folder stays as it is.
+  // An unused name beside the folder, so that the states' own folder is unchanged.
   std::string Beside(std::string_view end) const {
     if (!IsFolder()) return "states" + std::string(end);
     const fs::path folder = Plain();
@@ -380,7 +380,7 @@ void MarkIdle(StatesAdvice& advice) {
   for (SavedState& state : advice.states) {
     if (!reads) state.read_s.reset();
     const int64_t last = std::max(*state.written_s, state.read_s.value_or(*state.written_s));
-    const int64_t since_s = std::max<int64_t>(now_s - last, 0);  // a time may lie ahead
+    const int64_t since_s = std::max<int64_t>(now_s - last, 0);  // a time may be in the future
     state.idle = static_cast<uint64_t>(since_s / kSecondsOfDay) >= advice.idle_days;
   }
 }
@@ -420,7 +420,7 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
   std::vector<Place> kept;
   for (size_t i = 0; i < places.size(); ++i) {
     if (!described[i].state) {
-      // A state that cannot be read is named before files that are none.
+      // A state that cannot be read is named before files that are not states.
       const bool is_damaged = described[i].why != kNoCache && described[i].why != kEmpty;
       advice.left_out.insert(is_damaged ? advice.left_out.begin() : advice.left_out.end(),
                              {places[i].name, described[i].why});

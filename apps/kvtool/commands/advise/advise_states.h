@@ -10,9 +10,9 @@
 
 namespace kv {
 
-// `advise` for saved states that nobody recorded a run of.
+// `advise` for saved states without recorded runs.
 
-// Returns true if inputs are several, or a file or folder beside which no trace lies.
+// Returns true for several inputs, and for a file or folder without a trace beside it.
 bool AreStates(const std::vector<std::string>& inputs);
 
 struct StatesRequest {
@@ -20,8 +20,8 @@ struct StatesRequest {
   OpenOptions reading;
   uint64_t idle_days = 30;
 };
-// Links, pipes, what cannot be read and what is no cache is left out and named in the result.
-// Throws kUnknownFormat where nothing is left.
+// Links, pipes, unreadable files and files that are not caches are skipped and named in the result.
+// Throws kUnknownFormat if nothing is left.
 advise::StatesAdvice AdviseStates(const StatesRequest& request, Context& context);
 void PrintStates(Console& console, const advise::StatesAdvice& advice);
 

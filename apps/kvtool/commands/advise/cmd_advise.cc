@@ -54,7 +54,7 @@ const Fields<Advised>& AdvisedFields() {
   return fields;
 }
 
-// The result where there is no run; its document has these fields.
+// The result without a run; its document has these fields.
 const Fields<advise::StatesAdvice>& AdvisedStatesFields() {
   static const Fields<advise::StatesAdvice> fields = {
       NoInputs<advise::StatesAdvice>(),
@@ -209,7 +209,7 @@ class AdviseCommand : public Command {
   }
 
  private:
-  // Without traces, and if nothing is asked for that needs them.
+  // Without traces, if no option needs them.
   bool AsksForStates() const {
     const auto is_run = [](const auto& text) { return !text.empty(); };
     return left_traces_ == 0 && std::none_of(traces_.begin(), traces_.end(), is_run) && !max_kl_ &&
@@ -266,7 +266,7 @@ class AdviseCommand : public Command {
     return eviction::PromptTokens(trace, request);
   }
 
-  // Nats where they are known and nobody asked for an error.
+  // In nats if they are known and no error was requested.
   LossKind KindFor(const advise::Runs& runs) const {
     if (!max_error_.empty() && max_kl_) {
       throw Error(Finding::kUsage, "--max-kl and --max-error: give one of them");
@@ -375,7 +375,7 @@ class AdviseCommand : public Command {
     WriteEvents(plan_, std::move(plan), advice.plans.front());
   }
 
-  // What the point chosen among everything keeps, and in which types.
+  // What the chosen point keeps, and in which types.
   void WriteChosen(const advise::Runs& runs, const Advice& advice,
                    const FoundSavings& savings) const {
     if (!savings.savings->searched.found.best) return;
@@ -406,7 +406,7 @@ class AdviseCommand : public Command {
                       [&](const EmitPlanEvent& emit) { advise::ForEachEvent(plans, emit); });
   }
 
-  std::vector<std::string> names_, inputs_, traces_;  // names as given, files that they stand for
+  std::vector<std::string> names_, inputs_, traces_;  // given names, and files they stand for
   std::vector<std::optional<uint64_t>> prompts_;      // of recorded runs
   std::string run_sensitivity_, model_;               // of recorded runs
   size_t left_traces_ = 0;

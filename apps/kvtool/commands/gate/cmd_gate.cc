@@ -104,7 +104,7 @@ class Gate : public EachOf<Gate> {
     line.AddFlag("--json", report_.json, "The summary as JSON document instead of the table");
     report_.DeclareVersion(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
-    // Not in the help: for tests of what a gate does with a runtime that loses content.
+    // Hidden: for tests of a gate with a runtime that loses content.
     line.Add("--inject-fault", fault_).Group("");
     logs_.Declare(line);
     reading_.Declare(line);
@@ -124,7 +124,7 @@ class Gate : public EachOf<Gate> {
     return words;
   }
 
-  // The first word is the config, if it is none of the inputs.
+  // The first word is the config, unless it is an input.
   EachCommand* AsEach() override {
     if (!init_ && !inputs_.given.empty() && IsGateConfig(inputs_.given.front())) {
       config_ = inputs_.given.front();
@@ -139,7 +139,7 @@ class Gate : public EachOf<Gate> {
     return config_.empty() ? std::vector<std::string>() : std::vector<std::string>{config_};
   }
 
-  // Without a config a run is judged from the end of its own prompt on.
+  // Without a config a run is judged from the end of its own prompt.
   void TakeRuns() override {
     if (init_) return;
     if (!input_.empty()) snapshot_path_ = input_;
@@ -393,7 +393,7 @@ class Gate : public EachOf<Gate> {
                  gate::ShellLine(words));
   }
 
-  // True if logs that no rule judges are what a first baseline is made of.
+  // True if these logs are the first baseline, because no rule judges them.
   bool MayStart() const {
     return logs_.given() && config_.empty() && required_.empty() && baseline_.empty() &&
            pinned_.empty() && !outputs_.summary_json.empty();

@@ -127,7 +127,7 @@ gate::OutputNames PlaceOutputs(gate::OutputNames names) {
       type == std::filesystem::file_type::fifo) {
     return names;
   }
-  // Two summaries in one folder have their own files beside them.
+  // Two summaries in one folder have separate files.
   const std::filesystem::path json(names.summary_json), folder = json.parent_path();
   const std::string name = (json.extension() == ".json" ? json.stem() : json.filename()).string();
   const std::string before = name == "summary" ? "" : name + ".";
@@ -201,7 +201,7 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec, ThreadPool& pool)
   return *pair;
 }
 
-// Found by its content, whatever the snapshot is.
+// Recognised by its content, whatever the snapshot is.
 const Snapshot& GateInputs::Reference(const gate::CaseSpec& spec, OpenOptions options) {
   options.from = spec.reference_from;
   options.layout.clear();
@@ -320,7 +320,7 @@ void GateCases::TakePlain(bool holds_suite, llamacpp::LogsRead& read, gate::Conf
   if (!asked) config.baseline_rules.insert(config.baseline_rules.end(), rules.begin(), rules.end());
 }
 
-// Reads MNN's logs, where llama.cpp's reader found none or a suite lies beside its logs.
+// Reads MNN's logs if llama.cpp's reader found none or a suite is beside its logs.
 mnn::logs::EngineVerdict GateCases::ReadSuite(const llamacpp::LogsRead& plain) const {
   try {
     return mnn::ReadLogs(logs.Resolve());
@@ -336,8 +336,7 @@ mnn::logs::EngineVerdict GateCases::ReadSuite(const llamacpp::LogsRead& plain) c
   }
 }
 
-// Reads the logs' cases, also where other logs lie beside a suite. Without cases of its own, the
-// config gets them.
+// Reads the logs' cases, also if other logs are beside a suite. A config without cases gets them.
 std::vector<gate::CaseResult> GateCases::ReadLogs(gate::Config& config,
                                                   gate::GateResult& result) const {
   if (!logs.given()) return {};
@@ -356,8 +355,7 @@ std::vector<gate::CaseResult> GateCases::ReadLogs(gate::Config& config,
   }
   if (!config.cases.empty()) return all;
   for (const gate::CaseResult& item : all) config.cases.push_back(item.spec);
-  // A suite that was run in part passes only for who says so: by expected_cases, on_not_run or
-  // --case.
+  // An incomplete suite passes only if the user says so: by expected_cases, on_not_run or --case.
   for (const std::string& name : read.absent_cases) {
     auto spec = mnn::Engine().FindSuiteCase(name);
     if (!spec) continue;
@@ -368,7 +366,7 @@ std::vector<gate::CaseResult> GateCases::ReadLogs(gate::Config& config,
   return all;
 }
 
-// Logs know what a replay cannot: the engine's own cases, and those without a snapshot.
+// Only logs have the engine's own cases, and those without a snapshot.
 std::optional<gate::CaseResult> GateCases::FromLogs(const gate::CaseSpec& spec,
                                                     std::vector<gate::CaseResult>& of_logs) const {
   if (!logs.given() || (!spec.only_engine && !spec.snapshot.empty())) {
@@ -400,7 +398,7 @@ gate::CaseResult GateCases::Replay(const Context& context, const gate::CaseSpec&
   return result;
 }
 
-// A rule for all cases judges those that know anything of its figure.
+// A rule for all cases judges those that could have its figure.
 void GateCases::AddRules(gate::GateResult& result) const {
   for (const gate::Rule& rule : rules) {
     bool is_known = false;
@@ -414,8 +412,8 @@ void GateCases::AddRules(gate::GateResult& result) const {
   }
 }
 
-// A config of replays names its own cases: what else the logs tell of counts too. One of logs says
-// which of them it judges.
+// A config of replays names its own cases, and all other cases of the logs count too. A config of
+// logs says which of them it judges.
 void GateCases::AddUnnamed(const gate::Config& config, std::vector<gate::CaseResult> of_logs,
                            gate::GateResult& result) const {
   const bool replays = std::any_of(config.cases.begin(), config.cases.end(),

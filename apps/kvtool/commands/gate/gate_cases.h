@@ -38,8 +38,8 @@ void HintAtLogs(const std::string& path, Error& error);
 gate::Config ReadGateConfig(const std::string& path);
 gate::Baseline ReadGateBaseline(const std::string& path);
 
-// The three files that the original writes, side by side and named after the first. /dev, or where
-// a pipe lies, is no place for the other two.
+// The three files that the original writes, together, named after the first. Beside a device or a
+// pipe the other two are refused.
 gate::OutputNames PlaceOutputs(gate::OutputNames names);
 
 // All files of a run, refused before the first case runs and finished together.
@@ -75,8 +75,8 @@ class GateInputs {
     gate::Measurements of_snapshot = {};
     std::string snapshot_hash = {}, trace_hash = {};
   };
-  // What a case is replayed on or compared with. Throws kUsage for a case without a snapshot, and
-  // what opening and RequireMatch throw.
+  // Inputs of a case's replay or comparison. Throws kUsage for a case without a snapshot, and as
+  // opening and RequireMatch.
   Pair& Open(const gate::CaseSpec& spec, ThreadPool& pool);
   // Every snapshot, trace and reference opened.
   const std::vector<HashedFile>& records() const { return records_; }
@@ -104,7 +104,7 @@ struct EngineLogOptions {
   void Declare(CommandLine& line);
   void Files(CommandFiles& files) const { files.Reads({path, offline, online, bench_log}); }
   bool given() const { return !path.empty(); }
-  // Throws kUsage where options of the analyzer stand without logs.
+  // Throws kUsage if options of the analyzer are given without logs.
   void RequireLogs() const;
   mnn::logs::EngineLogsInput Resolve() const;
   // The same options as words of a command line.

@@ -74,13 +74,13 @@ struct FigureColumn {
   std::string_view title, metric, unit;
   double scale = 1;
   bool of_replays = false, of_suites = false;
-  std::string_view otherwise = {};  // a figure that stands in for one that is not known
+  std::string_view otherwise = {};  // a figure that replaces an unknown one
 };
 
 constexpr double kMebibytes = 1.0 / (1 << 20);
 constexpr FigureColumn kColumns[] = {
     {"whole model", "whole_model_ratio", "x", 1, true},
-    // Engine reports may give the mean alone.
+    // Engine reports may give only the mean.
     {"measured", "measured_ratio", "x", 1, true, false, "measured_ratio_mean"},
     {"attention error", "attention_error.mean", "%", 100, true},
     {"prompt", "prompt_tokens_per_second", " tokens/s"},
@@ -112,7 +112,7 @@ std::string FigureCell(const FigureColumn& column, const CaseResult& item) {
   return cell.empty() ? "-" : cell;
 }
 
-// Rules that nobody could decide, one line per reason.
+// Rules that could not be decided, one line per reason.
 void PrintNotRun(Console& console, const gate::GateResult& result) {
   std::map<std::string, std::vector<std::string>> metrics_by_reason;
   for (const CaseResult& item : result.cases) {
@@ -176,7 +176,7 @@ void PrintMetrics(Console& console) {
                          : info.better == gate::Better::kHigher ? "higher"
                          : info.better == gate::Better::kLower  ? "lower"
                                                                 : "-";
-    // A word of no engine's comes first where there is one.
+    // An engine-neutral word comes first if there is one.
     table.Row({std::string(info.word.empty() ? info.name : info.word),
                info.word.empty() ? "-" : std::string(info.name),
                info.voice == gate::Voice::kOriginal ? "original" : "true figure", known, better,
