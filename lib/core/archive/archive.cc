@@ -220,7 +220,7 @@ std::vector<ChunkHead> Archive::MissingTokens() const {
   return missing;
 }
 
-// Archive's access to chunks and to the inputs that decoding them needs.
+// Archive's access to chunks and to other inputs of decoding.
 
 namespace {
 
@@ -239,7 +239,7 @@ Error LostWith(const ChunkHead& needed, std::string_view why) {
 
 }  // namespace
 
-// Neighbours that NeededBy has had decoded before.
+// Neighbours that NeededBy has already caused to be decoded.
 class Archive::NeighbourRows : public NeighbourSource {
  public:
   NeighbourRows(const Archive& archive, const ChunkHead& of,
@@ -378,8 +378,8 @@ void Archive::Decode(const ArchivedChunk& chunk, CodecScratch& scratch,
   }
 }
 
-// Returns the place of a chunk that is coded by others or by which others are coded; nullopt for
-// all other chunks.
+// Returns the place of a chunk that is predicted from others or from which others are predicted;
+// nullopt for all other chunks.
 std::optional<size_t> Archive::PlaceAmongNeighbours(const ArchivedChunk& chunk) const {
   if (!neighbours_->any || !CanBeNeighbour(chunk.head)) return std::nullopt;
   const std::less<const ArchivedChunk*> before;
@@ -388,7 +388,7 @@ std::optional<size_t> Archive::PlaceAmongNeighbours(const ArchivedChunk& chunk) 
   return static_cast<size_t>(&chunk - chunks_.data());
 }
 
-// Caches the result: a chunk by which others are coded is needed again soon.
+// Caches the result: a chunk from which others are predicted is needed again soon.
 std::shared_ptr<const Bytes> Archive::DecodeWithNeighbours(size_t place,
                                                            CodecScratch& scratch) const {
   const ArchivedChunk& chunk = chunks_[place];

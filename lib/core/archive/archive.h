@@ -123,12 +123,12 @@ class Archive {
   // Returns the chunk that holds a byte of the source, or nullptr.
   const ArchivedChunk* FindChunk(uint32_t file, uint64_t offset) const;
 
-  // Returns all chunks by which a chunk is coded, directly or not, in an order in which they can be
-  // decoded; empty for most chunks. Calls `bring` with each of them, and with the chunk, before
-  // reading its payload. Throws as DecodeChunk, and kLostChunk if one is missing.
+  // Returns all chunks that a chunk is predicted from, directly or not, in an order in which they
+  // can be decoded; empty for most chunks. Calls `bring` with each of them, and with the chunk,
+  // before reading its payload. Throws as DecodeChunk, and kLostChunk if one is missing.
   std::vector<size_t> NeededBy(const ArchivedChunk& chunk,
                                const std::function<void(const ArchivedChunk&)>& bring = {}) const;
-  // Returns true if any chunk is coded by others.
+  // Returns true if any chunk is predicted from others.
   bool HasNeighbours() const;
 
   // Decodes one chunk into `raw`, which is resized, and checks both hashes. Also decodes the chunks
@@ -185,8 +185,8 @@ class Archive {
   std::shared_ptr<const RowOrders> orders_;  // nullptr if no chunk's rows are reordered
 };
 
-// At level max, this many layers in a row form a set in which each may be coded by those before it,
-// unless the user chooses another number.
+// At level max, this many layers in a row form a set in which each may be predicted from those
+// before it, unless the user chooses another number.
 constexpr uint32_t kJoinedLayers = 8, kMostJoinedLayers = 16;
 
 struct WriteOptions {
@@ -199,7 +199,7 @@ struct WriteOptions {
   // the archive depends on it if it made any chunk smaller.
   std::shared_ptr<const Profile> profile;
   std::string profile_file;
-  // At level max, this many layers in a row may be coded by those before them: smaller, but
+  // At level max, this many layers in a row may be predicted from those before them: smaller, but
   // decoding one requires decoding those. Only for sources that are complete from the start.
   uint32_t joined_layers = 1;
   // Joins the small files of a folder, so that chunks span them.

@@ -12,7 +12,7 @@
 namespace kv::kvz {
 namespace {
 
-// Chunks are coded by neighbours if that saves one byte in this many.
+// Chunks are predicted from neighbours if that saves one byte in this many.
 constexpr uint64_t kLeastGainByLayers = 200;
 
 // Guesses the element type of a small file that no reader knows: floats, if a sample compresses
@@ -271,7 +271,7 @@ EncodedChunk ChunkEncoder::EncodeFirst(ChunkHead& head, ByteSpan raw, const Refe
   return EncodeWithProfile(*profile_, place, head.shape(), raw, effort_, scratch, encode);
 }
 
-// Codes the chunk by other chunks of the archive, if the gain is worth decoding those first.
+// Predicts the chunk from other chunks of the archive, if the gain is worth decoding those first.
 void ChunkEncoder::TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourSource& neighbours,
                                  const RowSteps& steps, CodecScratch& scratch,
                                  EncodedChunk& chunk) const {

@@ -147,7 +147,7 @@ bool WantsOrder(const ChunkHead& head, const RowOrder& order, Effort effort) {
   const bool floats = AreHalves(head.dtype) || head.dtype == DType::kF32;
   if (!floats || head.order != Order::kTokenHeadDim || effort < Effort::kDefault) return false;
   // Positions tell codecs how far keys are rotated: level high uses that for keys, level max also
-  // for V, which it codes by K.
+  // for V, which it predicts from K.
   const bool turns =
       effort >= Effort::kMax || (effort >= Effort::kHigh && head.kind == ChunkKind::kKey);
   return order.moves || (order.jumps && turns);

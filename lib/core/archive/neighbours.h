@@ -14,8 +14,9 @@
 #include "lib/core/archive/records.h"
 #include "lib/core/codec/cdf/layers.h"
 
-// Chunks by which others of the same archive are coded. The codec parameter of a chunk of codec
-// kLayers is its depth: a chunk uses only chunks of less depth, and all other chunks have depth 0.
+// Chunks from which others of the same archive are predicted. The codec parameter of a chunk of
+// codec kLayers is its depth: a chunk uses only chunks of less depth, and all other chunks have
+// depth 0.
 namespace kv {
 
 // Limits on depth, and on the number and bytes of all chunks that one chunk needs.
@@ -42,7 +43,8 @@ class NeighbourIndex {
   std::map<Key, size_t> places_;
 };
 
-// Caches the decoded chunks by which others are coded. May be called from any number of threads.
+// Caches the decoded chunks from which others are predicted. May be called from any number of
+// threads.
 class NeighbourCache {
  public:
   using Decoder = std::function<Bytes(size_t place)>;
@@ -76,7 +78,7 @@ struct ArchiveNeighbours {
   bool any = false;
 };
 
-// For a writer: which chunks may be coded by which, with their bytes from the source.
+// For a writer: which chunks may be predicted from which, with their bytes from the source.
 class NeighbourPlan {
  public:
   NeighbourPlan() = default;

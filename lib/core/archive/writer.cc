@@ -143,7 +143,7 @@ std::shared_ptr<const RowOrders> OrdersFor(const SourceTable& table,
   return nullptr;
 }
 
-// Decides which chunks may be coded by which.
+// Decides which chunks may be predicted from which.
 NeighbourPlan PlanLayers(const Source& source, const Grouping& grouping,
                          std::span<const ChunkHead> chunks, const WriteOptions& options) {
   const bool alone = options.joined_layers < 2 || !grouping.groups.empty();

@@ -107,7 +107,7 @@ int Unsupported() {
   return -1;
 }
 
-// Calls of macOS say ENOTSUP, which is another number than EOPNOTSUPP there.
+// macOS reports ENOTSUP, whose number differs from EOPNOTSUPP there.
 [[maybe_unused]] int Renamed(int done) {
   if (done != 0 && errno == ENOTSUP) errno = EOPNOTSUPP;
   return done;
@@ -190,7 +190,8 @@ bool OnMainThread() { return ::pthread_equal(::pthread_self(), first_thread) != 
 
 namespace {
 
-// Returns where the number ends that std::from_chars would read: strtod reads hexadecimal ones too.
+// Returns the end of the number that std::from_chars would read: strtod also reads hexadecimal
+// ones.
 const char* EndOfReal(const char* at, const char* end) {
   const auto skip_digits = [&] {
     return at = std::find_if(at, end, [](char c) { return c < '0' || c > '9'; });
@@ -225,7 +226,7 @@ std::from_chars_result ReadReal(const char* begin, const char* end, double& numb
   const double read = ::strtod_l(text.c_str(), &taken, c_locale);
   if (taken == text.c_str()) return {begin, std::errc::invalid_argument};
   const char* const after = begin + (taken - text.c_str());
-  // Infinity and zero are out of range unless the text says them itself.
+  // Infinity and zero are out of range unless they are written as such.
   const bool is_name = std::isalpha(static_cast<unsigned char>(*(after - 1))) != 0;
   const size_t first = text.find_first_of("123456789eE");
   const bool is_zero = first == text.npos || std::isalpha(static_cast<unsigned char>(text[first]));
@@ -240,7 +241,7 @@ std::from_chars_result ReadReal(const char* begin, const char* end, double& numb
 
 namespace {
 
-// Differs between calls and processes at least.
+// Differs at least between calls and processes.
 uint64_t TimeAndCount() {
   static std::atomic<uint64_t> counter{0};
   timespec now;
@@ -281,7 +282,7 @@ bool Names::Fill() {
   return left_ > 0;
 }
 
-// An entry is its size, the attributes that it has, and where its name lies.
+// An entry has its size, the attributes that exist, and the offset of its name.
 const char* Names::Next() {
   if (left_ <= 0 && !Fill()) return nullptr;
   char* const place = at_ + kNameAt;

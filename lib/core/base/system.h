@@ -12,27 +12,27 @@
 // The calls that Linux and macOS do not have in common; no other file asks which system it is built
 // for. A call that can fail returns -1 and sets errno.
 //
-// A call that only Linux has takes a form of POSIX alone on macOS. KVTOOL_PORTABLE chooses those
-// forms on Linux as well, so that tests run them there.
+// On macOS, calls of POSIX replace those that only Linux has. KVTOOL_PORTABLE chooses those forms
+// on Linux as well, so that tests run them there.
 namespace kv::sys {
 
 // Opens a file without a name in a folder, whose name is relative to the descriptor `at`. With
-// O_EXCL in `flags` the file never gets a name. Fails with an errno that LacksUnnamedFiles knows
-// where there are none; the caller then creates a file under a temporary name.
+// O_EXCL in `flags` the file never gets a name. If the file system has no such files, fails with an
+// errno for which LacksUnnamedFiles is true; the caller then creates a file under a temporary name.
 int OpenUnnamed(int at, const char* folder, int flags, mode_t mode);
 // Gives such a file its name.
 int LinkUnnamed(int descriptor, int at, const char* name);
 
-// Fails with EEXIST if something is named `to`, and with EINVAL, ENOSYS or EOPNOTSUPP where the
-// file system cannot rename so.
+// Fails with EEXIST if the name `to` exists, and with EINVAL, ENOSYS or EOPNOTSUPP if the file
+// system cannot rename in this way.
 int RenameExclusively(int at, const char* from, const char* to);
-// Exchanges two names; fails as RenameExclusively where the file system cannot.
+// Exchanges two names; fails as RenameExclusively if the file system cannot.
 int ExchangeNames(const char* a, const char* b);
 
-// Writes all that is below a folder to the disk; `folder` is its descriptor, `name` its name.
+// Writes everything below a folder to the disk; `folder` is its descriptor, `name` its name.
 int SyncTree(int folder, const char* name);
 
-// An extended attribute, which marks a folder.
+// An extended attribute that marks a folder.
 int SetMark(int descriptor, const char* attribute);
 bool HasMark(const char* path, const char* attribute);
 
@@ -52,10 +52,10 @@ class Names {
   alignas(8) std::array<char, 1024> buffer_;
 };
 
-// Opens memory that reads and writes as a file; elsewhere than on Linux a file in TMPDIR without a
-// name, which costs no memory while it is not used.
+// Opens memory that can be read and written as a file; outside Linux an unnamed file in TMPDIR,
+// which costs no memory while it is not used.
 int OpenMemory();
-// Gives the bytes of a range back, which then read as zeros; where this cannot be done they stay.
+// Releases the bytes of a range, which then read as zeros; if the system cannot, they stay.
 void PunchHole(int descriptor, uint64_t begin, uint64_t size);
 
 // A signal for event loops: after 8 bytes were written to `writer`, `reader` is readable until 8
@@ -72,7 +72,7 @@ bool OnMainThread();
 uint64_t PeakMemory();                      // bytes
 const char* AccessTimes(const char* path);  // "strict", "relatime", "noatime" or "unknown"
 
-// std::from_chars, which before macOS 26 reads no floating-point number.
+// std::from_chars, which cannot read floating-point numbers before macOS 26.
 std::from_chars_result ReadReal(const char* begin, const char* end, double& number);
 
 timespec ModifiedAt(const struct stat& status);
