@@ -8,7 +8,7 @@
 namespace kvtool_python {
 namespace {
 
-// One entry for each item, or None.
+// Returns one entry for each item, or None.
 class Entries {
  public:
   Entries(nb::handle given, size_t count, const char* what) {
@@ -43,8 +43,8 @@ void AddPiece(Batch& batch, void* data, size_t bytes) {
   batch.items.back().piece_count = pieces.size();
 }
 
-// The pieces of the last item: one buffer, or a list or tuple of them. Bytes and memory that can be
-// iterated are one piece.
+// The pieces of the last item: one buffer, or a list or tuple of them. Bytes, and memory that can
+// be iterated, are one piece.
 std::vector<const Buffer*> AddPieces(Batch& batch, nb::handle object, Buffer::Access access) {
   std::vector<const Buffer*> added;
   const auto add = [&](nb::handle piece) {
@@ -131,7 +131,7 @@ std::unique_ptr<Batch> Batch::OfFrames(kvt_ctx* ctx, nb::handle frames, nb::hand
       AddPieces(*batch, out_entries.Get(i, nb::none()), Buffer::Access::kWrite);
       continue;
     }
-    // What cannot be read, or claims more than its bytes hold, gets no memory.
+    // A frame that cannot be read, or claims more than its bytes can hold, gets no memory.
     kvt_info info = {};
     info.struct_size = sizeof info;
     kvt_status refused = kvt_frame_info(frame.data(), frame.bytes(), &info);
@@ -164,7 +164,8 @@ nb::object RunBatch(kvt_ctx* ctx, Batch& batch) {
   const auto call = batch.encodes ? kvt_encode_batch : kvt_decode_batch;
   const kvt_status status = RunCall(
       ctx, batch.raw_bytes, [&] { return call(ctx, batch.items.data(), batch.items.size()); });
-  // A status that none of the items is to blame for raises; what items failed of is theirs to say.
+  // Raises for a status that concerns the whole batch; failures of items are reported in the
+  // result.
   const auto has_it = [&](const kvt_item& item) { return item.status == status; };
   if (status != 0 && std::ranges::none_of(batch.items, has_it)) RaiseIfFailed(status, ctx);
   return batch.Result(0);
@@ -210,7 +211,7 @@ nb::list Queue::Poll() {
 void Queue::Close() {
   {
     const nb::gil_scoped_release released;
-    queue_.reset();  // its threads have let go of all batches
+    queue_.reset();  // its threads have released all batches
   }
   outstanding_.clear();
 }

@@ -3,7 +3,7 @@
 #include "apps/python/src/context.h"
 #include "apps/python/src/snapshots.h"
 
-// The names of kvtool._kvtool. Signatures and docstrings are written here once: the stub is
+// The names of kvtool._kvtool. Signatures and docstrings are written only here: the stub is
 // generated from them.
 #define FRAME_KEYWORDS                                                         \
   nb::kw_only(), nb::arg("dtype") = nb::none(), nb::arg("shape") = nb::none(), \
@@ -17,7 +17,7 @@ DescriptionArguments Arguments(nb::handle dtype, nb::handle shape, nb::handle or
   return {dtype, shape, order, role, tag, context};
 }
 
-// What a method of Context and the function of the module share.
+// Parts that a method of Context and a function of the module share.
 constexpr char kEncodeDoc[] =
     R"(Compress one page, chunk or tensor into a frame that is complete in itself.
 
@@ -63,8 +63,8 @@ outs: None, or per frame a writable buffer, or a list or tuple of writable buffe
 
 Failures are values in result.status; what a failed frame was to fill holds garbage.)";
 
-// The context that a call runs in: the object's own, or that of the calling thread. It lives until
-// the call has returned, whoever closes the object meanwhile.
+// The context that a call uses: the object's own, or that of the calling thread. It lives until the
+// call has returned, even if another thread closes the object.
 std::shared_ptr<kvt_ctx> ContextFor(const Context& self) { return self.get(); }
 std::shared_ptr<kvt_ctx> ContextFor() { return ContextOfThread(KVT_DEFAULT); }
 std::shared_ptr<kvt_ctx> ContextFor(nb::handle level) { return ContextOfThread(ParseLevel(level)); }
@@ -72,8 +72,8 @@ std::shared_ptr<kvt_ctx> ContextFor(nb::handle level) { return ContextOfThread(P
 template <typename...>
 struct Pack {};
 
-// Binds encoding as methods of Context, which have `Self`, its text in signatures `self`, or as
-// functions of the module, which have the keyword `Level`, its text `level` and its `extra`.
+// Binds encoding as methods of Context, which have `Self` (`self` in signatures), or as functions
+// of the module, which have the keyword `Level` (`level` in signatures) and `extra` keywords.
 template <typename... Self, typename... Level, typename Owner>
 void BindEncoding(Pack<Self...>, Pack<Level...>, Owner& owner, const std::string& self,
                   const std::string& level, const auto&... extra) {
@@ -119,8 +119,8 @@ void BindEncoding(Pack<Self...>, Pack<Level...>, Owner& owner, const std::string
       kEncodeBatchDoc);
 }
 
-// Binds calls that methods of Context and functions of the module share: `Self` is what a method
-// has besides, and `self` its text in signatures.
+// Binds calls that methods of Context and functions of the module share. `Self` is the additional
+// parameter of methods, and `self` its text in signatures.
 template <typename... Self, typename Owner>
 void BindDecoding(Owner& owner, const std::string& self) {
   using H = nb::handle;
@@ -310,8 +310,8 @@ For choosing a level.)");
 
 NB_MODULE(_kvtool, m) {
   using namespace kvtool_python;
-  // An engine ends while its threads still hold contexts; what a process that ends does not free is
-  // no news to its user.
+  // An engine exits while its threads still hold contexts; memory that a process does not free at
+  // exit is no leak worth reporting.
   nb::set_leak_warnings(false);
   BindContext(m);
   BindQueue(m);

@@ -57,8 +57,7 @@ bool IsSwapped(std::string_view format, size_t item_bytes) {
   return item_bytes > 1 && !format.empty() && (format[0] == '>' || format[0] == '!');
 }
 
-// By the letters of Python's struct module. Integers of two bytes and opaque pairs of bytes are how
-// bf16 often travels.
+// Codes of Python's struct module. bf16 often comes as two-byte integers or opaque pairs of bytes.
 std::optional<uint8_t> DtypeOfFormat(std::string_view format, size_t item_bytes) {
   if (IsSwapped(format, item_bytes)) return std::nullopt;
   if (HasByteOrder(format)) format.remove_prefix(1);
@@ -71,8 +70,8 @@ std::optional<uint8_t> DtypeOfFormat(std::string_view format, size_t item_bytes)
   return std::nullopt;
 }
 
-// True if a format of the struct module, NumPy or ctypes has a pointer in it. Names of fields,
-// which stand between colons, may have any letters; Z before f, d or g is a complex number.
+// Returns true if a format of the struct module, NumPy or ctypes contains a pointer. Names of
+// fields, between colons, may have any letters; Z before f, d or g is a complex number.
 bool HasPointers(std::string_view format) {
   bool in_name = false;
   for (size_t i = 0; i < format.size(); ++i) {
@@ -89,7 +88,7 @@ bool HasPointers(std::string_view format) {
 }  // namespace
 
 std::string Text(nb::handle object) {
-  const nb::str text(object);  // raises what __str__ raises
+  const nb::str text(object);  // raises if __str__ raises
   Py_ssize_t size = 0;
   const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
   if (data == nullptr) throw nb::python_error();
@@ -169,7 +168,7 @@ bool Buffer::TakeBuffer(nb::handle object, Access access) {
   if (!PyObject_CheckBuffer(object.ptr())) return false;
   constexpr int kFlags = PyBUF_STRIDES | PyBUF_FORMAT;
   if (!view_.Take(object, access == Access::kWrite ? kFlags | PyBUF_WRITABLE : kFlags)) {
-    // An array whose element type the protocol cannot name may still be looked at as integers.
+    // If the protocol cannot name an array's element type, the array can still be read as integers.
     if (access == Access::kRead || !view_.Take(object, kFlags)) return false;
     throw nb::value_error(
         ("'" + TypeName(object) + "' is read-only: pass a bytearray or another writable buffer")
@@ -194,8 +193,8 @@ bool Buffer::TakeBuffer(nb::handle object, Access access) {
   return true;
 }
 
-// Arrays of ml_dtypes refuse the buffer protocol, and so may tensors of eight bits: as integers of
-// the same width they do not, and nothing is copied.
+// Arrays of ml_dtypes refuse the buffer protocol, and so may tensors of eight bits. Views as
+// integers of the same width are accepted, and nothing is copied.
 bool Buffer::TakeView(nb::handle object, Access access) {
   if (owner_.is_valid() || !nb::hasattr(object, "dtype") || !nb::hasattr(object, "view"))
     return false;
@@ -204,7 +203,7 @@ bool Buffer::TakeView(nb::handle object, Access access) {
                                           row->dtype == KVT_F8_E5M2);
   if (!foreign) return false;
   const bool torch = Text(object.attr("dtype")).starts_with("torch.");
-  if (torch && row->bytes != 1) return false;  // DLPack knows bf16
+  if (torch && row->bytes != 1) return false;  // DLPack has bf16
   nb::object width = nb::str(row->bytes == 2 ? "uint16" : "uint8");
   if (torch) width = nb::module_::import_("torch").attr("uint8");
   owner_ = object.attr("view")(width);

@@ -13,13 +13,13 @@
 #include <string_view>
 #include <vector>
 
-// Python's many kinds of memory as bytes with an element type and a shape.
+// Converts Python's kinds of memory to bytes with an element type and a shape.
 namespace kvtool_python {
 
 namespace nb = nanobind;
 
 // The memory of a Python object, pinned while this lives: anything with the buffer protocol, a
-// tensor on the CPU by DLPack, or an array of ml_dtypes, which has neither and is looked at as
+// tensor on the CPU by DLPack, or an array of ml_dtypes, which has neither and is viewed as
 // unsigned integers. Created and destroyed with the GIL held; the memory may be used without it.
 class Buffer {
  public:
@@ -33,8 +33,8 @@ class Buffer {
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   size_t item_bytes() const { return item_bytes_; }
-  // KVT_* of the values: `given`, unless it is None, or what the object says. Throws TypeError if
-  // frames have no such type: encoding other values as bytes would lose what they are.
+  // Returns KVT_* of the values: `given`, unless it is None, or the object's type. Throws TypeError
+  // if frames have no such type, because encoding other values as bytes would lose their type.
   uint8_t ChooseDtype(nb::handle given) const;
   const std::vector<uint64_t>& shape() const { return shape_; }
 
@@ -63,7 +63,7 @@ class Buffer {
   void Describe(const Tensor& tensor);
 
   View view_;
-  nb::object owner_;                     // of a view that was made here
+  nb::object owner_;                     // of a view that was created here
   std::optional<nb::ndarray<>> tensor_;  // by DLPack
   std::optional<nb::ndarray<nb::ro>> read_tensor_;
   void* data_ = nullptr;
@@ -74,14 +74,14 @@ class Buffer {
   std::vector<uint64_t> shape_;
 };
 
-// The text of str(object); raises what __str__ raises.
+// Returns str(object); raises what __str__ raises.
 std::string Text(nb::handle object);
 std::string TypeName(nb::handle object);
 
-// KVT_* of "bf16", "bfloat16", numpy.float16, ml_dtypes.bfloat16 or torch.bfloat16; ValueError if
-// there is none.
+// Returns KVT_* for "bf16", "bfloat16", numpy.float16, ml_dtypes.bfloat16 or torch.bfloat16;
+// ValueError if there is none.
 uint8_t ParseDtype(nb::handle dtype);
-// Its short name, "bf16", or "unknown".
+// Returns its short name, "bf16", or "unknown".
 const char* DtypeName(uint8_t dtype);
 // Bytes per value; 0 for blocks.
 size_t DtypeBytes(uint8_t dtype);

@@ -14,7 +14,7 @@
 namespace kvtool_python {
 namespace {
 
-// Notes what a command says until the thread of Python that waits for it can take it.
+// Collects a command's messages until the waiting Python thread can take them.
 class Listener : public kv::Embedding {
  public:
   void Document(const nlohmann::ordered_json& document) override {
@@ -47,7 +47,7 @@ Failure Unknown(const char* what) {
   return failure;
 }
 
-// What `f` throws, to be raised where the GIL is.
+// Stores an exception of `f`, to be raised with the GIL held.
 std::optional<Failure> Caught(const std::function<void()>& f) {
   try {
     f();
@@ -96,7 +96,7 @@ void RunInterruptibly(nb::handle progress, const std::function<void(kv::Embeddin
     const nb::object answer = progress(done, total);
     if (!answer.is_none() && !nb::cast<bool>(answer)) listener.stopped = true;
   };
-  tick();  // before anything is done: a call may be too short to be asked again
+  tick();  // before any work, because a call may be too short for a second check
   if (listener.stopped) Raise(FailureOf(kv::Error(kv::Finding::kCancelled, "cancelled")));
   RunWatched(
       [&] {
@@ -130,7 +130,7 @@ CommandOutcome RunCommand(const std::string& command, nb::handle arguments, nb::
     for (std::string& word : words) pointers.push_back(word.data());
     const auto [entry, count] = kv::TakeCommand(static_cast<int>(words.size()), pointers.data());
     if (entry == nullptr || entry->make == nullptr) throw kv::UnknownCommand(command);
-    words.erase(words.begin(), words.begin() + count);  // `replay quant` is two of them
+    words.erase(words.begin(), words.begin() + count);  // `replay quant` is two words
     outcome.status = kv::RunEmbedded(entry->name, *entry->make(), words, embedding);
     auto& listener = static_cast<Listener&>(embedding);
     outcome.documents = std::move(listener.documents);

@@ -21,27 +21,27 @@ namespace kvtool_python {
 namespace nb = nanobind;
 
 Failure FailureOf(const kv::Error& error);
-// Runs `f` without the GIL and raises what it throws.
+// Runs `f` without the GIL and raises its exception.
 void WithoutGil(const std::function<void()>& f);
 
 // Runs `work` on a thread of its own, where it may be interrupted between two pieces of its work:
-// by a signal, or by `progress`, which is called with (done, total) bytes and says False. Raises
-// what it throws.
+// by a signal, or by `progress`, which is called with (done, total) bytes and returns False. Raises
+// its exception.
 void RunInterruptibly(nb::handle progress,
                       const std::function<void(kv::Embedding& embedding)>& work);
 
 struct CommandOutcome {
-  int status = 0;  // as the program exits with
+  int status = 0;  // exit status of the program
   std::vector<std::string> documents, warnings;
 };
 
-// `arguments` are bytes. Raises the first failure of an input; status 1 (a verdict) is returned.
+// `arguments` are bytes. Raises the first failure of an input; returns status 1 (a verdict).
 CommandOutcome RunCommand(const std::string& command, nb::handle arguments, nb::handle progress);
 
-// The strings of a sequence of bytes.
+// Returns the strings of a sequence of bytes.
 std::vector<std::string> Words(nb::handle sequence);
 
-// The program itself, as `kvtool` runs it.
+// Runs the program itself, as `kvtool` does.
 int RunMain(nb::handle arguments);
 
 }  // namespace kvtool_python

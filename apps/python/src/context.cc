@@ -81,7 +81,7 @@ nb::object NewBytes(uint64_t size) {
 
 namespace {
 
-// Taken while in use: a handler of signals may call again on the same thread.
+// Taken out while in use, because a signal handler may call again on the same thread.
 struct KeptRoom {
   std::unique_ptr<std::byte[]> memory;
   uint64_t size = 0;
@@ -144,7 +144,7 @@ kvt_info InfoOf(const Buffer& frame) {
 kvt_status CheckClaim(kvt_ctx* ctx, const Buffer& frame, const kvt_info& info) {
   constexpr uint64_t kTrustedBytes = uint64_t{64} << 20, kTrustedRatio = 64;
   if (info.raw_bytes <= kTrustedBytes || info.raw_bytes / kTrustedRatio <= frame.bytes()) return 0;
-  // A cache of constants, or a lie.
+  // A cache of constant values, or a false claim.
   return RunCall(ctx, info.raw_bytes,
                  [&] { return kvt_verify(ctx, frame.data(), frame.bytes(), nullptr); });
 }
@@ -182,7 +182,7 @@ nb::object DecodeTokens(kvt_ctx* ctx, nb::handle frame, uint64_t begin, uint64_t
   if (info.tokens != 0 && __builtin_mul_overflow(info.raw_bytes / info.tokens, count, &size)) {
     size = 0;
   }
-  // More than there is fails inside, and needs no memory before.
+  // A larger size fails inside the call, and needs no memory first.
   if (count > info.tokens || begin > info.tokens - count) size = 0;
   nb::object raw = NewBytes(size);
   void* const to = BytesData(raw);

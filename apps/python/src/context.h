@@ -11,7 +11,7 @@
 #include "apps/python/src/errors.h"
 #include "lib/core/base/system.h"
 
-// kvtool.Context, and the calls on frames, which it shares with the functions of the module.
+// kvtool.Context, and the calls on frames, which it shares with functions of the module.
 namespace kvtool_python {
 
 struct FreeProfile {
@@ -33,7 +33,7 @@ class Context {
  public:
   // `profile` may be null.
   Context(uint32_t level, uint32_t threads, uint64_t max_raw_bytes, const Profile* profile);
-  // Throws ValueError if it is closed. A call that runs keeps what it was given.
+  // Throws ValueError if it is closed. A running call keeps the context that it was given.
   std::shared_ptr<kvt_ctx> get() const;
   void Close() { ctx_.reset(); }
   bool closed() const { return ctx_ == nullptr; }
@@ -45,7 +45,7 @@ class Context {
   std::shared_ptr<kvt_ctx> ctx_;
 };
 
-// Of the calling thread, for functions of the module.
+// The calling thread's context, for functions of the module.
 std::shared_ptr<kvt_ctx> ContextOfThread(uint32_t level);
 
 // Runs one call on `ctx` without the GIL. Long ones on the main thread can be interrupted: Python
@@ -62,12 +62,13 @@ kvt_status RunCall(kvt_ctx* ctx, size_t bytes, F&& call) {
   return status;
 }
 
-// Memory of a bytes object that is still being made.
+// Memory of a bytes object that is still being filled.
 inline void* BytesData(nb::handle bytes) { return PyBytes_AsString(bytes.ptr()); }
 nb::object NewBytes(uint64_t size);
 
-// Room for a result whose size is known only afterwards: the stable ABI cannot shrink a bytes
-// object. A thread keeps the memory of its last call, which need not be mapped and cleared again.
+// Memory for a result whose size is known only afterwards: the stable ABI cannot shrink a bytes
+// object. A thread keeps the memory of its last call, so that it need not be mapped and cleared
+// again.
 class Room {
  public:
   explicit Room(uint64_t size);
@@ -83,8 +84,8 @@ class Room {
 };
 
 kvt_info InfoOf(const Buffer& frame);
-// Whether memory may be taken for what a header claims: 0, or what is wrong with a frame whose
-// claim goes beyond what frames reach.
+// Decides whether to allocate the size that a header claims: 0, or the status of a frame whose
+// claim exceeds what frames can reach.
 kvt_status CheckClaim(kvt_ctx* ctx, const Buffer& frame, const kvt_info& info);
 
 nb::object Encode(kvt_ctx* ctx, nb::handle data, const DescriptionArguments& arguments);
@@ -100,20 +101,21 @@ void VerifyFrame(kvt_ctx* ctx, nb::handle frame, nb::handle context);
 nb::dict FrameInfo(nb::handle frame);
 nb::dict Stats(const Context& context);
 nb::dict Caps();
-// What each level (a name or a number) would make of the data, by a sample.
+// Estimates from a sample what each level (a name or a number) would achieve on the data.
 nb::list Estimate(kvt_ctx* ctx, nb::handle data, nb::handle levels,
                   const DescriptionArguments& arguments);
 
-// A batch with everything that its items point to, which stays where it is. Created, asked for its
+// A batch with everything that its items point to, at fixed addresses. Created, asked for its
 // result and destroyed with the GIL held.
 struct Batch {
-  // As encode_batch() takes them: `objects` hold buffers or sequences of buffers (pieces).
+  // In the form of encode_batch(): `objects` are buffers or sequences of buffers (pieces).
   static std::unique_ptr<Batch> OfObjects(nb::handle objects, const DescriptionArguments& common,
                                           nb::handle contexts, nb::handle tags, nb::handle outs);
-  // `ctx` proves frames whose claim of a raw size goes beyond what frames reach.
+  // `ctx` verifies frames whose claimed raw size exceeds what frames can reach.
   static std::unique_ptr<Batch> OfFrames(kvt_ctx* ctx, nb::handle frames, nb::handle contexts,
                                          nb::handle outs);
-  // As kvtool.BatchResult. `refused` is the status of a batch of which no item was tried, or 0.
+  // Returns a kvtool.BatchResult. `refused` is the status of a batch of which no item was tried, or
+  // 0.
   nb::object Result(kvt_status refused);
 
   bool encodes = true;
@@ -122,10 +124,10 @@ struct Batch {
   std::deque<std::vector<kvt_piece>> pieces;
   std::deque<Buffer> buffers;
   size_t raw_bytes = 0;
-  std::vector<size_t> offsets;      // of frames in the room
+  std::vector<size_t> offsets;      // of frames in this memory
   std::optional<Room> room;         // for frames, unless the caller gave buffers
   std::vector<nb::object> raws;     // for raw bytes, likewise
-  std::vector<kvt_status> refused;  // of frames that got no memory
+  std::vector<kvt_status> refused;  // of frames without memory
 };
 
 // Runs a batch in one call.
@@ -141,7 +143,7 @@ class Queue {
   Queue(const Context& context, uint32_t threads, uint32_t depth);
   ~Queue() { Close(); }
   uint64_t Submit(std::unique_ptr<Batch> batch);
-  // (ticket, result) of every batch that is done.
+  // (ticket, result) of every completed batch.
   nb::list Poll();
   int fileno() const { return kvt_queue_fd(queue_.get()); }
   kvt_ctx* ctx() const { return ctx_.get(); }

@@ -99,7 +99,7 @@ void SetShape(kvt_desc& desc, const std::vector<uint64_t>& shape) {
   const size_t axes = shape.size();
   uint64_t outer = 1, middle = axes == 2 ? 1 : shape[axes - 2];
   for (size_t i = 0; i + (axes == 2 ? 1 : 2) < axes; ++i) {
-    // A product that does not fit describes no bytes that there are: the encoder drops the shape.
+    // A product that overflows describes no existing bytes, so the encoder drops the shape.
     if (__builtin_mul_overflow(outer, shape[i], &outer)) outer = 0;
   }
   const bool tokens_first = desc.order == KVT_TOKEN_HEAD_DIM || axes == 2;

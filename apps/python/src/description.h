@@ -10,7 +10,7 @@
 #include "apps/python/src/buffers.h"
 #include "lib/api/kvtool.h"
 
-// The keyword arguments by which Python describes what is encoded.
+// The keyword arguments that describe what is encoded.
 namespace kvtool_python {
 
 // A list, tuple, array or other sequence of Python. Every access is checked, because the sequence
@@ -44,27 +44,27 @@ T ParseInteger(nb::handle number, const char* what) {
                             .c_str());
 }
 
-// KVT_FAST to KVT_MAX of "fast", "default", "high", "max" or 1 to 4.
+// Returns KVT_FAST to KVT_MAX for "fast", "default", "high", "max" or 1 to 4.
 uint32_t ParseLevel(nb::handle level);
 const char* LevelName(uint32_t level);
 
-// As encode() takes them; None where nothing was given.
+// The arguments of encode(); None if not given.
 struct DescriptionArguments {
   nb::handle dtype, shape, order, role, tag, context;
 };
 
-// Describes an object: the arguments first, then what its memory says of itself. Several pieces
-// have no shape, and must agree on an element type if none is given.
+// Describes an object: by the arguments first, then by its memory's own type and shape. Several
+// pieces have no shape, and must agree on an element type if none is given.
 kvt_desc Describe(const DescriptionArguments& arguments, std::span<const Buffer* const> pieces);
 inline kvt_desc Describe(const DescriptionArguments& arguments, const Buffer& buffer) {
   const Buffer* const only = &buffer;
   return Describe(arguments, {&only, 1});
 }
 
-// Of three axes; fewer or more are brought to three as docs/python.md says.
+// A shape of three axes; fewer or more are converted as docs/python.md says.
 void SetShape(kvt_desc& desc, const std::vector<uint64_t>& shape);
 
-// The 16 bytes of hash128, or throws ValueError.
+// Returns the 16 bytes of hash128, or throws ValueError.
 void ParseContext(nb::handle context, uint8_t out[16]);
 
 const char* OrderName(uint8_t order);

@@ -31,7 +31,7 @@ void RaiseIfFailed(kvt_status status, const kvt_ctx* ctx) {
   failure.status = status;
   kvt_error error = {};
   error.struct_size = sizeof error;
-  // A context that was busy kept nothing of this call.
+  // A busy context recorded nothing about this call.
   if (ctx != nullptr && kvt_ctx_error(ctx, &error) == KVT_OK && error.status == status) {
     failure.offset = error.offset;
     failure.message = error.message;
@@ -42,7 +42,7 @@ void RaiseIfFailed(kvt_status status, const kvt_ctx* ctx) {
 
 void RunWatched(const std::function<void()>& work, const std::function<void()>& stop,
                 const std::function<void()>& tick) {
-  // Short at first, so that short calls can be stopped, too.
+  // Short at first, so that short calls can be interrupted, too.
   constexpr std::chrono::milliseconds kLongest{50};
   std::chrono::milliseconds interval{1};
   std::mutex mutex;
@@ -56,7 +56,8 @@ void RunWatched(const std::function<void()>& work, const std::function<void()>& 
       done = true;
       finished.notify_one();
     });
-  } catch (const std::system_error&) {  // no thread to be had: done here, and not watched
+  } catch (
+      const std::system_error&) {  // no thread is available: runs here, and cannot be interrupted
     const nb::gil_scoped_release released;
     return work();
   }
@@ -74,7 +75,7 @@ void RunWatched(const std::function<void()>& work, const std::function<void()>& 
   } catch (...) {
     const nb::gil_scoped_release released;
     {
-      // More than once, because a call that has not begun yet is not stopped.
+      // Repeated, because a call that has not begun yet is not stopped.
       std::unique_lock lock(mutex);
       do stop();
       while (!finished.wait_for(lock, kLongest, [&] { return done; }));

@@ -28,7 +28,8 @@ namespace {
 
 constexpr size_t kBlockValues = 32;
 
-// A command of the embedding alone: reads options as every command does, and keeps what it opened.
+// A command of the embedding only: reads options as every command does, and keeps the snapshot that
+// it opened.
 class OpenCommand : public kv::Command {
  public:
   void Declare(kv::CommandLine& line) override {
@@ -85,7 +86,7 @@ struct ArrayPlace {
   int64_t strides[3];  // in elements
 };
 
-// Where a tensor lies as NumPy can walk it: one piece, even strides of whole elements.
+// The place of a tensor if NumPy can address it: one piece, even strides of whole elements.
 std::optional<ArrayPlace> PlaceOf(const kv::KvTensor& tensor, uint64_t element_bytes) {
   if (tensor.pieces.size() != 1) return std::nullopt;
   const kv::StridedPiece& piece = tensor.pieces[0];

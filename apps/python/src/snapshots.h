@@ -12,30 +12,30 @@
 #include "formats/registry.h"
 #include "lib/core/archive/archive.h"
 
-// Snapshots as Python sees them: metadata at once, values as arrays when they are asked for.
+// Snapshots for Python: metadata at once, values as arrays on demand.
 namespace kvtool_python {
 
 class OpenedSnapshot {
  public:
-  // `arguments` (bytes) are a path and options, as after `kvtool inspect`; `dtype` is "" or what
-  // values are converted to.
+  // `arguments` (bytes) are a path and options, as after `kvtool inspect`; `dtype` is "" or the
+  // type that values are converted to.
   static std::unique_ptr<OpenedSnapshot> Open(nb::handle arguments, const std::string& dtype);
 
-  // What `kvtool inspect --json` says, without its header.
+  // Returns the document of `kvtool inspect --json`, without its header.
   std::string Description() const;
   nb::dict Facts() const;
-  // (index, label, group, K, V or None), where a tensor is (dtype, tokens, heads, head_dim,
+  // Returns (index, label, group, K, V or None); a tensor is (dtype, tokens, heads, head_dim,
   // heads_known).
   nb::list Layers() const;
-  // Of every cache of the file: (group, positions).
+  // For every cache of the file: (group, positions).
   nb::list Positions() const;
   nb::list Tokens() const;
-  // (array, dtype, is_view): [token][head][dim], of unsigned integers where NumPy has no such type,
-  // of bytes where the values lie in blocks. A view keeps the file mapped.
+  // Returns (array, dtype, is_view): [token][head][dim], of unsigned integers if NumPy has no such
+  // type, of bytes for block types. A view keeps the file mapped.
   nb::tuple Array(size_t layer, bool is_value);
 
  private:
-  // The layer with its values, and what they belong to. Stored content has passed its checks.
+  // The layer with its values, and the object that owns them. Stored content has been checked.
   // Without the GIL.
   struct LayerValues {
     std::shared_ptr<const kv::Snapshot> snapshot;
@@ -52,14 +52,14 @@ class OpenedSnapshot {
   std::mutex mutex_;  // guards those below
   bool checked_ = false;
   std::map<size_t, LayerValues> loaded_;
-  std::optional<kv::Archive> archive_;  // with its references, once values were asked for
+  std::optional<kv::Archive> archive_;  // with its references, once values were requested
 };
 
 // Writes K and V from memory: `layers` holds (K, V or None), arrays [token][head][dim].
 void SaveSnapshot(const std::string& path, const std::string& format, nb::handle layers,
                   nb::handle dtype, nb::handle positions, nb::handle tokens, bool force);
 
-// What apps/python/kvtool/_files.py and _snapshot.py give names and types.
+// Classes and functions that apps/python/kvtool/_files.py and _snapshot.py wrap.
 void BindFiles(nb::module_& m);
 
 }  // namespace kvtool_python

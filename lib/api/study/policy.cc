@@ -126,8 +126,8 @@ void TakeRows(kvt_policy& policy, const kvt_scores& in) {
 void Append(kvt_policy& policy, const kvt_scores& in, bool with_rows) {
   const uint64_t held = policy.caches ? policy.caches->size() : 0;
   policy.positions += in.tokens - held;
-  // The token at position p is at index p - (positions - tokens) of the cache, which holds for all
-  // new ones. The address of position 0 may lie outside the cache, but it is never read.
+  // The token at position p is at index p - (positions - tokens) of the cache, which is at least 0
+  // for all new ones. The address of position 0 may be outside the cache, but it is never read.
   StridedPiece piece;
   const uint64_t gone = policy.positions - in.tokens;
   piece.data = reinterpret_cast<const std::byte*>(reinterpret_cast<uintptr_t>(in.keys) -
