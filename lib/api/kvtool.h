@@ -189,7 +189,7 @@ typedef struct kvt_ctx kvt_ctx;             /* level, scratch memory, last error
 typedef struct kvt_profile kvt_profile;     /* tables of one model, for short pages */
 typedef struct kvt_writer kvt_writer;       /* an archive that is being written */
 typedef struct kvt_reader kvt_reader;       /* an archive that is being read */
-typedef struct kvt_reference kvt_reference; /* a cache that archives are coded beside */
+typedef struct kvt_reference kvt_reference; /* a cache that archives are coded against */
 typedef struct kvt_queue kvt_queue;         /* threads that code batches in the background */
 
 /* Element types, by the numbers that frames and .kvz archives store. Every number from 0 to
@@ -241,7 +241,7 @@ enum {
   KVT_CODEC_RAW = 0,      /* the bytes as they are */
   KVT_CODEC_SEVERAL = 255 /* in kvt_info: the frame has several segments, each with its own codec */
 };
-/* Kinds of segments: what decoding one needs. */
+/* Kinds of segments, by what decoding one needs. */
 enum {
   KVT_SEGMENT_RAW = 0,     /* nothing: its bytes are the raw bytes */
   KVT_SEGMENT_CODED = 1,   /* the codec that the segment names */
@@ -437,8 +437,8 @@ KVT_API kvt_status kvt_ctx_stats(const kvt_ctx* ctx, kvt_stats* out);
 /* Fills `out` with the error of the last call on the context, or on an object made from it; after a
  * batch it is that of the first failed item. The texts belong to the context and hold until its
  * next call.
- * Returns KVT_OK; KVT_E_BAD_ARGUMENT: a pointer is NULL or the struct_size is wrong. That error is
- * not kept, nor is KVT_E_BUSY. Not beside a running call. */
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: a pointer is NULL or the struct_size is wrong. That error
+ * is not kept, nor is KVT_E_BUSY. Must not run during another call on the context. */
 KVT_API kvt_status kvt_ctx_error(const kvt_ctx* ctx, kvt_error* out);
 
 /* ---- frames: one page, chunk or tensor, complete in itself ---- */
@@ -523,7 +523,8 @@ KVT_API kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count)
  * call fills the rest. The context's profile and blocks count (kvt_ctx_use_profile,
  * kvt_ctx_use_blocks), its own level does not.
  * The ratio is low for bytes that repeat over long distances; speeds are those of this machine at
- * this moment. Costs about 0.25 % of encoding 32 MiB at the same levels, 1 % at KVT_MAX.
+ * this moment. Takes about 0.25 % of the time of encoding 32 MiB at the same levels, 1 % at
+ * KVT_MAX.
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT: a level does not exist; KVT_E_CANCELLED; KVT_E_BUSY;
  * KVT_E_NO_MEMORY. */
 KVT_API kvt_status kvt_estimate(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
@@ -533,7 +534,7 @@ KVT_API kvt_status kvt_estimate(kvt_ctx* ctx, const kvt_desc* desc, const void* 
 
 /* Opens a profile that `kvtool train` or kvt_train made. Pages of 16 to 64 KiB coded with it are
  * about as small as long chunks without one.
- * src, n: the bytes of its .kvp file, which may go after the call. out: receives the profile.
+ * src, n: the bytes of its .kvp file, which may be freed after the call. out: receives the profile.
  * Returns KVT_OK; KVT_E_BAD_MAGIC: not a profile; KVT_E_UNSUPPORTED_VERSION: of a newer version;
  * KVT_E_TRUNCATED, KVT_E_CHECKSUM and other findings of KVT_FAULT_DATA: damaged;
  * KVT_E_NO_MEMORY. Any thread. */
@@ -548,18 +549,19 @@ KVT_API kvt_status kvt_profile_hash(const kvt_profile* profile, uint8_t out[16])
 
 /* Makes the context use a profile for all later calls; NULL removes it. The context encodes with
  * the profile at KVT_HIGH and KVT_MAX wherever that makes a frame smaller; at KVT_DEFAULT pages of
- * less than 256 KiB are not coded both ways, and one that gains next to nothing may be some bytes
- * larger. With kvt_ctx_use_blocks the profile serves decoding alone. The context decodes frames that
- * name the profile. Archives that it packs or writes then need the profile where it made them
- * smaller, and it reads those that do. Tables of up to 160 KiB for K or V of each layer that was met
- * come on top of kvt_ctx_bytes. The profile may be freed after the call. Returns KVT_OK;
+ * less than 256 KiB are not coded both ways, and one that gains almost nothing may be some bytes
+ * larger. With kvt_ctx_use_blocks the profile serves decoding alone. The context decodes frames
+ * that name the profile. Archives that it packs or writes then need the profile if it made them
+ * smaller, and the context reads such archives. Its tables, up to 160 KiB for K or V of each layer
+ * in use, are not included in kvt_ctx_bytes. The profile may be freed after the call. Returns
+ * KVT_OK;
  * KVT_E_BUSY. */
 KVT_API kvt_status kvt_ctx_use_profile(kvt_ctx* ctx, const kvt_profile* profile);
 
-/* Sets how many layers in a row an archive may have that are coded by those before them, in later
- * calls of kvt_pack at KVT_MAX.
+/* Sets how many layers in a row may be predicted from those before them, in later calls of kvt_pack
+ * at KVT_MAX.
  * layers: 1 (each layer on its own) to KVT_JOINED_LAYERS_MAX; at first KVT_JOINED_LAYERS_DEFAULT.
- * More is smaller and slower, and reading one layer takes those before it too. Archives beside
+ * More is smaller and slower, and reading one layer takes those before it too. Archives with
  * references and archives of kvt_writer join no layers.
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT: another number; KVT_E_BUSY. */
 KVT_API kvt_status kvt_ctx_join_layers(kvt_ctx* ctx, uint32_t layers);
@@ -610,7 +612,8 @@ typedef struct {
   const kvt_source* source;
 } kvt_file;
 
-/* A cache that an archive was coded beside. All of it is what the archive claims. */
+/* A reference of an archive: a cache that it was coded against. All fields are claims of the
+ * archive. */
 typedef struct {
   uint32_t struct_size;
   uint32_t found;     /* 1: it is among those that kvt_reader_beside was given; 0: it is not */
@@ -633,8 +636,8 @@ typedef struct {
  * It restores to a safetensors file of tensors k_0, v_0 and so on, [token][head][dim], in the order
  * of the parts. Every chunk is decoded again and compared before it is written.
  * parts: `count` parts, each with a complete description: role KVT_K or KVT_V, an order with tokens
- * and heads. K of a layer may come without V. They may go after the call. sink: copied; sink->user
- * must stay until the writer is freed. out: receives the writer.
+ * and heads. K of a layer may come without V. They may be freed after the call. sink: copied;
+ * sink->user must stay until the writer is freed. out: receives the writer.
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT: parts that contradict each other; the status of the sink;
  * KVT_E_CANCELLED; KVT_E_BUSY; KVT_E_NO_MEMORY. */
 KVT_API kvt_status kvt_writer_create(kvt_ctx* ctx, const kvt_part* parts, size_t count,
@@ -656,9 +659,9 @@ KVT_API void kvt_writer_free(kvt_writer* writer);
 
 /* Learns a profile, as `kvtool train` does, and writes the bytes of its .kvp file to the sink.
  * parts: `count` parts as for kvt_writer_create, but a layer may come several times, from several
- * caches of one model. values[i], sizes[i]: the bytes of part i, in the order of its description.
- * Some thousand tokens of text as it is going to be used are enough. name: of the model, at most
- * 255 bytes; NULL: none.
+ * caches of one model. values[i], sizes[i]: the bytes of part i, in the order of its description. A
+ * few thousand tokens of typical text are enough. name: of the model, at most 255 bytes; NULL:
+ * none.
  * Returns KVT_OK; KVT_E_UNSUPPORTED_DTYPE: no values of f16 or bf16; KVT_E_INCONSISTENT: rows of a
  * layer differ in width; KVT_E_BAD_ARGUMENT; the status of the sink; KVT_E_CANCELLED; KVT_E_BUSY;
  * KVT_E_NO_MEMORY. */
@@ -666,11 +669,11 @@ KVT_API kvt_status kvt_train(kvt_ctx* ctx, const kvt_part* parts, const void* co
                              const size_t* sizes, size_t count, const char* name,
                              const kvt_sink* sink);
 
-/* Opens an archive, whatever wrote it. Reads its trailer and its index, not its data; all of it
- * where they are damaged, to recover what is left.
+/* Opens an archive, whatever wrote it. Reads its trailer and its index, not its data; if these are
+ * damaged, reads everything, to recover what is left.
  * source: copied; source->user must stay until the reader is freed. out: receives the reader.
- * parts: NULL, or receives how many tensors can be read; tensors that do not lie in chunks of their
- * own cannot. Returns KVT_OK; KVT_E_BAD_MAGIC: not an archive; findings of `kvtool verify`: damaged
+ * parts: NULL, or receives how many tensors can be read; tensors without chunks of their own
+ * cannot. Returns KVT_OK; KVT_E_BAD_MAGIC: not an archive; findings of `kvtool verify`: damaged
  * beyond use; KVT_E_PROFILE_MISSING; the status of the source; KVT_E_CANCELLED; KVT_E_BUSY;
  * KVT_E_NO_MEMORY. */
 KVT_API kvt_status kvt_reader_open(kvt_ctx* ctx, const kvt_source* source, kvt_reader** out,
@@ -692,12 +695,12 @@ KVT_API kvt_status kvt_reader_part(const kvt_reader* reader, uint64_t index, kvt
 KVT_API kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin,
                                    uint64_t count, void* dst, size_t cap, size_t* written);
 
-/* Describes cache `index`, counted from 0, of those that the archive was coded beside
- * ("references", below). out: filled; struct_size is set. The texts belong to the reader. Returns
- * KVT_OK; KVT_E_BAD_ARGUMENT: past the last one; KVT_E_BUSY. */
+/* Describes cache `index`, counted from 0, of those that the archive was coded against
+ * ("references", below). out: filled; struct_size is set. The texts belong to the reader.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: past the last one; KVT_E_BUSY. */
 KVT_API kvt_status kvt_reader_need(const kvt_reader* reader, size_t index, kvt_need* out);
 
-/* Gives the reader the caches that its archive was coded beside, in any order, also more than it
+/* Gives the reader the caches that its archive was coded against, in any order, also more than it
  * needs; a second call replaces the first. Fetches a few chunks, to tell which is which. Parts may
  * be readable without: for the others kvt_reader_read returns KVT_E_REFERENCE_MISSING where the
  * cache was not given, and KVT_E_REFERENCE_DIFFERS where its rows are not those of the archive.
@@ -730,14 +733,14 @@ KVT_API kvt_status kvt_pack(kvt_ctx* ctx, const kvt_file* files, size_t count,
 KVT_API kvt_status kvt_unpack(kvt_ctx* ctx, const kvt_source* archive, kvt_open_file open,
                               void* user);
 
-/* ---- references: archives beside other caches ---- */
+/* ---- references: archives coded against other caches ---- */
 
-/* Rows that another cache has as well, or nearly has, cost an archive next to nothing if its reader
- * has that cache too: an earlier save of the same chat, another chat with the same system prompt.
- * Whoever reads the archive needs the same rows, from whatever file has them: the archive holds
- * their hashes, which decide. */
+/* Rows that are equal or similar to those of another cache take almost no space in an archive if
+ * its reader has that cache too: an earlier save of the same chat, another chat with the same
+ * system prompt. The reader needs the same rows, from any file: the archive holds their hashes,
+ * which decide. */
 
-/* Creates a cache to code beside, in memory.
+/* Creates a reference in memory: a cache that archives are coded against.
  * files: `count` files of a format that kvtool knows (several as a folder), or one archive of such.
  * references: `reference_count` caches that this archive needs itself. out: receives the reference.
  * Returns KVT_OK; KVT_E_REFERENCE_MISSING: a cache that the archive needs was not given; findings
@@ -747,18 +750,18 @@ KVT_API kvt_status kvt_reference_create(kvt_ctx* ctx, const kvt_file* files, siz
                                         const kvt_reference* const* references,
                                         size_t reference_count, kvt_reference** out);
 
-/* Destroys a reference. No call may use it at that moment. */
+/* Destroys a reference. No call may use it meanwhile. */
 KVT_API void kvt_reference_free(kvt_reference* reference);
 
-/* Archives files beside caches, as kvt_pack does. The archive then needs those of the caches that
- * helped, and names them as their files were named.
- * Returns the statuses of kvt_pack; KVT_E_LIMIT: a reference ends a chain of 8 archives, each coded
- * beside the next. */
+/* Archives files, coded against caches, as kvt_pack does. The archive then needs those of the
+ * caches that helped, and names them as their files were named.
+ * Returns the statuses of kvt_pack; KVT_E_LIMIT: a reference ends a chain of 8 archives, each
+ * coded against the next. */
 KVT_API kvt_status kvt_pack_beside(kvt_ctx* ctx, const kvt_file* files, size_t count,
                                    const kvt_reference* const* references, size_t reference_count,
                                    const kvt_sink* sink);
 
-/* Restores the files of an archive that was coded beside caches, as kvt_unpack does.
+/* Restores the files of an archive that was coded against caches, as kvt_unpack does.
  * Returns the statuses of kvt_unpack; KVT_E_REFERENCE_MISSING, KVT_E_REFERENCE_DIFFERS: a cache was
  * not given or has other rows, found before the first file is opened. */
 KVT_API kvt_status kvt_unpack_beside(kvt_ctx* ctx, const kvt_source* archive,
@@ -785,10 +788,10 @@ typedef struct {
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT: out is NULL or the struct_size is wrong. Any thread. */
 KVT_API kvt_status kvt_codec_caps(kvt_caps* out);
 
-/* Encodes as kvt_encode does, for room that may be too small: gives up as soon as an estimate says
- * that the frame does not fit. That takes at most a tenth of the time of encoding where cap is far
- * too small, and up to all of it where cap misses by less than the estimate's margin. A frame that
- * would have fitted is hardly ever refused.
+/* Encodes as kvt_encode does, into a buffer that may be too small: gives up as soon as an estimate
+ * shows that the frame does not fit. That takes at most a tenth of the time of encoding where cap
+ * is far too small, and up to all of it where cap misses by less than the estimate's margin. A
+ * frame that would have fitted is hardly ever refused.
  * desc, src, n, dst, cap: as for kvt_encode. written: NULL, or receives the bytes of the frame;
  * with KVT_E_OUTPUT_TOO_SMALL the estimate of what it needs, more than cap; 0 on other failures.
  * Returns the statuses of kvt_encode. The bytes are those of kvt_encode. With several threads the
@@ -884,7 +887,7 @@ typedef struct {
 } kvt_table;
 
 /* Encodes the pages of a table, spread over the threads of the pool, and sets their entries.
- * Whoever decodes them needs the profile that the context uses.
+ * Decoding them needs the profile that the context uses.
  * Returns the status of the first page that failed, or KVT_OK; a bad page changes no other. For a
  * page: KVT_E_OUTPUT_TOO_SMALL: entries[i].bytes, which is what it needs, exceeds room. For the
  * call: KVT_E_BAD_ARGUMENT: an index is not below page_count, or memory overlaps what the call
@@ -928,8 +931,8 @@ typedef struct {
   uint32_t reserved;
 } kvt_queue_params;
 
-/* One batch. Everything that it points to must stay until its ticket is done, and must not overlap
- * what another outstanding batch writes. The struct itself is copied. */
+/* One batch. Everything that it points to must stay valid until its ticket is done, and must not
+ * overlap what another outstanding batch writes. The struct itself is copied. */
 typedef struct {
   uint32_t struct_size;
   uint32_t operation;     /* KVT_ENCODE_ITEMS ... KVT_DECODE_TABLE */
