@@ -7,7 +7,7 @@
 #include "formats/registry.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/engines/infinilm/csrc_outcome.h"
+#include "lib/engines/infinilm/compressor.h"
 #include "tests/support/mlp_weights.h"
 #include "tests/support/temp_dir.h"
 

@@ -13,7 +13,6 @@
 #include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/engines/infinilm/compressor.h"
-#include "lib/engines/infinilm/csrc_outcome.h"
 #include "tests/golden/checks.h"
 #include "tests/support/temp_dir.h"
 

@@ -11,7 +11,7 @@
 #include "lib/core/kernels/planes.h"
 #include "lib/core/kernels/predict.h"
 #include "lib/core/kernels/rle.h"
-#include "lib/engines/mnn/runtime/workers.h"
+#include "lib/engines/mnn/runtime/runtime.h"
 #include "tests/golden/checks.h"
 
 namespace kv::golden {

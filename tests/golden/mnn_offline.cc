@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "formats/mnn/mnn.h"
-#include "lib/engines/mnn/offline/result_report.h"
+#include "lib/engines/mnn/offline/offline.h"
 #include "tests/golden/golden.h"
 
 namespace kv::golden {

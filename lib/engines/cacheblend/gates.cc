@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/cacheblend/gates.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
+#include "lib/engines/cacheblend/report.h"
 
 namespace kv::blend {
 namespace {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
 #include "lib/engines/cacheblend/attention.h"
 #include "lib/engines/cacheblend/deviation.h"
@@ -152,5 +153,11 @@ std::vector<CurvePoint> MeasureCurve(const std::vector<LayerDeviation>& layers,
                                      ThreadPool& pool);
 // Averages over layers; attention figures are averaged over the layers that have them.
 CurveLayer MeanOf(const std::vector<CurveLayer>& layers);
+
+// Builds the cache that blending leaves behind: rows of the full run up to the check layer and
+// wherever tokens were recomputed, and the chunks' rows elsewhere. All keys are rotated to the
+// prompt's positions. Values have the full run's types, so recomputed rows keep their bits; block
+// types become f32. The whole cache is held in memory.
+Snapshot BlendedCache(const CachePair& caches, const Result& result, ThreadPool& pool);
 
 }  // namespace kv::blend

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // The compression step of InfiniLM: MLPs that turn groups of tokens into one token each.
-#pragma once
+#pragma once  // implemented by compressor.cc, csrc_outcome.cc
+
+#include <span>
+#include <string>
+#include <vector>
 
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
@@ -36,5 +40,43 @@ Bytes CompressTensor(const KvTensor& tensor, const StepPlan& plan, bool is_value
 Snapshot CompressCache(const Snapshot& snapshot, const CompressorWeights& weights,
                        const StepPlan& plan, WeightsCast cast, ThreadPool& pool,
                        Progress* progress = nullptr);
+
+// The outcome of InfiniLM's own step (csrc) on a cache and a weight file that it loads. It works in
+// the cache itself, layer by layer, checks late and reports nothing: where our plan refuses, it may
+// return the old length over a cache that is already half overwritten.
+
+enum class CsrcEffect : uint8_t {
+  kCompresses,   // it compresses as defined
+  kNothing,      // it changes nothing and returns the old length
+  kWrongMlp,     // it compresses, but with the MLP of another prefix
+  kLosesTokens,  // it leaves a segment without a result out of the cache
+  kHalfWritten,  // it overwrites some layers, then returns the old length
+  kThrows,       // an exception ends the worker after some layers are overwritten
+};
+std::string_view Name(CsrcEffect effect);
+
+struct CsrcOutcome {
+  CsrcEffect effect = CsrcEffect::kCompresses;
+  uint64_t returned_length = 0;          // 0 when it throws
+  std::vector<bool> layers_overwritten;  // [layer]: true if its values changed
+  std::string reason;                    // one sentence; empty for kCompresses
+
+  // Returns true if the cache no longer has the content that the returned length promises.
+  bool corrupts() const;
+};
+
+// Head sizes of a layer; layers are numbered 0, 1, ...
+struct CsrcLayer {
+  uint32_t k_dim = 0, v_dim = 0;
+};
+
+CsrcOutcome SimulateCsrc(const CompressorWeights& weights, std::span<const CsrcLayer> layers,
+                         uint64_t cache_tokens, const StepSettings& settings);
+// Does the same for a snapshot, which must hold all layers of its cache.
+CsrcOutcome SimulateCsrc(const CompressorWeights& weights, const Snapshot& snapshot,
+                         const StepSettings& settings);
+
+// Returns a plan that changes nothing, as kNothing does.
+StepPlan PlanNothing(const Snapshot& snapshot, const StepSettings& settings);
 
 }  // namespace kv

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // Walks through csrc's checks in their order, layer by layer, without computing any value.
-#include "lib/engines/infinilm/csrc_outcome.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+
+#include "lib/engines/infinilm/compressor.h"
 
 namespace kv {
 namespace {

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <catch2/catch.hpp>
 
-#include "lib/engines/cacheblend/blended.h"
+#include "lib/engines/cacheblend/replay.h"
 #include "tests/support/blend_case.h"
 
 namespace kv::blend::blend_threads_test {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/cacheblend/gates.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 
 #include "lib/core/base/error.h"
+#include "lib/engines/cacheblend/report.h"
 #include "tests/support/blend_case.h"
 
 namespace kv::blend::gates_test {

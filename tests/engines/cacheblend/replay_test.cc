@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "lib/core/base/error.h"
-#include "lib/engines/cacheblend/blended.h"
 #include "tests/support/blend_case.h"
 #include "tests/support/targets.h"
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/infinilm/csrc_outcome.h"
-
 #include <catch2/catch.hpp>
 
+#include "lib/engines/infinilm/compressor.h"
 #include "tests/support/mlp_weights.h"
 
 namespace kv::csrc_outcome_test {

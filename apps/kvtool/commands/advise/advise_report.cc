@@ -12,8 +12,8 @@
 #include "apps/kvtool/line/options.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
-#include "lib/engines/mnn/h2o/advised_settings.h"
 #include "lib/engines/mnn/h2o/mnn_engine.h"
+#include "lib/engines/mnn/h2o/mnn_replay.h"
 #include "lib/study/advise/report.h"
 #include "lib/study/statistics/checkup.h"
 

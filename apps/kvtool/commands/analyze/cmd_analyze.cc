@@ -19,7 +19,7 @@
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/options.h"
 #include "lib/core/snapshot/cast.h"
-#include "lib/engines/mnn/offline/result_report.h"
+#include "lib/engines/mnn/offline/offline.h"
 #include "lib/study/analysis/dump_rows.h"
 #include "lib/study/analysis/report.h"
 

@@ -24,7 +24,7 @@
 #include "formats/trace/trace.h"
 #include "lib/core/base/file.h"
 #include "lib/core/snapshot/cast.h"
-#include "lib/engines/cacheblend/blended.h"
+#include "lib/engines/cacheblend/replay.h"
 #include "lib/engines/cacheblend/report.h"
 
 namespace kv {

@@ -18,7 +18,7 @@
 #include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
 #include "lib/core/snapshot/attention_trace.h"
-#include "lib/engines/mnn/runtime/report.h"
+#include "lib/engines/mnn/runtime/replay.h"
 
 namespace kv {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/documents/document_fields.h"
-#include "lib/engines/infinilm/csrc_outcome.h"
+#include "lib/engines/infinilm/compressor.h"
 #include "lib/engines/infinilm/quality.h"
 
 namespace kv {

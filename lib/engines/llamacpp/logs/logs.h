@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by logs.cc, text_log.cc, bench.cc
+#pragma once  // implemented by logs.cc, bench.cc
 
 #include <cstddef>
 #include <filesystem>

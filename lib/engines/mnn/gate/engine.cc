@@ -11,7 +11,6 @@
 #include <bit>
 #include <nlohmann/json.hpp>
 
-#include "lib/engines/mnn/gate/rows.h"
 #include "lib/engines/mnn/logs/analyzer.h"
 #include "lib/engines/mnn/logs/demo.h"
 #include "lib/engines/mnn/logs/suite.h"

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by engine.cc, rows.cc
 
 #include "lib/engines/mnn/logs/logs.h"
 #include "lib/fields/fields.h"
 #include "lib/study/gate/first_config.h"
+#include "lib/study/gate/summary_view.h"
 
 namespace kv::mnn {
 
@@ -21,5 +22,22 @@ std::vector<gate::SizedCase> SizedCases(const gate::DataSize& size);
 logs::EngineVerdict ReadLogs(const logs::EngineLogsInput& input);
 // Returns the fields of logs beside their cases: "engine_logs" of a summary.
 const Fields<logs::EngineVerdict>& LogsFields();
+
+// The suites of MNN's tests: replays of its lossless runtime, and runs of its program llm_demo over
+// real prompts, which a replay cannot replace.
+inline constexpr std::string_view kRuntimeSuite = "runtime", kDemoSuite = "llm_demo";
+
+// The figures of MNN's own gate under its keys, with its definitions. "Best" is the maximum over
+// the rows, even for latencies and fallbacks.
+std::span<const gate::MetricInfo> GateMetrics();
+
+// Returns the row that MNN's suite writes of a case, with kvtool's figures (null: not measured).
+Value RowOf(const gate::CaseResult& result, const gate::OutputNames& outputs);
+Value RowSchema();
+// Reads a row that MNN's suite wrote, and restores its rules from the figures, because it does not
+// record them.
+gate::CaseView ReadRow(const gate::Json& row);
+// Returns schemas of the true figures that only logs have.
+Value::Object LogFigureSchemas();
 
 }  // namespace kv::mnn

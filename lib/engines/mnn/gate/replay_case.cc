@@ -11,7 +11,6 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/snapshot/cast.h"
-#include "lib/engines/mnn/gate/replay_figures.h"
 #include "lib/engines/mnn/offline/offline.h"
 
 namespace kv::mnn {

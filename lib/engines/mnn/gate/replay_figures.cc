@@ -2,13 +2,13 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // The figures of replayed rows: the original's by its definitions, and true ones beside them, each
 // with the place where its worst value occurs.
-#include "lib/engines/mnn/gate/replay_figures.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+
+#include "lib/engines/mnn/gate/replay_case.h"
 
 namespace kv::mnn {
 namespace {

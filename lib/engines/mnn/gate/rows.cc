@@ -2,13 +2,12 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // Rows of MNN's suite: writes them from replays, reads them from logs, and describes them in
 // schemas.
-#include "lib/engines/mnn/gate/rows.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "lib/engines/mnn/gate/engine.h"
 #include "lib/engines/mnn/logs/analyzer.h"
 #include "lib/engines/mnn/logs/truth.h"
 #include "lib/fields/fields.h"

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The engine's eviction as a replay: its calls, sources of block sums, and the rules (EngineRule)
-// of its builds.
+// The engine's eviction as a replay: its calls, sources of block sums, the rules (EngineRule) of its
+// builds, and the settings for it that follow from advice.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lib/core/base/parallel.h"
 #include "lib/engines/mnn/h2o/mnn_engine.h"
+#include "lib/study/advise/advice.h"
 #include "lib/study/eviction/replay.h"
 
 namespace kv::mnn::h2o {
@@ -79,5 +81,23 @@ const eviction::EngineRule* FindEngine(std::string_view name, bool at_intervals)
 // Replays as eviction::Replay does, and explains in the engine's terms why a run evicted nothing.
 ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
                     const ReplayRequest& request, ThreadPool& pool, Progress* progress = nullptr);
+
+// Parameters for the engine, and the result of its own decisions with them.
+struct AdvisedSettings {
+  const advise::Candidate* candidate = nullptr;  // candidate of the advice that they implement
+  eviction::BlockConfig config;
+  advise::Outcome outcome;
+  // Says that the target ends at another ratio, because the engine applies it again at every
+  // trigger.
+  std::optional<std::string> compounds;
+};
+
+// Replays the engine's code with the advised candidates of policy "block" and returns the first one
+// within the limits: from the fewest bytes up, or without a limit on the loss from the most bytes
+// down. The engine may evict from the end of the shortest prompt on. Returns nothing if no
+// candidate is within the limits, or none was of policy "block".
+std::optional<AdvisedSettings> AdviseSettings(const advise::Runs& runs,
+                                              const advise::AdviceRequest& request,
+                                              const advise::Advice& advice, ThreadPool& pool);
 
 }  // namespace kv::mnn::h2o

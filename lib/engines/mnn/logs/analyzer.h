@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/engines/mnn/logs/table.h"
 #include "lib/engines/mnn/logs/text.h"
 
 namespace kv::mnn::logs {

@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // Reads everything in the folder of one case: bench logs, the engine's report, offline estimates;
 // and finds where they disagree.
-#include "lib/engines/mnn/logs/case.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/json.h"
+#include "lib/engines/mnn/logs/logs.h"
 
 namespace kv::mnn::logs {
 namespace {

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/engines/mnn/logs/case.h"
 #include "lib/engines/mnn/logs/demo.h"
 
 namespace kv::mnn::logs {

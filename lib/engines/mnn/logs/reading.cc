@@ -8,8 +8,8 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
-#include "lib/engines/mnn/logs/case.h"
 #include "lib/engines/mnn/logs/demo.h"
+#include "lib/engines/mnn/logs/logs.h"
 
 namespace kv::mnn::logs {
 namespace {

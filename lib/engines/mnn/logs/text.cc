@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/core/base/error.h"
+#include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
 
@@ -234,6 +236,263 @@ double NumberAt(const Json& object, std::string_view key, double otherwise) {
     return WholeNumber(found->get_ref<const std::string&>()).value_or(otherwise);
   }
   return otherwise;
+}
+
+// Reads the tables of llm_bench (markdown, CSV, JSON) by the rules of the engine's parser.
+
+namespace {
+
+// Bounds the columns that are kept, because a log may have any number of them in every row.
+constexpr size_t kMaxColumns = 512;
+constexpr uint64_t kMaxCells = 1u << 20;
+
+// A column that the parser knows. H2O's figures have decimals, and a key in llm_bench's JSON.
+struct KnownColumn {
+  std::string_view name;
+  int digits = 0;
+  std::string_view json_key = name;
+};
+constexpr KnownColumn kKnownColumns[] = {{"model"},
+                                         {"modelSize"},
+                                         {"backend"},
+                                         {"threads"},
+                                         {"llm_demo"},
+                                         {kSpeedColumn},
+                                         {"h2o_keep", 4, "h2o_keep_ratio"},
+                                         {"h2o_lossy", 3, "h2o_lossy_ratio"},
+                                         {"h2o_lossless", 3, "h2o_lossless_ratio"},
+                                         {"h2o_target_keep_effective", 4},
+                                         {"h2o_floor_keep", 4},
+                                         {"h2o_quantized_keep", 4},
+                                         {"h2o_evict_us", 2},
+                                         {"h2o_codec_us", 2},
+                                         {"h2o_lossless_raw_mb", 2},
+                                         {"h2o_lossless_comp_mb", 2},
+                                         {"h2o_lossless_comp_us", 2},
+                                         {"h2o_lossless_decomp_us", 2},
+                                         {"h2o_lossless_queue_peak", 2},
+                                         {"h2o_lossless_fallback", 2},
+                                         {"h2o_lossless_backpressure_skip", 2},
+                                         {"h2o_lossless_async_queue_peak", 2},
+                                         {"h2o_lossless_async_wait_us", 2},
+                                         {"h2o_lossless_decode_cache_hit", 2},
+                                         {"h2o_lossless_decode_cache_miss", 2},
+                                         {"log_file"}};
+
+const KnownColumn* Known(std::string_view name) {
+  return std::find_if(std::begin(kKnownColumns), std::end(kKnownColumns),
+                      [&](const KnownColumn& column) { return column.name == name; });
+}
+
+std::vector<std::string_view> SplitRow(std::string_view line) {
+  line = StripAll(line, '|');
+  std::vector<std::string_view> cells;
+  for (;;) {
+    const size_t bar = line.find('|');
+    cells.push_back(Strip(line.substr(0, bar)));
+    if (bar == std::string_view::npos) return cells;
+    if (cells.size() == kMaxColumns) {
+      throw Error(Finding::kLimit, "a table has more than {} columns", kMaxColumns);
+    }
+    line.remove_prefix(bar + 1);
+  }
+}
+
+bool IsRule(const std::vector<std::string_view>& cells) {
+  return std::all_of(cells.begin(), cells.end(), [](std::string_view cell) {
+    return !cell.empty() && cell.find_first_not_of("-:") == std::string_view::npos;
+  });
+}
+
+// Reads the next record of a CSV text. Quoted fields may hold commas, quotes ("") and line ends.
+bool NextRecord(std::string_view& text, std::vector<std::string>& fields) {
+  fields.clear();
+  if (text.empty()) return false;
+  std::string field;
+  bool quoted = false, at_start = true;
+  size_t i = 0;
+  for (; i < text.size() && (quoted || (text[i] != '\n' && text[i] != '\r')); ++i) {
+    const char c = text[i];
+    if (quoted && c == '"') {
+      quoted = text.substr(i + 1).starts_with('"');  // two quotes are one quote in the field
+      if (quoted) field += text[++i];
+    } else if (!quoted && c == '"' && at_start) {
+      quoted = true;
+      at_start = false;
+    } else if (!quoted && c == ',') {
+      if (fields.size() + 1 == kMaxColumns) {
+        throw Error(Finding::kLimit, "a row has more than {} fields", kMaxColumns);
+      }
+      fields.push_back(std::move(field));
+      field.clear();
+      at_start = true;
+    } else {
+      field += c;
+      at_start = false;
+    }
+  }
+  if (quoted) throw Error(Finding::kBadText, "a quoted field of the CSV text does not end");
+  if (i > 0) fields.push_back(std::move(field));
+  text.remove_prefix(i);
+  text.remove_prefix(text.starts_with("\r\n") ? 2 : !text.empty());
+  return true;
+}
+
+std::string PlusMinus(const Json& result, const std::string& mean, const std::string& deviation,
+                      int digits) {
+  return Fixed(NumberAt(result, mean), digits) + " \u00b1 " +
+         Fixed(NumberAt(result, deviation), digits);
+}
+
+}  // namespace
+
+size_t BenchTable::Find(std::string_view name) const {
+  return static_cast<size_t>(std::find(columns_.begin(), columns_.end(), name) - columns_.begin());
+}
+
+size_t BenchTable::Column(std::string_view name) {
+  const size_t found = Find(name);
+  if (found < columns_.size()) return found;
+  if (columns_.size() == kMaxColumns) {
+    throw Error(Finding::kLimit, "the logs name more than {} columns", kMaxColumns);
+  }
+  columns_.emplace_back(name);
+  return found;
+}
+
+void BenchTable::Put(std::string_view column, std::string_view cell) {
+  Row& row = rows_.back();
+  const size_t place = Column(column);
+  if (row.size() <= place) {
+    cells_ += place + 1 - row.size();
+    if (cells_ > kMaxCells) {
+      throw Error(Finding::kLimit, "the tables have more than {} cells", kMaxCells);
+    }
+    row.resize(place + 1);
+  }
+  row[place] = cell;
+}
+
+size_t BenchTable::AddMarkdown(std::string_view text, std::string_view log_file,
+                               TableState* state) {
+  const std::string clean = OnlyUtf8(text);
+  TableState found;
+  std::vector<std::string_view> header;
+  size_t lines = 0, added = 0;
+  bool header_ends = false;
+  ForEachLine(clean, [&](std::string_view line) {
+    line = Strip(line);
+    if (!line.starts_with("|")) return;
+    const std::vector<std::string_view> cells = SplitRow(line);
+    const bool ends = line.size() > 1 && line.back() == '|';
+    if (++lines == 1) {
+      found.has_header = std::find(cells.begin(), cells.end(), kSpeedColumn) != cells.end();
+      header = cells;
+      header_ends = ends;
+    }
+    if (lines <= 2 || IsRule(cells)) return;
+    const bool fits = cells.size() == header.size();
+    ++(fits && ends == header_ends ? found.rows : found.cut);
+    if (!fits) return;
+    rows_.emplace_back();
+    for (size_t c = 0; c < cells.size(); ++c) Put(header[c], cells[c]);
+    Put("log_file", log_file);
+    ++added;
+  });
+  if (state != nullptr) *state = found;
+  return added;
+}
+
+size_t BenchTable::AddJson(std::string_view text, std::string_view log_file) {
+  const auto add = [&](const Json& document) {
+    const Json* results = gate::Find(document, "results");
+    if (results == nullptr || !results->is_array()) return size_t{0};
+    // Every row repeats these texts, so their length is limited: a long one would cost its length
+    // times the rows.
+    constexpr size_t kMaxWord = 256;
+    const auto word = [&](const char* key) {
+      const auto found = document.find(key);
+      if (found == document.end()) return std::string();
+      if (!found->is_string()) return ShowJson(*found);
+      return std::string(FirstCodePoints(found->get_ref<const std::string&>(), kMaxWord));
+    };
+    const std::string model = word("model"), backend = word("backend"), threads = word("threads");
+    for (const Json& result : *results) {
+      rows_.emplace_back();
+      Put("model", model);
+      Put("modelSize", fmt::format("{} GiB", Fixed(NumberAt(document, "modelSize"), 2)));
+      Put("backend", backend);
+      Put("threads", threads);
+      Put("llm_demo", fmt::format("prompt={:.0f}<br>decode={:.0f}", NumberAt(result, "prompt_len"),
+                                  NumberAt(result, "generate_len")));
+      Put(kSpeedColumn, PlusMinus(result, "prefill_tps", "prefill_std", 2) + "<br>" +
+                            PlusMinus(result, "decode_tps", "decode_std", 2));
+      for (const KnownColumn& column : kKnownColumns) {
+        const std::string key(column.json_key);
+        if (column.digits == 0 || !result.is_object() || !result.contains(key)) continue;
+        // A value that is not a number is shown unchanged, not as 0.
+        const bool is_number = std::isfinite(NumberAt(result, key, NAN)) || result[key].is_string();
+        Put(column.name, is_number ? PlusMinus(result, key, key + "_std", column.digits)
+                                   : ShowJson(result[key]));
+      }
+      Put("log_file", log_file);
+    }
+    return results->size();
+  };
+  const std::string clean = OnlyUtf8(text);
+  std::optional<Json> whole;
+  try {
+    whole = ParseJson(clean, log_file);
+  } catch (const Error& error) {
+    if (error.finding() != Finding::kBadText) throw;
+  }
+  if (whole) return add(*whole);
+  // Several runs append one document each.
+  size_t added = 0;
+  ForEachLine(clean, [&](std::string_view line) {
+    if (!Strip(line).empty()) added += add(ParseJson(line, log_file));
+  });
+  return added;
+}
+
+BenchTable BenchTable::FromCsv(std::string_view text) {
+  BenchTable table;
+  const std::string clean = OnlyUtf8(text);
+  std::string_view rest = clean;
+  std::vector<std::string> header, fields;
+  if (!NextRecord(rest, header) || header.empty()) {
+    throw Error(Finding::kBadText, "expected a CSV table with a line of column names");
+  }
+  for (const std::string& name : header) table.Column(name);
+  while (NextRecord(rest, fields)) {
+    if (fields.empty()) continue;
+    table.rows_.emplace_back();
+    for (size_t i = 0; i < std::min(fields.size(), header.size()); ++i) {
+      table.Put(header[i], fields[i]);
+    }
+  }
+  return table;
+}
+
+std::vector<std::string> BenchTable::Columns() const {
+  std::vector<std::string> columns = columns_;
+  std::sort(columns.begin(), columns.end(), [](const std::string& a, const std::string& b) {
+    return Known(a) != Known(b) ? Known(a) < Known(b) : a < b;
+  });
+  return columns;
+}
+
+std::string_view BenchTable::Cell(size_t row, std::string_view column) const {
+  const size_t place = Find(column);
+  return place < rows_[row].size() ? std::string_view(rows_[row][place]) : std::string_view();
+}
+
+bool BenchTable::IsHeaderAgain(size_t row) const {
+  for (size_t place = 0; place < rows_[row].size(); ++place) {
+    const std::string& cell = rows_[row][place];
+    if (cell != columns_[place] && !cell.empty() && columns_[place] != "log_file") return false;
+  }
+  return true;
 }
 
 }  // namespace kv::mnn::logs

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by offline.cc, result_report.cc
 
 #include <array>
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include "lib/core/base/progress.h"
 #include "lib/core/codec/backends.h"
 #include "lib/core/snapshot/dump_entry.h"
+#include "lib/fields/fields.h"
 
 // MNN's offline experiment, which estimates the size that a cache would compress to. It splits
 // 16-bit values into byte planes, predicts each token of a block from the token before it, and
@@ -143,5 +144,17 @@ class PlaneCoder {
 // empty (the original exits).
 Result Simulate(std::span<const DumpEntry> entries, const Options& options, ThreadPool& pool,
                 Progress* progress = nullptr);
+
+// The result as the original's JSON document, with its keys in its order.
+struct Document {
+  std::string dump_dir;
+  Options options;
+  Result result;
+  bool zero_is_null = false;  // true: without bytes the ratio is null; the original writes 0
+};
+const Fields<Document>& DocumentFields();
+// Returns the result as the original's Markdown summary.
+std::string ResultMarkdown(const std::string& dump_dir, const Options& options,
+                           const Result& result);
 
 }  // namespace kv::mnn::offline

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // The result of the offline estimate as the original prints it: JSON and Markdown.
-#include "lib/engines/mnn/offline/result_report.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+
+#include "lib/engines/mnn/offline/offline.h"
 
 namespace kv::mnn::offline {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/hash.h"
-#include "lib/engines/mnn/runtime/decode_cache.h"
+#include "lib/engines/mnn/runtime/layer_cache.h"
 #include "lib/engines/mnn/runtime/runtime.h"
 
 namespace kv::mnn::runtime {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "lib/core/base/hash.h"
-#include "lib/engines/mnn/runtime/decode_cache.h"
+#include "lib/engines/mnn/runtime/layer_cache.h"
 #include "lib/engines/mnn/runtime/runtime.h"
 
 namespace kv::mnn::runtime {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // The document and page of replay-lossless.
-#include "lib/engines/mnn/runtime/report.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "lib/core/base/number.h"
+#include "lib/engines/mnn/runtime/replay.h"
 #include "lib/report/svg.h"
 
 namespace kv::mnn::runtime {

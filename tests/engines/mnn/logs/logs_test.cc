@@ -6,7 +6,6 @@
 #include <cmath>
 #include <fstream>
 
-#include "lib/engines/mnn/logs/case.h"
 #include "lib/engines/mnn/logs/demo.h"
 #include "tests/support/temp_dir.h"
 

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/mnn/mnn.h"
-#include "lib/engines/mnn/offline/result_report.h"
 #include "tests/support/mlp_weights.h"
 #include "tests/support/temp_dir.h"
 

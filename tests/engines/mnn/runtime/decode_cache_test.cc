@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/mnn/runtime/decode_cache.h"
-
 #include <catch2/catch.hpp>
+
+#include "lib/engines/mnn/runtime/layer_cache.h"
 
 namespace kv::mnn::runtime::decode_cache_test {
 namespace {

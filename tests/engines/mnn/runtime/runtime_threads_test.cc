@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "lib/engines/mnn/runtime/workers.h"
+#include "lib/engines/mnn/runtime/runtime.h"
 #include "tests/support/lossless_case.h"
 
 namespace kv::mnn::runtime::runtime_threads_test {
