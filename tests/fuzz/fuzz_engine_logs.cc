@@ -11,7 +11,7 @@
 #include "lib/engines/mnn/logs/suite.h"
 #include "lib/engines/mnn/logs/truth.h"
 #include "lib/study/gate/log_files.h"
-#include "lib/study/gate/summary_page.h"
+#include "lib/study/gate/summary_view.h"
 #include "tests/fuzz/accepted.h"
 #include "tests/support/engines.h"
 

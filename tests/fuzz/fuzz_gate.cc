@@ -5,8 +5,8 @@
 #include <cstdlib>
 
 #include "lib/core/base/error.h"
-#include "lib/study/gate/ci_report.h"
 #include "lib/study/gate/judge.h"
+#include "lib/study/gate/summary.h"
 #include "tests/fuzz/accepted.h"
 #include "tests/support/engines.h"
 

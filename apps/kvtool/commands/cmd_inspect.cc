@@ -12,7 +12,7 @@
 #include "apps/kvtool/documents/transform_report.h"
 #include "formats/kvx/kvx.h"
 #include "lib/core/snapshot/cast.h"
-#include "lib/study/statistics/stats_page.h"
+#include "lib/study/statistics/tensor_stats.h"
 
 namespace kv {
 namespace {

@@ -5,7 +5,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/line/options.h"
 #include "lib/engines/mnn/gate/engine.h"
-#include "lib/study/gate/summary_page.h"
+#include "lib/study/gate/summary_view.h"
 
 namespace kv {
 namespace {

@@ -13,7 +13,7 @@
 #include "lib/core/snapshot/snapshot.h"
 #include "lib/core/transform/transform.h"
 #include "lib/fields/fields.h"
-#include "lib/study/statistics/stats_page.h"
+#include "lib/study/statistics/tensor_stats.h"
 
 namespace kv {
 

@@ -16,7 +16,7 @@
 #include "lib/core/base/error.h"
 #include "lib/core/base/half.h"
 #include "lib/core/kernels/deviation.h"
-#include "lib/study/statistics/quantile.h"
+#include "lib/study/statistics/distribution.h"
 
 namespace kv::blend {
 namespace {

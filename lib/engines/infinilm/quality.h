@@ -13,7 +13,6 @@
 #include "lib/core/snapshot/rope.h"
 #include "lib/core/weights/weights.h"
 #include "lib/study/attention/attention.h"
-#include "lib/study/attention/attention_samples.h"
 
 namespace kv {
 

@@ -3,12 +3,11 @@
 // Replays every candidate in every layer of every run and sums its effect per row, so that mixtures
 // can be evaluated by adding vectors. Measurer walks layer by layer, because the queries and
 // outputs of one layer are all that has to be in memory.
-#include "lib/study/advise/effects.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "lib/core/base/error.h"
+#include "lib/study/advise/advice.h"
 #include "lib/study/advise/candidates.h"
 
 namespace kv::advise {

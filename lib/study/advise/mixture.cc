@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "lib/core/base/error.h"
-#include "lib/study/attention/attention_samples.h"
+#include "lib/study/attention/attention.h"
 
 namespace kv::advise {
 namespace {

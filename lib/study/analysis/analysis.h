@@ -10,11 +10,12 @@
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
 #include "lib/core/snapshot/snapshot.h"
+#include "lib/fields/fields.h"
+#include "lib/report/html.h"
 #include "lib/study/analysis/tensor_analysis.h"
 
 // Analyses how far a cache compresses: what codecs reach, what entropy models say they could reach,
 // and why.
-
 namespace kv::analysis {
 
 // Returns how many bits per value the best linear prediction of each channel from the channels
@@ -66,5 +67,15 @@ struct Analysis {
 // Spreads the tensors over the pool. The results do not depend on the number of threads.
 Analysis Analyse(const Snapshot& snapshot, const TensorOptions& options, ThreadPool& pool,
                  Progress* progress = nullptr);
+
+// Shows the analysis of a cache: document fields, table and page.
+
+// Returns the fields of analyze's document that describe the whole cache.
+const Fields<Analysis>& AnalysisFields();
+// Returns a table with a row per tensor; `level` names the level of TensorAnalysis::own.
+TextTable LayersTable(const Analysis& analysis, const std::string& level);
+// Adds charts by layer, a table and the findings to a page. `level` names the level of
+// TensorAnalysis::own.
+void AddAnalysis(const Analysis& analysis, const std::string& level, report::Page& page);
 
 }  // namespace kv::analysis

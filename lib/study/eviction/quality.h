@@ -13,7 +13,6 @@
 
 #include "lib/core/base/parallel.h"
 #include "lib/study/attention/attention.h"
-#include "lib/study/attention/attention_samples.h"
 #include "lib/study/attention/layer_attention.h"
 #include "lib/study/eviction/timeline.h"
 

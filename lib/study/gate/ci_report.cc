@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/gate/ci_report.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "lib/core/base/bytes.h"
+#include "lib/study/gate/summary.h"
 
 namespace kv::gate {
 namespace {

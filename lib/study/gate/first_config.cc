@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/gate/first_config.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/number.h"
+#include "lib/study/gate/config.h"
 
 namespace kv::gate {
 namespace {

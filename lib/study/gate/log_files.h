@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,5 +44,24 @@ std::string ReadLog(const std::filesystem::path& path, const std::string& shown)
 // order, with or without a byte order mark, or switched encodings within the file. The result has
 // no zero bytes, so that searches for words find them; all other bytes stay as they are.
 std::string LogText(std::string_view bytes);
+
+// Every document of the gate keeps the order of its keys.
+using Json = nlohmann::ordered_json;
+
+// Parses a document that another program wrote. Python writes NaN, Infinity and numbers beyond the
+// range of a double into JSON, and C nan and inf; these become the texts "NaN", "Infinity" and
+// "-Infinity". Throws kBadText with the place of the mistake, and kLimit if the document nests too
+// deep or an object has too many keys.
+Json ParseJson(std::string_view text, std::string_view file);
+
+// Returns the value under a key; null if `object` is not an object, lacks the key, or has null.
+const Json* Find(const Json& object, std::string_view key);
+// The number or the flag under a key; nothing if the value is of another type.
+std::optional<double> NumberIn(const Json& object, std::string_view key);
+std::optional<bool> FlagIn(const Json& object, std::string_view key);
+// Returns the text under a key; `otherwise` if the value is not a text.
+std::string TextAt(const Json& object, std::string_view key, std::string otherwise = {});
+// True if the value under a key is true in Python's sense.
+bool TruthAt(const Json& object, std::string_view key);
 
 }  // namespace kv::gate

@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <optional>
+
 #include "lib/core/base/parallel.h"
 #include "lib/core/snapshot/attention_trace.h"
 #include "lib/core/snapshot/snapshot.h"

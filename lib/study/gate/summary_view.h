@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by summary_view.cc, summary_page.cc
 
+#include "lib/report/html.h"
 #include "lib/study/gate/result.h"
 
 namespace kv::gate {
@@ -12,8 +13,7 @@ struct Summary {
   Json document;
 };
 
-// Parses a summary and checks the fields that the renderers need. Throws kBadText, kBadField,
-// kLimit. In summary_view.cc.
+// Parses a summary and checks what the renderers rely on. Throws kBadText, kBadField, kLimit.
 Summary ParseSummary(std::string_view text, std::string_view file);
 
 // A summary.json as its readers need it. kvtool's own and that of an engine's suite look the same
@@ -63,5 +63,13 @@ std::string FigureText(std::string_view name, double value);
 
 // Renders a summary as JUnit XML, with one test suite per case and one test per rule.
 std::string SummaryJunit(const Summary& summary, const Engine& engine);
+
+// Returns the newest summary by generated_at, or the last one if any lacks a date. The list must
+// not be empty.
+const Summary& Newest(std::span<const Summary> summaries);
+
+// Renders the newest summary as a self-contained HTML page with the history of all of them. Any key
+// may be absent; the page shows those that exist.
+report::Page SummaryPage(std::span<const Summary> summaries, const Engine& engine);
 
 }  // namespace kv::gate

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // A greedy path from the whole cache to the smallest one, by loss per byte saved.
-#include "lib/study/quantisation/search.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
+
+#include "lib/study/quantisation/replay.h"
 
 namespace kv::quantisation {
 namespace {

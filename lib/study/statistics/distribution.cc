@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/study/statistics/quantile.h"
-
 namespace kv {
 
 Distribution Describe(std::vector<double> values) {

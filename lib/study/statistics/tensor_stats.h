@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "lib/core/snapshot/snapshot.h"
+#include "lib/report/html.h"
 #include "lib/study/statistics/distribution.h"
 
 namespace kv {
@@ -34,5 +36,17 @@ TensorStats ComputePatternStats(DType dtype, const std::vector<uint64_t>& patter
 
 // Returns the order-0 entropy, in bits per byte, of a byte histogram.
 double EntropyBits(const std::array<uint64_t, 256>& histogram);
+
+struct LayerStats {
+  uint32_t layer = 0;
+  std::optional<TensorStats> k = {}, v = {};
+};
+
+// Returns a table with a row for each tensor.
+TextTable StatsTable(const std::vector<LayerStats>& layers);
+// Adds the statistics of a cache to a page: entropies, ratios and ranges by layer, then a table.
+void AddStats(const std::vector<LayerStats>& layers, report::Page& page);
+// Adds only the chart of the entropies.
+void AddPlaneEntropies(const std::vector<LayerStats>& layers, report::Page& page);
 
 }  // namespace kv

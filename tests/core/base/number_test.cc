@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "formats/torch/pickle.h"
-#include "lib/study/gate/json.h"
+#include "lib/study/gate/log_files.h"
 #include "tests/support/host_locale.h"
 
 namespace kv::number_test {

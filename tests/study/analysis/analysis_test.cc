@@ -9,7 +9,6 @@
 #include "lib/core/base/half.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/study/analysis/report.h"
 #include "tests/support/mlp_weights.h"
 
 namespace kv::analysis::analysis_test {

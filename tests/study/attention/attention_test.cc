@@ -7,7 +7,6 @@
 #include <random>
 
 #include "lib/core/base/parallel.h"
-#include "lib/study/attention/attention_samples.h"
 
 namespace kv::attention_test {
 namespace {

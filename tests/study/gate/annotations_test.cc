@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <catch2/catch.hpp>
 
-#include "lib/study/gate/ci_report.h"
 #include "lib/study/gate/judge.h"
+#include "lib/study/gate/summary.h"
 #include "tests/support/engines.h"
 
 namespace kv::gate::annotations_test {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/gate/first_config.h"
-
 #include <catch2/catch.hpp>
 
 #include "lib/study/gate/config.h"

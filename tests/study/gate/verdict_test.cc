@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "lib/core/base/error.h"
-#include "lib/study/gate/ci_report.h"
 #include "lib/study/gate/judge.h"
 #include "lib/study/gate/summary.h"
 #include "tests/support/engines.h"

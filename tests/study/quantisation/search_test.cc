@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/quantisation/search.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 

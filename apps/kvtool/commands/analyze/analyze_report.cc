@@ -10,7 +10,7 @@
 #include <functional>
 #include <set>
 
-#include "lib/study/analysis/report.h"
+#include "lib/study/analysis/analysis.h"
 
 namespace kv {
 namespace {

@@ -20,8 +20,8 @@
 #include "apps/kvtool/line/options.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/engines/mnn/offline/offline.h"
+#include "lib/study/analysis/analysis.h"
 #include "lib/study/analysis/dump_rows.h"
-#include "lib/study/analysis/report.h"
 
 namespace kv {
 namespace {

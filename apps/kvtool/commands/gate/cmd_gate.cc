@@ -18,10 +18,10 @@
 #include "apps/kvtool/line/numbers.h"
 #include "apps/kvtool/line/options.h"
 #include "lib/engines/mnn/gate/engine.h"
-#include "lib/study/gate/ci_report.h"
 #include "lib/study/gate/config.h"
 #include "lib/study/gate/judge.h"
-#include "lib/study/gate/summary_page.h"
+#include "lib/study/gate/summary.h"
+#include "lib/study/gate/summary_view.h"
 
 namespace kv {
 namespace {

@@ -11,7 +11,7 @@
 #include "lib/core/base/hash.h"
 #include "lib/engines/mnn/gate/engine.h"
 #include "lib/engines/mnn/gate/replay_case.h"
-#include "lib/study/gate/first_config.h"
+#include "lib/study/gate/config.h"
 
 namespace kv {
 namespace {

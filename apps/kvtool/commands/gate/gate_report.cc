@@ -9,7 +9,7 @@
 #include <map>
 
 #include "lib/engines/mnn/gate/engine.h"
-#include "lib/study/gate/ci_report.h"
+#include "lib/study/gate/summary.h"
 
 namespace kv {
 namespace {

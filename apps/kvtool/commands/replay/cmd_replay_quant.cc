@@ -28,8 +28,8 @@
 #include "lib/core/snapshot/snapshot.h"
 #include "lib/fields/fields.h"
 #include "lib/study/quantisation/origin.h"
+#include "lib/study/quantisation/replay.h"
 #include "lib/study/quantisation/report.h"
-#include "lib/study/quantisation/search.h"
 #include "lib/study/quantisation/types/cache_type.h"
 
 namespace kv {

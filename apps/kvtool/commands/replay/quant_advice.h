@@ -13,7 +13,6 @@
 #include "lib/core/snapshot/snapshot.h"
 #include "lib/fields/fields.h"
 #include "lib/study/quantisation/replay.h"
-#include "lib/study/quantisation/search.h"
 
 namespace kv {
 

@@ -4,7 +4,7 @@
 
 #include "lib/engines/mnn/logs/logs.h"
 #include "lib/fields/fields.h"
-#include "lib/study/gate/first_config.h"
+#include "lib/study/gate/config.h"
 #include "lib/study/gate/summary_view.h"
 
 namespace kv::mnn {

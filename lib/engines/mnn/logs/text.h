@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/study/gate/json.h"
+#include "lib/study/gate/log_files.h"
 
 namespace kv::mnn::logs {
 
