@@ -11,7 +11,7 @@
 
 #include "lib/core/base/file.h"
 #include "lib/core/base/hash.h"
-#include "lib/core/snapshot/keep_plan.h"
+#include "lib/core/snapshot/select.h"
 #include "lib/core/snapshot/snapshot.h"
 
 namespace kv {

@@ -1,20 +1,85 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by merge.cc, merge_report.cc, spill.cc
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "lib/corpus/results.h"
-#include "lib/corpus/spill.h"
+#include "lib/corpus/corpus.h"
+#include "lib/fields/fields.h"
+#include "lib/report/html.h"
 
 namespace kv::corpus {
+
+// Bytes that are appended and read back. Beyond `memory` they go to an unnamed file in TMPDIR.
+class Spill {
+ public:
+  explicit Spill(size_t memory = size_t{1} << 20) : memory_(memory) {}
+  ~Spill();
+  Spill(const Spill&) = delete;
+  Spill& operator=(const Spill&) = delete;
+
+  // Throws kWriteFailed.
+  void Append(std::string_view bytes);
+  uint64_t size() const { return in_file_ + tail_.size(); }
+  // Throws kReadFailed.
+  void Read(uint64_t offset, char* to, size_t size) const;
+
+ private:
+  void Flush();
+
+  const size_t memory_;
+  int descriptor_ = -1;
+  uint64_t in_file_ = 0;
+  std::string tail_;  // bytes not yet in the file
+};
+
+// Reads a range of a spill in order.
+class SpillReader {
+ public:
+  SpillReader(const Spill& spill, uint64_t begin, uint64_t end, size_t step = size_t{1} << 18)
+      : spill_(&spill), next_(begin), end_(end), step_(step) {}
+
+  bool more() const { return at_ < buffer_.size() || next_ < end_; }
+  // Returns the next `size` bytes, valid until the next call. The range must have that many left.
+  std::string_view Take(size_t size);
+
+ private:
+  const Spill* spill_;
+  uint64_t next_, end_;  // unread range
+  size_t step_, at_ = 0;
+  std::string buffer_;
+};
+
+// Sorts any number of records by their bytes, within bounded memory.
+class ExternalSorter {
+ public:
+  explicit ExternalSorter(size_t memory = size_t{32} << 20) : memory_(memory), spill_(0) {}
+
+  void Add(std::string_view record);
+  // Calls with all records in ascending order, equal ones as often as they were added. Ends the
+  // sorter.
+  void ForEach(const std::function<void(std::string_view)>& call);
+
+ private:
+  void Sort();
+  void EndRun();
+  void Merge(const std::function<void(std::string_view)>& call);
+
+  const size_t memory_;
+  std::string bytes_;
+  std::vector<std::pair<uint64_t, uint32_t>> records_;  // offset in bytes_ and size
+  Spill spill_;
+  std::vector<std::pair<uint64_t, uint64_t>> runs_;  // sorted ranges of spill_
+};
 
 // Identifies a figure that every input may have, such as the ratio of layer 3's K at level high.
 struct FigureKey {
@@ -123,5 +188,61 @@ class Merger {
   std::map<FigureKey, uint32_t> ids_;
   ExternalSorter lines_;
 };
+
+// The distribution of a figure over inputs.
+struct Spread {
+  FigureKey key;
+  uint64_t count = 0;
+  double mean = 0, deviation = 0, min = 0, p5 = 0, median = 0, p95 = 0, max = 0;
+  // for ratios: the sum of all numerators over the sum of all denominators
+  std::optional<double> weighted;
+};
+const Fields<Spread>& SpreadFields();
+
+// A value far from the others.
+struct Outlier {
+  FigureKey key;
+  std::string name;  // of the input
+  double value = 0, median = 0;
+  std::string command;
+};
+
+// Inputs of one model and format, with the figures of whole caches.
+struct GroupReport {
+  MergedGroup group;
+  std::vector<Spread> figures;
+};
+
+// A failed input. Without a text it has a negative verdict.
+struct MergeFailure {
+  std::string name;
+  int exit_code = 0;
+  std::string finding, text, command;
+};
+
+// The report of kvtool merge on a corpus, besides its header and inputs.
+struct MergeReport {
+  const Merged* merged = nullptr;      // must outlive the report
+  std::optional<std::string> verdict;  // over all inputs, if the command gives verdicts
+  std::vector<Spread> figures;
+  std::vector<GroupReport> groups;  // by model and format
+  std::vector<Outlier> outliers;
+  std::vector<MergeFailure> failures;
+};
+MergeReport ReportOf(const Merged& merged);
+const Fields<MergeReport>& MergeReportFields();
+
+// Returns the number of each case's verdicts, and the rules that failed.
+TextTable CaseTable(const MergeReport& report);
+// Returns the spreads of whole caches.
+TextTable FigureTable(std::span<const Spread> figures);
+// Returns the table without one column.
+TextTable Without(std::string_view column, TextTable table);
+
+// Returns a page about a corpus: the gate's verdict, how figures are spread, by layer and by model,
+// outliers and how to inspect them, and failures.
+report::Page MergedPage(const MergeReport& report);
+// Writes JUnit XML: one suite per input, with one test per case of a gate, or else one test.
+void WriteMergedJunit(const Merged& merged, const std::function<void(std::string_view)>& write);
 
 }  // namespace kv::corpus

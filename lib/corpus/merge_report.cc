@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/corpus/merge_report.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "lib/corpus/merge.h"
 #include "lib/report/junit.h"
 
 namespace kv::corpus {

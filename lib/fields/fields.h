@@ -10,7 +10,6 @@
 #include <span>
 #include <type_traits>
 
-#include "lib/fields/format.h"
 #include "lib/fields/value.h"
 
 // A result is a struct, and its fields are one table, from which JSON, its schema, console tables,

@@ -17,7 +17,6 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/file.h"
-#include "lib/remote/answer.h"
 #include "lib/remote/url.h"
 
 namespace kv::remote {

@@ -4,10 +4,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <mutex>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/number.h"
 
 namespace kv::remote {
 namespace {
@@ -114,6 +117,90 @@ std::unique_ptr<RangeReader> OpenUrl(const std::string& name) {
     url = known->second;
   }
   return OpenHttp(std::move(url));
+}
+
+namespace {
+
+bool TakePrefix(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+std::string_view Trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
+}
+
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return lower;
+}
+
+}  // namespace
+
+std::optional<ContentRange> ParseContentRange(std::string_view text) {
+  text = Trimmed(text);
+  if (!TakePrefix(text, "bytes ")) return std::nullopt;
+  if (TakePrefix(text, "*/")) {
+    const std::optional<uint64_t> total = ParseNumber<uint64_t>(text);
+    if (!total) return std::nullopt;
+    return ContentRange{0, 0, *total};
+  }
+  const std::optional<uint64_t> first = TakeNumber<uint64_t>(text);
+  if (!first || !TakePrefix(text, "-")) return std::nullopt;
+  const std::optional<uint64_t> last = TakeNumber<uint64_t>(text);
+  if (!last || !TakePrefix(text, "/")) return std::nullopt;
+  const std::optional<uint64_t> total = ParseNumber<uint64_t>(text);
+  if (!total || *first > *last || *last >= *total) return std::nullopt;
+  return ContentRange{*first, *last - *first + 1, *total};
+}
+
+void Answer::TakeLine(std::string_view line) {
+  if (line.starts_with("HTTP/")) {
+    *this = {};
+    const size_t space = line.find(' ');
+    std::string_view rest = space == line.npos ? "" : line.substr(space + 1);
+    const uint64_t code = TakeNumber<uint64_t>(rest).value_or(0);
+    status = code < 1000 ? static_cast<int>(code) : 0;
+    return;
+  }
+  const size_t colon = line.find(':');
+  if (colon == line.npos) return;
+  const std::string name = Lower(line.substr(0, colon));
+  const std::string_view value = Trimmed(line.substr(colon + 1));
+  if (name == "content-range") range = ParseContentRange(value);
+  if (name == "content-length") content_length = ParseNumber<uint64_t>(value);
+  if (name == "etag") etag = value;
+  if (name == "last-modified") last_modified = value;
+  if (name == "retry-after") {
+    // The other form, a date, is not supported. A number beyond 64 bits counts as the largest.
+    const bool is_number = !value.empty() && value.find_first_not_of("0123456789") == value.npos;
+    retry_after_s = is_number ? ParseNumber<uint64_t>(value).value_or(UINT64_MAX) : 0;
+  }
+}
+
+bool Version::can_be_asked_for() const { return !etag.empty() && !etag.starts_with("W/"); }
+
+bool Version::Differs(const Answer& answer) const {
+  if (answer.range && answer.range->total != bytes) return true;
+  if (!etag.empty() || !answer.etag.empty()) return answer.etag != etag;
+  return answer.last_modified != last_modified;
+}
+
+double Patience::WaitAfter(int failures, double by_chance, uint64_t retry_after_s) const {
+  const double doubled = first_wait_s * std::exp2(failures - 1) * by_chance;
+  return std::max(std::min(doubled, longest_wait_s),
+                  std::min(static_cast<double>(retry_after_s), longest_asked_s));
+}
+
+bool IsTransient(int status) {
+  return status == 408 || status == 429 || status == 500 || status == 502 || status == 503 ||
+         status == 504;
 }
 
 }  // namespace kv::remote

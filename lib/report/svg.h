@@ -19,8 +19,7 @@ bool IsRange(double low, double high);
 
 // Draws charts and writes them as SVG, without scripts and network access, or as PDF. Equal data
 // give equal bytes. A chart is 356 units wide, the width of a phone's page, so that its text of 12
-// units is 12 px there. Implemented by chart.cc and heat_map.cc with the marks of svg_text.h, and
-// by pdf.cc.
+// units is 12 px there. Implemented by chart.cc with the marks of svg_text.h, and by pdf.cc.
 
 // One thing that is drawn. `classes` names its styles, separated by blanks (svg_text.h).
 struct Mark {

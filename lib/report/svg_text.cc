@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "lib/core/base/bytes.h"
-#include "lib/fields/format.h"
+#include "lib/fields/value.h"
 #include "lib/report/svg.h"
 
 namespace kv::report {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/store/index.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+
+#include "lib/store/store.h"
 
 namespace kv::store {
 namespace {

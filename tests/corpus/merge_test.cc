@@ -10,7 +10,6 @@
 #include <random>
 
 #include "lib/core/base/error.h"
-#include "lib/corpus/merge_report.h"
 
 namespace kv::corpus::merge_test {
 namespace {

@@ -7,7 +7,7 @@
 #include "lib/core/base/error.h"
 #include "lib/core/base/hash.h"
 #include "lib/corpus/corpus.h"
-#include "lib/corpus/merge_report.h"
+#include "lib/corpus/merge.h"
 #include "tests/fuzz/accepted.h"
 #include "tests/fuzz/fuzz_repair.h"
 

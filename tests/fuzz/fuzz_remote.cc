@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "lib/remote/answer.h"
 #include "lib/remote/url.h"
 #include "tests/fuzz/accepted.h"
 

@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "lib/core/base/hash.h"
-#include "lib/store/object.h"
 #include "lib/store/state.h"
 #include "tests/fuzz/accepted.h"
 #include "tests/fuzz/fuzz_repair.h"

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/remote/answer.h"
-
 #include <catch2/catch.hpp>
 
 #include "lib/core/base/error.h"

@@ -15,7 +15,6 @@
 
 #include "lib/core/base/file.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/store/index.h"
 #include "lib/store/state.h"
 #include "tests/support/temp_dir.h"
 

@@ -7,7 +7,7 @@
 #include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/inputs/corpus_entries.h"
 #include "apps/kvtool/line/options.h"
-#include "lib/corpus/merge_report.h"
+#include "lib/corpus/merge.h"
 
 namespace kv {
 namespace {

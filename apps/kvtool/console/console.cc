@@ -26,7 +26,7 @@
 #include "lib/core/base/number.h"
 #include "lib/core/base/system.h"
 #include "lib/core/base/utf8.h"
-#include "lib/fields/format.h"
+#include "lib/fields/value.h"
 #include "version.h"
 
 namespace kv {

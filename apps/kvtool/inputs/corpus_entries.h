@@ -18,7 +18,6 @@
 #include "apps/kvtool/line/command_line.h"
 #include "formats/format.h"
 #include "lib/corpus/corpus.h"
-#include "lib/corpus/results.h"
 
 namespace kv {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lib/core/snapshot/attention_trace.h"
-#include "lib/core/snapshot/keep_plan.h"
+#include "lib/core/snapshot/select.h"
 #include "lib/study/attention/probabilities.h"
 #include "lib/study/dense/score.h"
 

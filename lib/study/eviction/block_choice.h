@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "lib/core/snapshot/keep_plan.h"
+#include "lib/core/snapshot/select.h"
 
 namespace kv::eviction {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/core/snapshot/keep_plan.h"
+#include "lib/core/snapshot/select.h"
 #include "lib/fields/fields.h"
 #include "lib/report/html.h"
 #include "lib/study/eviction/replay.h"

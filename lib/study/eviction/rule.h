@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lib/core/base/parallel.h"
-#include "lib/core/snapshot/keep_plan.h"
+#include "lib/core/snapshot/select.h"
 #include "lib/study/attention/layer_attention.h"
 #include "lib/study/eviction/policy.h"
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "lib/core/base/dtype.h"
-#include "lib/core/snapshot/keep_plan.h"
+#include "lib/core/snapshot/select.h"
 #include "lib/core/snapshot/snapshot.h"
 
 namespace kv::mnn::runtime {
