@@ -12,8 +12,8 @@
 #include <map>
 #include <set>
 
+#include "formats/format.h"
 #include "formats/raw/raw.h"
-#include "formats/words.h"
 
 namespace kv {
 

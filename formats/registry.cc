@@ -31,7 +31,6 @@
 #include "formats/torch/torch.h"
 #include "formats/trace/trace.h"
 #include "formats/weights_file.h"
-#include "formats/words.h"
 #include "lib/core/base/number.h"
 #include "lib/core/snapshot/layout.h"
 

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 
-#include "formats/tensors/axes.h"
 #include "formats/tensors/tensor_names.h"
 
 namespace kv {

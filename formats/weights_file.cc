@@ -7,9 +7,9 @@
 
 #include <filesystem>
 
+#include "formats/format.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
-#include "formats/words.h"
 #include "lib/core/base/number.h"
 
 namespace kv {

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "formats/format.h"
 #include "formats/kvz/kvz.h"
-#include "formats/words.h"
 #include "lib/core/frame/frame.h"
 #include "lib/core/snapshot/layout.h"
 

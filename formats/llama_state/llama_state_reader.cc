@@ -12,9 +12,9 @@
 #include <string>
 #include <utility>
 
+#include "formats/format.h"
 #include "formats/key_pairs.h"
 #include "formats/llama_state/llama_state.h"
-#include "formats/words.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/snapshot.h"

@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "formats/format.h"
 #include "formats/json_fields.h"
 #include "formats/lmcache/lmcache.h"
 #include "formats/pages.h"
-#include "formats/words.h"
 #include "formats/zip/zip.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/json.h"

@@ -9,8 +9,8 @@
 
 #include <algorithm>
 
+#include "formats/format.h"
 #include "formats/raw/spec.h"
-#include "formats/words.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/number.h"
 #include "lib/core/snapshot/rope.h"

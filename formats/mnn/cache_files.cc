@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <set>
 
+#include "formats/format.h"
 #include "formats/mnn/mnn.h"
-#include "formats/words.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/number.h"
 #include "lib/core/snapshot/rope.h"

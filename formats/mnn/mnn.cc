@@ -13,7 +13,6 @@
 #include <set>
 
 #include "formats/format.h"
-#include "formats/words.h"
 #include "lib/core/snapshot/rope.h"
 
 namespace kv::mnn {

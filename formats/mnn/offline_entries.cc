@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "formats/format.h"
 #include "formats/json_fields.h"
 #include "formats/mnn/mnn.h"
-#include "formats/words.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"

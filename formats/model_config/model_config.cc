@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "formats/format.h"
 #include "formats/gguf/gguf.h"
 #include "formats/json_fields.h"
 #include "formats/npy/npy.h"
-#include "formats/words.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
 

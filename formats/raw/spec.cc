@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "formats/words.h"
+#include "formats/format.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/number.h"
 #include "lib/core/snapshot/rope.h"

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "formats/format.h"
 #include "formats/tensors/tensor_snapshot.h"
-#include "formats/words.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/dtype.h"

@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // Axes of arrays: parsing --layout, strided views of K and V, and finding the token axis from the
 // values alone.
-#include "formats/tensors/axes.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include <cstring>
 #include <vector>
 
+#include "formats/tensors/tensor_names.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/error.h"
 #include "lib/core/kernels/dequantise.h"

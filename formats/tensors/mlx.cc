@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "formats/tensors/axes.h"
+#include "formats/tensors/tensor_names.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/half.h"
 #include "lib/core/snapshot/rope.h"

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <set>
 
-#include "formats/words.h"
+#include "formats/format.h"
 #include "lib/core/weights/checkpoint.h"
 
 namespace kv {

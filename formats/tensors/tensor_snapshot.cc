@@ -13,7 +13,6 @@
 #include <string_view>
 
 #include "formats/lmcache/lmcache.h"
-#include "formats/tensors/axes.h"
 #include "formats/tensors/kvtool_arrays.h"
 #include "formats/tensors/mlx.h"
 #include "formats/tensors/tensor_names.h"
@@ -95,7 +94,7 @@ std::string Letters(std::string_view axes) {
   return text;
 }
 
-// Decides by the values of some of the layers (axes.h). Throws kAmbiguousFormat, naming --layout,
+// Decides by the values of some of the layers (Axes). Throws kAmbiguousFormat, naming --layout,
 // if they do not decide.
 Reading ReadByValues(const KvTensors& found, const OpenOptions& options,
                      const ValueOrders& orders) {

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <utility>
 
-#include "formats/words.h"
+#include "formats/format.h"
 
 namespace kv {
 namespace {

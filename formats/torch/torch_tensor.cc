@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "formats/words.h"
+#include "formats/format.h"
 #include "lib/core/base/checked.h"
 
 namespace kv {

@@ -11,11 +11,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "formats/format.h"
 #include "formats/npy/npy.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
 #include "formats/trace/trace.h"
-#include "formats/words.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"

@@ -14,8 +14,8 @@
 #include <string>
 #include <string_view>
 
-#include "formats/tensors/axes.h"
 #include "formats/tensors/kvtool_arrays.h"
+#include "formats/tensors/tensor_names.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"

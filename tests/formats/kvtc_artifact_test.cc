@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "formats/kvx/kvtc_artifact.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "formats/kvx/kvx.h"
 #include "tests/support/pickle_builder.h"
 #include "tests/support/refusal.h"
 

@@ -7,7 +7,6 @@
 
 #include "formats/npy/npy.h"
 #include "formats/safetensors/safetensors.h"
-#include "formats/tensors/axes.h"
 #include "formats/tensors/tensor_names.h"
 #include "lib/core/snapshot/layout.h"
 #include "tests/support/temp_dir.h"

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "formats/tensors/axes.h"
+#include "formats/tensors/tensor_names.h"
 
 namespace kv::token_axis_test {
 namespace {

@@ -10,7 +10,7 @@
 #include <optional>
 #include <span>
 
-#include "formats/words.h"
+#include "formats/format.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"

@@ -11,7 +11,6 @@
 
 #include "apps/kvtool/documents/transform_report.h"
 #include "apps/kvtool/line/command_line.h"
-#include "formats/kvx/kvtc_artifact.h"
 #include "formats/kvx/kvx.h"
 #include "formats/torch/torch.h"
 #include "lib/core/base/file.h"
