@@ -6,7 +6,7 @@
 #include "apps/kvtool/command.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
+#include "apps/kvtool/documents/document_names.h"
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
 

@@ -4,7 +4,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
+#include "apps/kvtool/documents/document_names.h"
 #include "apps/kvtool/inputs/corpus_entries.h"
 #include "apps/kvtool/line/options.h"
 #include "lib/corpus/merge.h"

@@ -20,7 +20,6 @@
 
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/document_names.h"
-#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/line/command_line.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/number.h"

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "apps/kvtool/documents/result_fields.h"
-
 namespace kv {
 namespace {
 

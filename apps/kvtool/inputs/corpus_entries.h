@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by corpus_entries.cc, folder_search.cc
 
 #include <cstdint>
 #include <functional>
@@ -14,14 +14,53 @@
 
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/inputs/command_files.h"
-#include "apps/kvtool/inputs/folder_search.h"
 #include "apps/kvtool/line/command_line.h"
 #include "formats/format.h"
 #include "lib/corpus/corpus.h"
 
 namespace kv {
 
-// The inputs of a command and how to process them: common to all commands that take many.
+// One input of a command that takes many.
+struct CorpusEntry {
+  std::string path;  // as readers open it
+  std::string name;  // as results call it: the same on every machine that sees the corpus
+  // As in a manifest.
+  std::optional<uint64_t> bytes = {};
+  std::string xxh3 = {};
+  std::string model = {}, format = {};
+};
+
+// Tells a search which files of a folder are inputs.
+struct FolderRules {
+  OpenOptions reading;
+  // As EachCommand::Takes.
+  std::function<bool(std::string_view format, bool is_run)> takes;
+  // As EachCommand::TakesFolder; may be empty.
+  std::function<bool(const Source& folder)> takes_folder = {};
+  bool takes_stores = false;  // as EachCommand::TakesStores
+};
+
+// Returns inputs found below `folder`; each is named by its path from there, after `name`.
+struct FolderSearch {
+  std::vector<CorpusEntry> entries;
+  std::vector<std::string> left_out;  // files that are nothing for the command
+};
+FolderSearch SearchFolder(const FolderRules& rules, const std::string& folder,
+                          const std::string& name);
+
+// A folder that was given without -r.
+struct GivenFolder {
+  bool is_one = true;  // one input, as far as anything reads it
+  // Returns the folder's inputs if it is not one itself, otherwise those that -r would take.
+  FolderSearch found;
+};
+// A folder that a reader opens, or that it recognises and refuses, is one input. Any other folder
+// is searched as for -r, but no link in it is followed, and the search is bounded. Throws kLimit
+// for a folder of more files, kUnknownFormat for a store of states.
+GivenFolder SearchGivenFolder(const FolderRules& rules, const std::string& folder,
+                              const std::string& name);
+
+// Which inputs a command runs over, and how: what all that take many have in common.
 struct InputOptions {
   std::vector<std::string> given;  // files, folders, patterns, "-"
   std::string files_from, corpus, corpus_dir;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/inputs/folder_search.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <set>
 
 #include "apps/kvtool/doctor/doctor.h"
+#include "apps/kvtool/inputs/corpus_entries.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "formats/registry.h"
 #include "formats/run/run.h"

@@ -13,7 +13,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
+#include "apps/kvtool/documents/document_names.h"
 #include "lib/core/base/utf8.h"
 #include "lib/core/kernels/targets.h"
 #include "lib/study/eviction/policy.h"

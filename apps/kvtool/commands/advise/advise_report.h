@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by advise_report.cc, advise_states.cc
 
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/kvtool/command.h"
 #include "apps/kvtool/commands/replay/quant_plan.h"
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/inputs/command_files.h"
@@ -13,6 +14,7 @@
 #include "lib/fields/fields.h"
 #include "lib/study/advise/advice.h"
 #include "lib/study/advise/savings.h"
+#include "lib/study/advise/states.h"
 
 namespace kv {
 
@@ -74,5 +76,20 @@ void PrintAnswer(Console& console, const std::optional<advise::Answer>& answer,
 // How to configure each engine: one line for its parameters and one for their effect.
 void PrintSettings(Console& console, advise::LossKind kind,
                    const std::vector<EngineSettings>& settings);
+
+// `advise` for saved states without recorded runs.
+
+// Returns true for several inputs, and for a file or folder without a trace beside it.
+bool AreStates(const std::vector<std::string>& inputs);
+
+struct StatesRequest {
+  std::vector<std::string> inputs;
+  OpenOptions reading;
+  uint64_t idle_days = 30;
+};
+// Links, pipes, unreadable files and files that are not caches are skipped and named in the result.
+// Throws kUnknownFormat if nothing is left.
+advise::StatesAdvice AdviseStates(const StatesRequest& request, Context& context);
+void PrintStates(Console& console, const advise::StatesAdvice& advice);
 
 }  // namespace kv

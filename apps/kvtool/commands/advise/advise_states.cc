@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/commands/advise/advise_states.h"
-
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -11,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "apps/kvtool/commands/advise/advise_report.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/doctor/doctor.h"
 #include "apps/kvtool/inputs/run_input.h"

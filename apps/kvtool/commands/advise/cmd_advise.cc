@@ -5,11 +5,10 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/advise/advise_report.h"
-#include "apps/kvtool/commands/advise/advise_states.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"
+#include "apps/kvtool/documents/document_names.h"
 #include "apps/kvtool/documents/plan_output.h"
-#include "apps/kvtool/documents/result_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/numbers.h"

@@ -10,9 +10,8 @@
 #include <set>
 
 #include "apps/kvtool/commands.h"
-#include "apps/kvtool/commands/gate/gate_init.h"
-#include "apps/kvtool/commands/gate/gate_report.h"
-#include "apps/kvtool/documents/result_fields.h"
+#include "apps/kvtool/commands/gate/gate_cases.h"
+#include "apps/kvtool/documents/document_names.h"
 #include "apps/kvtool/inputs/each_command.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/numbers.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by gate_cases.cc, gate_init.cc, gate_report.cc
 
 #include <map>
 #include <memory>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/kvtool/command.h"
+#include "apps/kvtool/console/console.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/line/options.h"
@@ -17,6 +18,7 @@
 #include "lib/engines/llamacpp/logs/logs.h"
 #include "lib/engines/mnn/logs/logs.h"
 #include "lib/study/gate/config.h"
+#include "lib/study/gate/result.h"
 
 namespace kv {
 
@@ -136,5 +138,37 @@ struct GateCases {
   gate::CaseResult Replay(const Context& context, const gate::CaseSpec& spec,
                           GateInputs::Pair& pair, ThreadPool& pool, ProgressLine& progress) const;
 };
+
+// Runs to be measured, and a config whose limits fit them.
+struct GateInit {
+  std::vector<std::string> runs;  // recorded runs or snapshots
+  std::string trace;              // of a single snapshot
+  std::string output;             // the config's file; empty: standard output
+  std::optional<uint64_t> prompt_tokens;
+  SnapshotOptions reading;
+  bool force = false;
+};
+
+// Runs `kvtool gate --init`: writes the config to its output.
+ExitStatus RunGateInit(const GateInit& init, Context& context);
+
+// Returns the config that RunGateInit would write of one run, ready to judge that very run: a limit
+// that only repeats a fault of the run is 0 instead. `name` names the cases, `inputs` stay open for
+// the judgement. Throws what RunGateInit throws.
+gate::Config FitConfig(const GateInit& init, const std::string& name, GateInputs& inputs,
+                       Context& context);
+
+// The printed verdict: one line per case, then every failed rule with its place, its reason and the
+// command that reproduces it. `input` names the input if there are several.
+void PrintGate(Console& console, const gate::GateResult& result, const std::string& input = "");
+
+// Every figure that a rule can name.
+void PrintMetrics(Console& console);
+
+// Lines for GitHub Actions on standard error: why a gate failed, at the cases of its config; or why
+// there is no verdict, with its hint.
+void PrintAnnotations(Console& console, const gate::GateResult& result, const std::string& config,
+                      std::string_view config_text);
+void PrintAnnotation(Console& console, const Error& error);
 
 }  // namespace kv

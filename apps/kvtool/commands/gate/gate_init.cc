@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/commands/gate/gate_init.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 
+#include "apps/kvtool/commands/gate/gate_cases.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "lib/core/base/hash.h"
 #include "lib/engines/mnn/gate/engine.h"

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "apps/kvtool/commands/gate/gate_report.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 
+#include "apps/kvtool/commands/gate/gate_cases.h"
 #include "lib/engines/mnn/gate/engine.h"
 #include "lib/study/gate/summary.h"
 

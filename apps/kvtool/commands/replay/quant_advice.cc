@@ -2,8 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // Searches types by layer within limits, prints the outcome, and fills the part "advice" of
 // kvtool.quant.
-#include "apps/kvtool/commands/replay/quant_advice.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -10,7 +10,7 @@
 
 #include "apps/kvtool/command.h"
 #include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
+#include "apps/kvtool/documents/document_names.h"
 #include "lib/store/store.h"
 
 namespace kv {

@@ -8,7 +8,7 @@
 
 #include "apps/kvtool/command.h"
 #include "apps/kvtool/documents/document_fields.h"
-#include "apps/kvtool/documents/result_fields.h"
+#include "apps/kvtool/documents/document_names.h"
 #include "apps/kvtool/line/options.h"
 #include "formats/weights_file.h"
 
