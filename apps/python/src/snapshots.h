@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "apps/python/src/commands.h"
+#include "apps/python/src/errors.h"
 #include "formats/registry.h"
 #include "lib/core/archive/archive.h"
 

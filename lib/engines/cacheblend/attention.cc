@@ -2,12 +2,11 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // Attention errors of a blend, for many sets of recomputed tokens at once: dot products and
 // exponentials are computed once per tile, so that each set only picks columns and divides.
-#include "lib/engines/cacheblend/attention.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "lib/core/base/error.h"
+#include "lib/engines/cacheblend/deviation.h"
 #include "lib/study/attention/probabilities.h"
 
 namespace kv::blend {

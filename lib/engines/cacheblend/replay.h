@@ -13,7 +13,6 @@
 
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
-#include "lib/engines/cacheblend/attention.h"
 #include "lib/engines/cacheblend/deviation.h"
 
 namespace kv::blend {
