@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/json.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/rope.h"

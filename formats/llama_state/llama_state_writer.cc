@@ -8,7 +8,7 @@
 
 #include "formats/format.h"
 #include "formats/llama_state/llama_state.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/rope.h"

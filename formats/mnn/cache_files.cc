@@ -11,7 +11,7 @@
 
 #include "formats/format.h"
 #include "formats/mnn/mnn.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/number.h"
 #include "lib/core/snapshot/rope.h"
 

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/mnn/mnn.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/json.h"
 
 namespace kv::mnn {

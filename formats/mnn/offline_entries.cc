@@ -9,7 +9,7 @@
 #include "formats/format.h"
 #include "formats/json_fields.h"
 #include "formats/mnn/mnn.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
 #include "lib/core/snapshot/layout.h"

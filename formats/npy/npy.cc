@@ -13,7 +13,7 @@
 #include "formats/tensors/kvtool_arrays.h"
 #include "formats/tensors/tensor_snapshot.h"
 #include "formats/zip/zip.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv {
 

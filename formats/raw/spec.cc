@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "formats/format.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/number.h"
 #include "lib/core/snapshot/rope.h"
 

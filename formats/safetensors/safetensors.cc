@@ -19,7 +19,6 @@
 #include "formats/format.h"
 #include "formats/tensors/tensor_snapshot.h"
 #include "lib/core/base/bytes.h"
-#include "lib/core/base/checked.h"
 #include "lib/core/base/dtype.h"
 #include "lib/core/base/name_table.h"
 #include "lib/core/base/number.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "formats/tensors/tensor_names.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/kernels/dequantise.h"
 

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/format.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
 #include "lib/core/snapshot/layout.h"

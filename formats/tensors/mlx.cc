@@ -11,7 +11,7 @@
 #include <cmath>
 
 #include "formats/tensors/tensor_names.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/half.h"
 #include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/snapshot.h"

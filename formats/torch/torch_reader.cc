@@ -16,7 +16,7 @@
 #include "formats/torch/torch.h"
 #include "formats/torch/torch_tensor.h"
 #include "formats/zip/zip.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/number.h"
 
 namespace kv {

@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "formats/format.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv {
 namespace {

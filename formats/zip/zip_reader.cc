@@ -10,7 +10,7 @@
 
 #include "formats/format.h"
 #include "formats/zip/zip.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv {
 uint32_t Crc32(ByteSpan bytes) {

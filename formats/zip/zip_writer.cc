@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "formats/zip/zip.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv {
 namespace {

@@ -17,7 +17,7 @@
 #include "lib/api/callbacks.h"
 #include "lib/core/archive/archive_rows.h"
 #include "lib/core/archive/records.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/system.h"
 #include "lib/core/snapshot/layout.h"

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/utf8.h"

@@ -5,7 +5,7 @@
 
 #include "formats/plan/plan.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/study/eviction/timeline.h"
+#include "lib/study/eviction/budget.h"
 
 namespace kv::eviction_plan_test {
 namespace {

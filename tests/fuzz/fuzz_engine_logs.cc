@@ -7,7 +7,6 @@
 
 #include "lib/core/base/error.h"
 #include "lib/engines/mnn/logs/demo.h"
-#include "lib/engines/mnn/logs/evidence.h"
 #include "lib/engines/mnn/logs/suite.h"
 #include "lib/engines/mnn/logs/truth.h"
 #include "lib/study/gate/log_files.h"

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/study/eviction/block_choice.h"
 #include "tests/fuzz/accepted.h"
 

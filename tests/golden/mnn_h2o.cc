@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/engines/mnn/h2o/mnn_engine.h"
 #include "lib/study/dense/score.h"
 #include "tests/golden/golden.h"

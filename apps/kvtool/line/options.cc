@@ -13,7 +13,7 @@
 #include "formats/kvz/kvz.h"
 #include "formats/model_config/model_config.h"
 #include "formats/registry.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/parallel.h"

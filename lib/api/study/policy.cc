@@ -7,7 +7,7 @@
 
 #include "lib/api/context.h"
 #include "lib/api/kvtool_study.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/study/dense/score.h"
 #include "lib/study/eviction/block_choice.h"
 #include "lib/study/eviction/budget.h"

@@ -8,7 +8,7 @@
 #include "lib/core/archive/coded_rows.h"
 #include "lib/core/archive/neighbours.h"
 #include "lib/core/archive/records.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/hash.h"
 
 namespace kv {

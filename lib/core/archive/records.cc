@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/kernels/reorder.h"
 

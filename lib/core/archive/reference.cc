@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/codec/context/lms.h"
 #include "lib/core/codec/halves.h"
 #include "lib/core/snapshot/layout.h"

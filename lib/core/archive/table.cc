@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "lib/core/archive/records.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/file.h"
 
 namespace kv::kvz {

@@ -11,7 +11,7 @@
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/arena.h"
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv {
 namespace {

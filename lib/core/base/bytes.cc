@@ -4,8 +4,6 @@
 
 #include <bit>
 
-#include "lib/core/base/checked.h"
-
 namespace kv {
 
 static_assert(std::endian::native == std::endian::little, "kvtool runs on little-endian hosts");

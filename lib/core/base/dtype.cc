@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/base/dtype.h"
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/utf8.h"
 

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv {
 

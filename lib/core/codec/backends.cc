@@ -15,7 +15,7 @@
 #include <algorithm>
 #include <new>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv {
 

@@ -9,7 +9,7 @@
 #include <bit>
 #include <mutex>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/codec/floor.h"
 #include "lib/core/codec/profiled/profiled.h"
 #include "lib/core/codec/wrappers/wrappers.h"

@@ -6,7 +6,7 @@
 #include <bit>
 #include <optional>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/codec/chunk.h"
 
 namespace kv {

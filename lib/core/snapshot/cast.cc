@@ -5,7 +5,7 @@
 #include <cstring>
 #include <functional>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/hadamard.h"
 #include "lib/core/snapshot/layout.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/kernels/reorder.h"
 

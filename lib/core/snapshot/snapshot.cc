@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/number.h"
 
 namespace kv {

@@ -8,7 +8,6 @@
 #include <cmath>
 
 #include "lib/core/base/bytes.h"
-#include "lib/core/base/checked.h"
 #include "lib/core/base/half.h"
 
 namespace kv {

@@ -12,7 +12,7 @@
 #include <limits>
 #include <numeric>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/half.h"
 #include "lib/core/kernels/deviation.h"

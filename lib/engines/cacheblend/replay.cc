@@ -12,7 +12,7 @@
 #include <numeric>
 #include <random>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/kernels/convert.h"
 #include "lib/core/snapshot/layout.h"

@@ -12,7 +12,7 @@
 
 #include "lib/core/base/parallel.h"
 #include "lib/study/attention/layer_attention.h"
-#include "lib/study/eviction/timeline.h"
+#include "lib/study/eviction/block_choice.h"
 
 namespace kv::eviction {
 

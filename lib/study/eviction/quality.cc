@@ -13,7 +13,7 @@
 #include <optional>
 #include <set>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/study/eviction/rule.h"

@@ -14,7 +14,7 @@
 #include "lib/core/base/parallel.h"
 #include "lib/study/attention/attention.h"
 #include "lib/study/attention/layer_attention.h"
-#include "lib/study/eviction/timeline.h"
+#include "lib/study/eviction/budget.h"
 
 namespace kv::eviction {
 

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <optional>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/kernels/convert.h"
 

@@ -13,7 +13,7 @@
 #include "lib/core/base/parallel.h"
 #include "lib/core/snapshot/select.h"
 #include "lib/study/attention/layer_attention.h"
-#include "lib/study/eviction/policy.h"
+#include "lib/study/eviction/budget.h"
 
 namespace kv::eviction {
 

@@ -10,7 +10,7 @@
 #include <limits>
 #include <numeric>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 
 namespace kv::transform {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/half.h"
 #include "lib/study/dense/gemm.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv::eviction::block_choice_test {
 namespace {

@@ -6,7 +6,7 @@
 // cheaply, so a sample of a few rows decides first.
 #include <algorithm>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/codec/context/prev.h"
 #include "lib/core/kernels/counts.h"
 

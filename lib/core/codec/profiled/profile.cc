@@ -13,7 +13,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/utf8.h"
 #include "lib/core/codec/context/model.h"

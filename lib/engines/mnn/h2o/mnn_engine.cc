@@ -8,7 +8,7 @@
 #include <cmath>
 #include <variant>
 
-#include "lib/core/base/checked.h"
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 
 namespace kv::mnn::h2o {

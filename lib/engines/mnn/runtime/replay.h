@@ -17,7 +17,7 @@
 #include "lib/fields/fields.h"
 #include "lib/report/html.h"
 #include "lib/study/dense/score.h"
-#include "lib/study/eviction/timeline.h"
+#include "lib/study/eviction/budget.h"
 
 namespace kv::mnn::runtime {
 

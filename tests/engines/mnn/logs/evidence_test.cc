@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/mnn/logs/evidence.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
