@@ -183,14 +183,6 @@ void WriteCache(const Snapshot& snapshot, uint64_t tokens, Order order, std::str
   file->Close();
 }
 
-void WriteMeta(const DumpMeta& meta, AtomicFolder& folder) {
-  const auto file = folder.Create(std::string(kMetaName));
-  file->Write(AsBytes(DumpMetaText(meta)));
-  file->Close();
-}
-
-}  // namespace
-
 std::string DumpMetaText(const DumpMeta& meta) {
   nlohmann::ordered_json object = {
       {"layers", meta.layers},           {"heads", meta.heads},
@@ -200,6 +192,14 @@ std::string DumpMetaText(const DumpMeta& meta) {
   if (!meta.rope_pairs.empty()) object["rope_pairs"] = meta.rope_pairs;
   return object.dump(2);
 }
+
+void WriteMeta(const DumpMeta& meta, AtomicFolder& folder) {
+  const auto file = folder.Create(std::string(kMetaName));
+  file->Write(AsBytes(DumpMetaText(meta)));
+  file->Close();
+}
+
+}  // namespace
 
 void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
   const DumpMeta meta = BuildMeta(snapshot);

@@ -26,7 +26,6 @@ struct DumpMeta {
 
 // Throws kBadText, kMissingRecord, kBadField, kLimit.
 DumpMeta ParseDumpMeta(ByteSpan json);
-std::string DumpMetaText(const DumpMeta& meta);
 
 // Detection, for the registry.
 Confidence ProbeDump(const Source& source);

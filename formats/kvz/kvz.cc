@@ -128,6 +128,13 @@ std::vector<std::pair<std::string, std::string>> ListFacts(const Archive& archiv
   return facts;
 }
 
+// Returns true if the source was archived without a decision that flags make when its tensors are
+// read: the row of a batch, or the axis that counts tokens.
+bool IsUndecided(const Archive& archive) {
+  const auto& described = archive.description();
+  return described && (BatchRows(*described) > 1 || described->storage.count(kAxesGuessed) != 0);
+}
+
 }  // namespace
 
 Confidence ProbeKvz(const Source& source) {
@@ -389,11 +396,6 @@ Snapshot LoadSource(const Archive& archive, const OpenOptions& options, ThreadPo
 }
 
 }  // namespace
-
-bool IsUndecided(const Archive& archive) {
-  const auto& described = archive.description();
-  return described && (BatchRows(*described) > 1 || described->storage.count(kAxesGuessed) != 0);
-}
 
 Snapshot LoadSnapshot(const Archive& archive, const Selection& wanted, const OpenOptions& options,
                       ThreadPool& pool, Progress* progress) {

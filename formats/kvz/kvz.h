@@ -35,10 +35,6 @@ std::shared_ptr<const Profile> FindProfile(const ProfileName& name, std::string_
 // Throws as Profile::Read, with the file's name.
 std::shared_ptr<const Profile> OpenProfile(const std::string& path);
 
-// Returns true if the source was archived without a decision that flags make when its tensors are
-// read: the row of a batch, or the axis that counts tokens.
-bool IsUndecided(const Archive& archive);
-
 // Calls LoadTensors. If a requested tensor has no chunks of its own (packed tiles, deflated
 // members), restores the whole source into an unnamed temporary file and calls that format's
 // reader.

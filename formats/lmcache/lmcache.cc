@@ -77,29 +77,6 @@ std::optional<GroupArray> DescribeArray(const MemoryFormat& format, const GroupS
   return DescribeArray(format, *dtype, shape);
 }
 
-ChunkHeader ParseChunkHeader(ByteSpan bytes) {
-  ByteReader reader(bytes);
-  ChunkHeader header;
-  header.length = reader.I32("length");
-  header.format = reader.I32("fmt");
-  header.groups.push_back(ReadGroup(reader));
-  const MemoryFormat* format = FindMemoryFormat(header.format);
-  if (format == nullptr) return header;
-  ChunkHeader attempt = header;
-  uint64_t payload = 0;
-  for (;;) {
-    const std::optional<GroupArray> array = DescribeArray(*format, attempt.groups.back());
-    if (!array || __builtin_add_overflow(payload, array->bytes, &payload)) return header;
-    if (payload > bytes.size()) return header;
-    if (attempt.bytes() + payload == bytes.size() && attempt.length >= 0 &&
-        static_cast<uint64_t>(attempt.length) == payload) {
-      return attempt;
-    }
-    if (attempt.groups.size() == kMostGroups || reader.remaining() < kGroupBytes) return header;
-    attempt.groups.push_back(ReadGroup(reader));
-  }
-}
-
 Snapshot SnapshotOfArrays(std::span<const GroupArray> groups, ByteSpan payload,
                           std::optional<uint64_t> batch) {
   Snapshot snapshot;
@@ -173,6 +150,31 @@ bool SomeLengthFits(const ChunkHeader& header, ByteSpan bytes) {
   const uint64_t length = static_cast<uint64_t>(header.length), payload = Payload(header, bytes);
   return length <= payload && (payload - length) % kGroupBytes == 0 &&
          (payload - length) / kGroupBytes < kMostGroups;
+}
+
+// Returns the header whose groups fit the file exactly; otherwise the one with a single group, so
+// that the caller can report what is wrong with it. Throws kTruncated.
+ChunkHeader ParseChunkHeader(ByteSpan bytes) {
+  ByteReader reader(bytes);
+  ChunkHeader header;
+  header.length = reader.I32("length");
+  header.format = reader.I32("fmt");
+  header.groups.push_back(ReadGroup(reader));
+  const MemoryFormat* format = FindMemoryFormat(header.format);
+  if (format == nullptr) return header;
+  ChunkHeader attempt = header;
+  uint64_t payload = 0;
+  for (;;) {
+    const std::optional<GroupArray> array = DescribeArray(*format, attempt.groups.back());
+    if (!array || __builtin_add_overflow(payload, array->bytes, &payload)) return header;
+    if (payload > bytes.size()) return header;
+    if (attempt.bytes() + payload == bytes.size() && attempt.length >= 0 &&
+        static_cast<uint64_t>(attempt.length) == payload) {
+      return attempt;
+    }
+    if (attempt.groups.size() == kMostGroups || reader.remaining() < kGroupBytes) return header;
+    attempt.groups.push_back(ReadGroup(reader));
+  }
 }
 
 // Returns how certainly the bytes begin with a header. Length, type and shape hold for every chunk;

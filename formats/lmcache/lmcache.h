@@ -68,10 +68,6 @@ std::optional<DType> DTypeOf(int32_t number);
 std::optional<GroupArray> DescribeArray(const MemoryFormat& format, DType dtype,
                                         std::span<const int64_t> shape);
 
-// Returns the header whose groups fit the file exactly; otherwise the one with a single group, so
-// that the caller can report what is wrong with it. Throws kTruncated.
-ChunkHeader ParseChunkHeader(ByteSpan bytes);
-
 // Returns the layers of a chunk, numbered consecutively; its groups are consecutive in `payload`.
 // Throws kLimit, kSizeMismatch. The caller adds the source.
 Snapshot SnapshotOfArrays(std::span<const GroupArray> groups, ByteSpan payload,

@@ -37,6 +37,13 @@ Member MemberIn(const Json& line, size_t number) {
   return member;
 }
 
+const Json& ObjectIn(const Json& object, const char* key, size_t number) {
+  if (!object.contains(key) || !object[key].is_object()) {
+    throw InLine(number, fmt::format("'{}' is no object", key));
+  }
+  return object[key];
+}
+
 }  // namespace
 
 Json ParseLine(std::string_view line, size_t number) {
@@ -61,13 +68,6 @@ uint64_t NumberIn(const Json& object, const char* key, size_t number, uint64_t m
   if (!object.contains(key) || !object[key].is_number_unsigned() ||
       object[key].get<uint64_t>() > most) {
     throw InLine(number, fmt::format("'{}' is no whole number", key));
-  }
-  return object[key];
-}
-
-const Json& ObjectIn(const Json& object, const char* key, size_t number) {
-  if (!object.contains(key) || !object[key].is_object()) {
-    throw InLine(number, fmt::format("'{}' is no object", key));
   }
   return object[key];
 }

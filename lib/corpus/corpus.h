@@ -24,8 +24,6 @@ nlohmann::ordered_json ParseLine(std::string_view line, size_t number);
 std::string TextIn(const nlohmann::ordered_json& object, const char* key, size_t number);
 uint64_t NumberIn(const nlohmann::ordered_json& object, const char* key, size_t number,
                   uint64_t most = UINT64_MAX);
-const nlohmann::ordered_json& ObjectIn(const nlohmann::ordered_json& object, const char* key,
-                                       size_t number);
 
 // One input of a corpus, with the same name on every machine.
 struct Member {

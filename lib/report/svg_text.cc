@@ -216,6 +216,21 @@ std::string MarksText(const std::vector<Mark>& marks) {
   return out;
 }
 
+// Breaks text at blanks, so that no line is wider than `width`.
+std::vector<std::string> WrapText(std::string_view text, double width) {
+  std::vector<std::string> lines;
+  const std::string printable = Printable(text);
+  for (const std::string_view word : WordsOf(printable)) {
+    std::string cut = CutText(std::string(word), width);
+    if (!lines.empty() && TextWidth(lines.back() + ' ' + cut) <= width) {
+      lines.back() += ' ' + cut;
+    } else {
+      lines.push_back(std::move(cut));
+    }
+  }
+  return lines;
+}
+
 }  // namespace
 
 Paint ChoosePaint(const Mark& mark) {
@@ -406,20 +421,6 @@ double PdfWidth(std::string_view text, bool is_bold) {
 
 // Screens have wider fonts than Helvetica: DejaVu Sans, the widest usual one, by 1.18.
 double TextWidth(std::string_view text) { return 1.18 * PdfWidth(text); }
-
-std::vector<std::string> WrapText(std::string_view text, double width) {
-  std::vector<std::string> lines;
-  const std::string printable = Printable(text);
-  for (const std::string_view word : WordsOf(printable)) {
-    std::string cut = CutText(std::string(word), width);
-    if (!lines.empty() && TextWidth(lines.back() + ' ' + cut) <= width) {
-      lines.back() += ' ' + cut;
-    } else {
-      lines.push_back(std::move(cut));
-    }
-  }
-  return lines;
-}
 
 void DrawTickLabels(const Axis& axis, double shift, double y, Marks& marks) {
   double free_from = 0;

@@ -53,8 +53,6 @@ Mark Dot(size_t series, double x, double y, double radius, std::string_view tip)
 // ASCII.
 double TextWidth(std::string_view text);
 double PdfWidth(std::string_view text, bool is_bold = false);
-// Breaks text at blanks, so that no line is wider than `width`.
-std::vector<std::string> WrapText(std::string_view text, double width);
 
 // Draws labels of ticks below an axis, each `shift` further right: labels move inwards if they
 // would leave the chart, and are omitted if they would overlap.

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
+#include "tests/support/memory_sink.h"
 #include "tests/support/sample_weights.h"
 
 namespace kv::kvcm_test {

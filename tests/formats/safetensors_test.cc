@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "tests/support/memory_sink.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tensor_to_write.h"
 

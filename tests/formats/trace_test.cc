@@ -10,6 +10,7 @@
 #include "lib/core/base/half.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/study/attention/probabilities.h"
+#include "tests/support/memory_sink.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tensor_to_write.h"
 

@@ -6,6 +6,7 @@
 
 #include "formats/kvcm/kvcm.h"
 #include "tests/fuzz/accepted.h"
+#include "tests/support/memory_sink.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* bytes = reinterpret_cast<const std::byte*>(data);

@@ -12,6 +12,7 @@
 #include "tests/fuzz/accepted.h"
 #include "tests/fuzz/fuzz_repair.h"
 #include "tests/fuzz/repair.h"
+#include "tests/support/memory_sink.h"
 
 namespace {
 

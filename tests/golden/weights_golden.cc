@@ -8,6 +8,7 @@
 
 #include "formats/weights_file.h"
 #include "tests/golden/checks.h"
+#include "tests/support/memory_sink.h"
 #include "tests/support/sha256.h"
 
 namespace kv::golden {

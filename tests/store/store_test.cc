@@ -16,6 +16,7 @@
 #include "lib/core/base/file.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/store/state.h"
+#include "tests/support/memory_sink.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv::store::store_test {

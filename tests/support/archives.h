@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lib/core/archive/archive.h"
+#include "tests/support/memory_sink.h"
 
 namespace kv::test {
 

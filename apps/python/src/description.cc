@@ -87,18 +87,8 @@ bool HasPointers(std::string_view format) {
   return false;
 }
 
-}  // namespace
-
-std::string Text(nb::handle object) {
-  const nb::str text(object);  // raises if __str__ raises
-  Py_ssize_t size = 0;
-  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-  if (data == nullptr) throw nb::python_error();
-  return {data, static_cast<size_t>(size)};
-}
-
-std::string TypeName(nb::handle object) { return Text(object.type().attr("__name__")); }
-
+// Returns KVT_* for "bf16", "bfloat16", numpy.float16, ml_dtypes.bfloat16 or torch.bfloat16;
+// ValueError if there is none.
 uint8_t ParseDtype(nb::handle dtype) {
   // numpy.dtype(">f2") has the name "float16", too.
   const bool is_text = nb::isinstance<nb::str>(dtype);
@@ -110,6 +100,18 @@ uint8_t ParseDtype(nb::handle dtype) {
   for (const DtypeRow& row : kDtypes) known += (known.empty() ? "" : ", ") + std::string(row.name);
   throw nb::value_error(("dtype '" + name + "': expected one of " + known).c_str());
 }
+
+}  // namespace
+
+std::string Text(nb::handle object) {
+  const nb::str text(object);  // raises what __str__ raises
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (data == nullptr) throw nb::python_error();
+  return {data, static_cast<size_t>(size)};
+}
+
+std::string TypeName(nb::handle object) { return Text(object.type().attr("__name__")); }
 
 const char* DtypeName(uint8_t dtype) {
   for (const DtypeRow& row : kDtypes) {
@@ -308,6 +310,30 @@ std::vector<uint64_t> ParseShape(nb::handle shape) {
   return sizes;
 }
 
+// Of three axes; fewer or more are brought to three as docs/python.md says.
+void SetShape(kvt_desc& desc, const std::vector<uint64_t>& shape) {
+  if (shape.size() < 2 || desc.order == KVT_ORDER_UNKNOWN) {
+    desc.order = KVT_ORDER_UNKNOWN;
+    return;
+  }
+  const size_t axes = shape.size();
+  uint64_t outer = 1, middle = axes == 2 ? 1 : shape[axes - 2];
+  for (size_t i = 0; i + (axes == 2 ? 1 : 2) < axes; ++i) {
+    // A product that does not fit describes no bytes that there are: the encoder drops the shape.
+    if (__builtin_mul_overflow(outer, shape[i], &outer)) outer = 0;
+  }
+  const bool tokens_first = desc.order == KVT_TOKEN_HEAD_DIM || axes == 2;
+  const uint64_t heads = tokens_first ? middle : outer;
+  if (heads > UINT32_MAX || shape[axes - 1] > UINT32_MAX) {
+    desc.order = KVT_ORDER_UNKNOWN;
+    return;
+  }
+  if (axes == 2) desc.order = KVT_TOKEN_HEAD_DIM;
+  desc.tokens = tokens_first ? outer : middle;
+  desc.heads = static_cast<uint32_t>(heads);
+  desc.head_dim = static_cast<uint32_t>(shape[axes - 1]);
+}
+
 }  // namespace
 
 Sequence::Sequence(nb::handle object, const char* what) : object_(object) {
@@ -345,29 +371,6 @@ void ParseContext(nb::handle context, uint8_t out[16]) {
     throw nb::value_error("context: expected 16 bytes, such as kvtool.hash128(name) returns");
   }
   std::memcpy(out, bytes.data(), 16);
-}
-
-void SetShape(kvt_desc& desc, const std::vector<uint64_t>& shape) {
-  if (shape.size() < 2 || desc.order == KVT_ORDER_UNKNOWN) {
-    desc.order = KVT_ORDER_UNKNOWN;
-    return;
-  }
-  const size_t axes = shape.size();
-  uint64_t outer = 1, middle = axes == 2 ? 1 : shape[axes - 2];
-  for (size_t i = 0; i + (axes == 2 ? 1 : 2) < axes; ++i) {
-    // A product that overflows describes no existing bytes, so the encoder drops the shape.
-    if (__builtin_mul_overflow(outer, shape[i], &outer)) outer = 0;
-  }
-  const bool tokens_first = desc.order == KVT_TOKEN_HEAD_DIM || axes == 2;
-  const uint64_t heads = tokens_first ? middle : outer;
-  if (heads > UINT32_MAX || shape[axes - 1] > UINT32_MAX) {
-    desc.order = KVT_ORDER_UNKNOWN;
-    return;
-  }
-  if (axes == 2) desc.order = KVT_TOKEN_HEAD_DIM;
-  desc.tokens = tokens_first ? outer : middle;
-  desc.heads = static_cast<uint32_t>(heads);
-  desc.head_dim = static_cast<uint32_t>(shape[axes - 1]);
 }
 
 kvt_desc Describe(const DescriptionArguments& arguments, std::span<const Buffer* const> pieces) {

@@ -82,10 +82,7 @@ class Buffer {
 std::string Text(nb::handle object);
 std::string TypeName(nb::handle object);
 
-// Returns KVT_* for "bf16", "bfloat16", numpy.float16, ml_dtypes.bfloat16 or torch.bfloat16;
-// ValueError if there is none.
-uint8_t ParseDtype(nb::handle dtype);
-// Returns its short name, "bf16", or "unknown".
+// Its short name, "bf16", or "unknown".
 const char* DtypeName(uint8_t dtype);
 // Bytes per value; 0 for blocks.
 size_t DtypeBytes(uint8_t dtype);
@@ -138,10 +135,7 @@ inline kvt_desc Describe(const DescriptionArguments& arguments, const Buffer& bu
   return Describe(arguments, {&only, 1});
 }
 
-// A shape of three axes; fewer or more are converted as docs/python.md says.
-void SetShape(kvt_desc& desc, const std::vector<uint64_t>& shape);
-
-// Returns the 16 bytes of hash128, or throws ValueError.
+// The 16 bytes of hash128, or throws ValueError.
 void ParseContext(nb::handle context, uint8_t out[16]);
 
 const char* OrderName(uint8_t order);

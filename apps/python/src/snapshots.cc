@@ -254,8 +254,7 @@ kv::KvTensor TensorOf(const Buffer& buffer, nb::handle dtype) {
       static_cast<uint32_t>(shape[1]), static_cast<uint32_t>(shape[2]), kv::Order::kTokenHeadDim);
 }
 
-}  // namespace
-
+// Writes K and V from memory: `layers` holds (K, V or None), arrays [token][head][dim].
 void SaveSnapshot(const std::string& path, const std::string& format, nb::handle layers,
                   nb::handle dtype, nb::handle positions, nb::handle tokens, bool force) {
   std::deque<Buffer> buffers;
@@ -306,6 +305,8 @@ void SaveSnapshot(const std::string& path, const std::string& format, nb::handle
     entry.write(snapshot, path, kv::RulesFor(force));
   });
 }
+
+}  // namespace
 
 namespace {
 

@@ -55,11 +55,7 @@ class OpenedSnapshot {
   std::optional<kv::Archive> archive_;  // with its references, once values were requested
 };
 
-// Writes K and V from memory: `layers` holds (K, V or None), arrays [token][head][dim].
-void SaveSnapshot(const std::string& path, const std::string& format, nb::handle layers,
-                  nb::handle dtype, nb::handle positions, nb::handle tokens, bool force);
-
-// Classes and functions that apps/python/kvtool/_files.py and _snapshot.py wrap.
+// What apps/python/kvtool/_files.py and _snapshot.py give names and types.
 void BindFiles(nb::module_& m);
 
 }  // namespace kvtool_python

@@ -158,15 +158,6 @@ class ClosedPipe : public std::exception {
   const char* what() const noexcept override { return "closed pipe"; }
 };
 
-class MemorySink : public Sink {
- public:
-  void Write(ByteSpan bytes) override { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
-  Bytes& bytes() { return bytes_; }
-
- private:
-  Bytes bytes_;
-};
-
 // Writes to a descriptor that it does not own (stdout). Throws kWriteFailed, ClosedPipe.
 class DescriptorSink : public Sink {
  public:

@@ -91,6 +91,10 @@ void RemoveAt(int parent, const char* name, int depth) {
   ::close(folder);
 }
 
+// Removes a file, or a folder with everything below it, as far as possible; does not follow links.
+// Async-signal-safe.
+void RemoveTree(const char* name) { RemoveAt(AT_FDCWD, name, 0); }
+
 }  // namespace
 
 fs::path ParentOf(const fs::path& path) {
@@ -136,8 +140,6 @@ void Temporary::Remove() {
 }
 
 void RemoveLeftovers(const fs::path& path) { RemoveBeside(ParentOf(path), Beginning(path)); }
-
-void RemoveTree(const char* name) { RemoveAt(AT_FDCWD, name, 0); }
 
 void RemoveOrRemember(const std::string& name) noexcept {
   RemoveTree(name.c_str());

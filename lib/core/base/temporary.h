@@ -45,9 +45,6 @@ std::filesystem::path ParentOf(const std::filesystem::path& path);
 // Removes what a killed run left beside an output at `path`, for callers that take no name
 // themselves.
 void RemoveLeftovers(const std::filesystem::path& path);
-// Removes a file, or a folder with everything below it, as far as possible; does not follow links.
-// Async-signal-safe.
-void RemoveTree(const char* name);
 // Does the same, and remembers the name if something is left: the output is complete without it,
 // and the next run that writes the same output tries again.
 void RemoveOrRemember(const std::string& name) noexcept;

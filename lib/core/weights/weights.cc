@@ -232,6 +232,12 @@ void CheckLayer(const Snapshot& snapshot, const LayerKv& layer, const Compressor
   }
 }
 
+// Returns floor(tokens / factor) groups if these are at least `min_groups`, else 0.
+uint64_t GroupsOf(uint64_t tokens, uint32_t factor, uint64_t min_groups) {
+  const uint64_t groups = tokens / factor;
+  return groups < min_groups ? 0 : groups;
+}
+
 Segment MakeSegment(uint64_t begin, uint64_t tokens, const StepPlan& plan, MlpRole k, MlpRole v,
                     bool has_weights) {
   Segment segment{begin, tokens, 0, k, v, RawReason::kNone};
@@ -398,11 +404,6 @@ std::vector<TokenRange> StepPlan::Sources() const {
     for (; at < end; ++at) sources.push_back({at, at + 1});
   }
   return sources;
-}
-
-uint64_t GroupsOf(uint64_t tokens, uint32_t factor, uint64_t min_groups) {
-  const uint64_t groups = tokens / factor;
-  return groups < min_groups ? 0 : groups;
 }
 
 uint64_t CompressedLength(uint64_t tokens, uint32_t factor, uint64_t min_groups) {

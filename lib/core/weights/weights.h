@@ -168,8 +168,6 @@ struct StepPlan {
   std::vector<TokenRange> Sources() const;
 };
 
-// Returns floor(tokens / factor) groups if these are at least `min_groups`, else 0.
-uint64_t GroupsOf(uint64_t tokens, uint32_t factor, uint64_t min_groups);
 // Returns the length of one segment after the step.
 uint64_t CompressedLength(uint64_t tokens, uint32_t factor, uint64_t min_groups);
 

@@ -138,21 +138,6 @@ std::vector<uint32_t> MakeFirstOfChunkOrder(const std::vector<Chunk>& chunks, ui
 std::vector<uint8_t> Recomputed(std::span<const uint32_t> order, uint64_t k, uint64_t scored,
                                 uint64_t tokens);
 
-// Returns the shares of a layer's deviation that lie in tokens which are not recomputed (one byte
-// each).
-Remaining ComputeRemaining(const LayerDeviation& layer, const std::vector<uint8_t>& recomputed);
-
-// Measures, for every requested ratio, how much of each blended layer's deviation is left, without
-// attention figures. `rankings` has one entry per layer. `first_blended` is the index of the first
-// layer that blending changes.
-std::vector<CurvePoint> MeasureCurve(const std::vector<LayerDeviation>& layers,
-                                     const std::vector<Ranking>& rankings,
-                                     const std::vector<Chunk>& chunks, const Request& request,
-                                     size_t check_place, size_t first_blended, uint64_t tokens,
-                                     ThreadPool& pool);
-// Averages over layers; attention figures are averaged over the layers that have them.
-CurveLayer MeanOf(const std::vector<CurveLayer>& layers);
-
 // Builds the cache that blending leaves behind: rows of the full run up to the check layer and
 // wherever tokens were recomputed, and the chunks' rows elsewhere. All keys are rotated to the
 // prompt's positions. Values have the full run's types, so recomputed rows keep their bits; block

@@ -93,6 +93,29 @@ void CompressGroups(const KvTensor& tensor, const Segment& segment, uint32_t fac
   pool.ParallelFor(std::min<uint64_t>(tiles, static_cast<uint64_t>(pool.threads())), work);
 }
 
+// Computes K or V of one layer after the step, [token][head][dim].
+Bytes CompressTensor(const KvTensor& tensor, const StepPlan& plan, bool is_value, uint32_t layer,
+                     const CompressorWeights& weights, WeightsCast cast, ThreadPool& pool) {
+  Bytes bytes(plan.new_length * tensor.row_bytes());
+  const Target target{bytes, tensor};
+  uint64_t at = 0;
+  for (const Segment& segment : plan.segments()) {
+    if (segment.groups > 0) {
+      const MlpRole role = is_value ? segment.v_role : segment.k_role;
+      CompressGroups(tensor, segment, plan.factor, at,
+                     MakeMlp(weights.Mlp(layer, role), tensor.dtype, cast), target, pool);
+    }
+    const uint64_t tail = segment.tail(plan.factor);
+    // Copies bit by bit, including NaN payloads.
+    Gather(tensor, segment.begin + segment.groups * plan.factor, tail, 0, tensor.heads,
+           Order::kTokenHeadDim,
+           std::span(bytes).subspan((at + segment.groups) * tensor.row_bytes()));
+    at += segment.new_length(plan.factor);
+  }
+  KV_ASSERT(at == plan.new_length);
+  return bytes;
+}
+
 }  // namespace
 
 uint16_t TruncateToHalf(float value) {
@@ -122,28 +145,6 @@ Mlp MakeMlp(const LinearBlock* blocks, DType cache_dtype, WeightsCast cast) {
     if (block.has_bias()) linears[slot].bias = Widened(block.bias, cache_dtype, cast);
   }
   return Mlp(std::move(linears), ToMlpNumbers(cache_dtype));
-}
-
-Bytes CompressTensor(const KvTensor& tensor, const StepPlan& plan, bool is_value, uint32_t layer,
-                     const CompressorWeights& weights, WeightsCast cast, ThreadPool& pool) {
-  Bytes bytes(plan.new_length * tensor.row_bytes());
-  const Target target{bytes, tensor};
-  uint64_t at = 0;
-  for (const Segment& segment : plan.segments()) {
-    if (segment.groups > 0) {
-      const MlpRole role = is_value ? segment.v_role : segment.k_role;
-      CompressGroups(tensor, segment, plan.factor, at,
-                     MakeMlp(weights.Mlp(layer, role), tensor.dtype, cast), target, pool);
-    }
-    const uint64_t tail = segment.tail(plan.factor);
-    // Copies bit by bit, including NaN payloads.
-    Gather(tensor, segment.begin + segment.groups * plan.factor, tail, 0, tensor.heads,
-           Order::kTokenHeadDim,
-           std::span(bytes).subspan((at + segment.groups) * tensor.row_bytes()));
-    at += segment.new_length(plan.factor);
-  }
-  KV_ASSERT(at == plan.new_length);
-  return bytes;
 }
 
 Snapshot CompressCache(const Snapshot& snapshot, const CompressorWeights& weights,

@@ -29,10 +29,6 @@ uint16_t TruncateToHalf(float value);
 // `blocks` are its three Linears.
 Mlp MakeMlp(const LinearBlock* blocks, DType cache_dtype, WeightsCast cast);
 
-// Computes K or V of one layer after the step, [token][head][dim].
-Bytes CompressTensor(const KvTensor& tensor, const StepPlan& plan, bool is_value, uint32_t layer,
-                     const CompressorWeights& weights, WeightsCast cast, ThreadPool& pool);
-
 // Computes the compressed cache: the original's layers and labels, plan.new_length tokens, and
 // neither cells nor token ids, because a compressed token is no token of the text. The result owns
 // its bytes. `plan` must come from PlanStep with the same arguments. Progress counts the original's

@@ -119,7 +119,6 @@ void MeasureLevels(const std::vector<GeometrySample>& samples, bool has_times, P
 // disk.
 void Decide(StatesAdvice& advice);
 
-const Fields<SavedState>& SavedStateFields();
 const Fields<StatesAdvice>& StatesFields();
 // The sentences and tables of one screen.
 struct StatesText {

@@ -219,8 +219,6 @@ std::string StatesHead(const StatesAdvice& of) {
   return head;
 }
 
-}  // namespace
-
 const Fields<SavedState>& SavedStateFields() {
   using S = SavedState;
   static const Fields<S> fields = {
@@ -254,6 +252,8 @@ const Fields<SavedState>& SavedStateFields() {
       {"relation", "The same in words", SharesText, Heading("shares")}};
   return fields;
 }
+
+}  // namespace
 
 const Fields<StatesAdvice>& StatesFields() {
   using A = StatesAdvice;

@@ -15,6 +15,7 @@
 
 #include "lib/core/base/error.h"
 #include "tests/support/contents.h"
+#include "tests/support/memory_sink.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv::output_test {

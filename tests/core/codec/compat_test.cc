@@ -8,6 +8,7 @@
 
 #include "formats/registry.h"
 #include "lib/core/archive/archive.h"
+#include "tests/support/memory_sink.h"
 
 namespace kv::compat_test {
 namespace {

@@ -52,6 +52,16 @@ void AddReturnCode(const std::string& item, std::map<std::string, int64_t>& code
   }
 }
 
+// Returns true if a file or folder has logs that --engine-logs takes. Never throws.
+bool HoldsLogs(const std::string& path) {
+  try {
+    if (llamacpp::ReadLogs(path).cases.empty()) mnn::ReadLogs({.path = path});
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 void AddOption(std::string_view flag, const std::string& value, std::vector<std::string>& words) {
@@ -78,15 +88,6 @@ std::string ReadGateText(const std::string& path) {
   const auto file = FileSource::OpenSmall(path, kMostConfigBytes, "a configuration or summary");
   const ByteSpan bytes = file->bytes();
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-bool HoldsLogs(const std::string& path) {
-  try {
-    if (llamacpp::ReadLogs(path).cases.empty()) mnn::ReadLogs({.path = path});
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
 }
 
 void HintAtLogs(const std::string& path, Error& error) {

@@ -30,8 +30,6 @@ bool IsGateConfig(const std::string& path);
 // throws.
 std::string ReadGateText(const std::string& path);
 
-// Returns true if a file or folder has logs that --engine-logs takes. Never throws.
-bool HoldsLogs(const std::string& path);
 // Hints at --engine-logs where logs were given in another place.
 void HintAtLogs(const std::string& path, Error& error);
 

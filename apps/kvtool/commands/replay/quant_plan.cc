@@ -45,8 +45,7 @@ QuantPlan PlanOf(const nlohmann::json& document) {
   return plan;
 }
 
-}  // namespace
-
+// Throws kBadText, kBadVersion, kBadField.
 QuantPlan ReadQuantPlan(const std::string& path) {
   const auto file = FileSource::OpenSmall(path, kLargestDocument, "a plan of types");
   const nlohmann::json document = ReadDocument(*file, "kvtool.quant-plan/1");
@@ -56,6 +55,8 @@ QuantPlan ReadQuantPlan(const std::string& path) {
     throw error.File(path);
   }
 }
+
+}  // namespace
 
 QuantPlan PlanOf(const ReplayRequest& request, const ReplayResult& result,
                  const std::vector<size_t>& choice) {

@@ -26,8 +26,6 @@ struct QuantPlan {
   std::vector<Layer> layers;  // ascending
 };
 
-// Throws kBadText, kBadVersion, kBadField.
-QuantPlan ReadQuantPlan(const std::string& path);
 // Returns the plan of a choice of pairs for the measured layers.
 QuantPlan PlanOf(const quantisation::ReplayRequest& request,
                  const quantisation::ReplayResult& result, const std::vector<size_t>& choice);

@@ -161,6 +161,21 @@ RuleOutcome DemoLossyRule(const Json& report,
   return rule;
 }
 
+// Parses the last line of a metrics jsonl; returns an empty object if it does not parse.
+Json LastMetrics(std::string_view jsonl) {
+  std::string_view last;
+  ForEachLine(jsonl, [&](std::string_view line) {
+    if (!Strip(line).empty()) last = line;
+  });
+  if (last.empty() || last.size() > kMaxMetrics) return Json::object();
+  try {
+    Json metrics = ParseJson(last, "metrics");
+    return metrics.is_object() ? metrics : Json::object();
+  } catch (const Error&) {
+    return Json::object();
+  }
+}
+
 }  // namespace
 
 Json ParseDemoStdout(std::string_view text) {
@@ -179,20 +194,6 @@ Json ParseDemoStdout(std::string_view text) {
   seconds("prefill_s", "prefill time = ");
   seconds("decode_s", "decode time = ");
   return found;
-}
-
-Json LastMetrics(std::string_view jsonl) {
-  std::string_view last;
-  ForEachLine(jsonl, [&](std::string_view line) {
-    if (!Strip(line).empty()) last = line;
-  });
-  if (last.empty() || last.size() > kMaxMetrics) return Json::object();
-  try {
-    Json metrics = ParseJson(last, "metrics");
-    return metrics.is_object() ? metrics : Json::object();
-  } catch (const Error&) {
-    return Json::object();
-  }
 }
 
 std::string PromptBucket(std::string_view prompt_file) {

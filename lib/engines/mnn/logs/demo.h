@@ -16,8 +16,6 @@ namespace kv::mnn::logs {
 // Reads lines such as "prompt tokens num = 512". The result has those of the keys prompt_tokens,
 // decode_tokens, prefill_s and decode_s whose lines occur.
 Json ParseDemoStdout(std::string_view text);
-// Parses the last line of a metrics jsonl; returns an empty object if it does not parse.
-Json LastMetrics(std::string_view jsonl);
 // Returns the bucket from a prompt's file name: "512" for "prompt_512_3.txt", otherwise "other".
 std::string PromptBucket(std::string_view prompt_file);
 

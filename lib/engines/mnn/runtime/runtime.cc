@@ -56,6 +56,23 @@ void Describe(const RangeCodec& codec, EncodeResult& result, CodecScratch& scrat
   result.verify_us = watch.us();
 }
 
+// Encodes, and verifies if the task asks for it. Turns anything that the codec throws into a failed
+// result.
+EncodeResult RunEncoder(const RangeCodec& codec, EncodeTask task, CodecScratch& scratch) noexcept {
+  EncodeResult result;
+  result.task = std::move(task);
+  try {
+    Encode(codec, result, scratch);
+    Describe(codec, result, scratch);
+  } catch (const std::bad_alloc&) {
+    std::terminate();  // out of memory in kvtool, which is no failure of the engine to count
+  } catch (...) {
+    result.failed = true;
+  }
+  if (result.failed) result.blobs = {};
+  return result;
+}
+
 }  // namespace
 
 Bytes GearRangeCodec::Encode(bool is_value, uint32_t element_bytes, ByteSpan raw,
@@ -84,21 +101,6 @@ bool DecodesToSource(const RangeCodec& codec, const EncodeResult& result, bool i
   } catch (const std::exception&) {
     return false;
   }
-}
-
-EncodeResult RunEncoder(const RangeCodec& codec, EncodeTask task, CodecScratch& scratch) noexcept {
-  EncodeResult result;
-  result.task = std::move(task);
-  try {
-    Encode(codec, result, scratch);
-    Describe(codec, result, scratch);
-  } catch (const std::bad_alloc&) {
-    std::terminate();  // kvtool ran out of memory, which does not count as a failure of the engine
-  } catch (...) {
-    result.failed = true;
-  }
-  if (result.failed) result.blobs = {};
-  return result;
 }
 
 EncodeWorkers::EncodeWorkers(const RangeCodec& codec, uint64_t threads, uint64_t capacity)

@@ -96,10 +96,6 @@ struct EncodeResult {
   uint64_t blob_bytes() const { return blobs[0].size() + blobs[1].size(); }
 };
 
-// Encodes, and verifies if the task asks for it. Turns anything that the codec throws into a failed
-// result.
-EncodeResult RunEncoder(const RangeCodec& codec, EncodeTask task, CodecScratch& scratch) noexcept;
-
 // Returns true if a blob of the result decodes to its source.
 bool DecodesToSource(const RangeCodec& codec, const EncodeResult& result, bool is_value,
                      CodecScratch& scratch);

@@ -125,6 +125,12 @@ constexpr float kUnit3 = 59 / 64.0f, kUnit4 = 46 / 64.0f;
 constexpr double kBeyondHalf = 1e6;                 // becomes infinite as binary16
 constexpr uint64_t kSigns = 0x61f2'b9ca'7d3d'8f14;  // bit d: value d keeps its sign
 
+// Returns the table of 2^bits values, ascending; bits is 3 or 4.
+std::span<const float> OctaveTable(uint32_t bits) {
+  KV_ASSERT(bits == 3 || bits == 4);
+  return bits == 3 ? std::span<const float>(kTable3) : std::span<const float>(kTable4);
+}
+
 // Returns the thresholds between indices for values of deviation 1.
 std::vector<float> Middles(uint32_t bits) {
   const std::span<const float> table = OctaveTable(bits);
@@ -135,11 +141,6 @@ std::vector<float> Middles(uint32_t bits) {
 }
 
 }  // namespace
-
-std::span<const float> OctaveTable(uint32_t bits) {
-  KV_ASSERT(bits == 3 || bits == 4);
-  return bits == 3 ? std::span<const float>(kTable3) : std::span<const float>(kTable4);
-}
 
 std::vector<float> OctaveSigns() {
   std::vector<float> signs(kOctaveDim);

@@ -43,8 +43,6 @@ uint64_t StoreKvQuant(const float* values, size_t count, size_t step, uint32_t b
 
 inline constexpr uint32_t kOctaveDim = 64;
 
-// Returns the table of 2^bits values, ascending; bits is 3 or 4.
-std::span<const float> OctaveTable(uint32_t bits);
 // Returns the engine's signs for vectors of 64; those of other sizes are unknown.
 std::vector<float> OctaveSigns();
 
