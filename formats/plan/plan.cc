@@ -247,10 +247,7 @@ std::optional<std::string> WrongRanges(const KeepPlan& kept, uint64_t token) {
   return std::nullopt;
 }
 
-uint64_t LayerBytes(const LayerKv& layer) {
-  const uint64_t row = layer.k.row_bytes() + (layer.v ? layer.v->row_bytes() : 0);
-  return row * layer.k.tokens();
-}
+uint64_t LayerBytes(const LayerKv& layer) { return layer.row_bytes() * layer.k.tokens(); }
 
 }  // namespace
 

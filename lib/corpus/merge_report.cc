@@ -162,10 +162,6 @@ std::optional<std::string> CombineVerdicts(const Merged& merged) {
   return merged.verdicts.count("inconclusive") != 0 ? "inconclusive" : "pass";
 }
 
-std::optional<std::string> TextOrNull(const std::string& text) {
-  return text.empty() ? std::nullopt : std::optional(text);
-}
-
 // A word and its number of occurrences.
 using Count = std::pair<std::string, uint64_t>;
 Fields<Count> CountFields(std::string_view name, std::string_view text) {
@@ -210,9 +206,9 @@ const Fields<MergedCase>& CaseFields() {
 const Fields<GroupReport>& GroupFields() {
   static const Fields<GroupReport> fields = {
       {"model", "Model; null: not known",
-       [](const GroupReport& of) { return TextOrNull(of.group.model); }},
+       [](const GroupReport& of) { return IfAny(of.group.model); }},
       {"format", "Format; null: not known",
-       [](const GroupReport& of) { return TextOrNull(of.group.format); }},
+       [](const GroupReport& of) { return IfAny(of.group.format); }},
       {"entries", "Number of inputs", [](const GroupReport& of) { return of.group.entries; }},
       {"figures", "Figures of whole caches", &GroupReport::figures, SpreadFields()}};
   return fields;
@@ -235,9 +231,9 @@ const Fields<MergeFailure>& FailureTable() {
       {"name", "Name of the input in the corpus", &MergeFailure::name},
       {"exit_code", "Its exit status", &MergeFailure::exit_code},
       {"finding", "Number of the first failure; null: a verdict",
-       [](const MergeFailure& of) { return TextOrNull(of.finding); }},
+       [](const MergeFailure& of) { return IfAny(of.finding); }},
       {"text", "What is wrong; null: a verdict",
-       [](const MergeFailure& of) { return TextOrNull(of.text); }},
+       [](const MergeFailure& of) { return IfAny(of.text); }},
       {"command", "What shows it, from the folder of the corpus", &MergeFailure::command}};
   return fields;
 }

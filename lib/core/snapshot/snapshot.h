@@ -126,6 +126,8 @@ struct LayerKv {
 
   // A part of a snapshot (--kv v) may omit K: it then has no pieces.
   bool has_k() const { return !k.pieces.empty(); }
+  // Bytes of one token's row of K and V.
+  uint64_t row_bytes() const { return k.row_bytes() + (v ? v->row_bytes() : 0); }
 };
 
 // Returns the model's number of a layer. Files that store only some layers count them from 0; a

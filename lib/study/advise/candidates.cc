@@ -88,10 +88,6 @@ eviction::LayerSchedule BuildSchedule(const RunOf& run, size_t layer, const Cand
 
 }  // namespace
 
-uint64_t TokenBytes(const LayerKv& layer) {
-  return layer.k.row_bytes() + (layer.v ? layer.v->row_bytes() : 0);
-}
-
 RunOf::RunOf(std::string name, const Snapshot& snapshot, const AttentionTrace& trace,
              uint64_t prompt, ThreadPool& pool)
     : name_(std::move(name)),
@@ -116,13 +112,13 @@ std::vector<uint32_t> RunOf::missing_layers() const {
 uint64_t RunOf::bytes_per_token() const {
   uint64_t bytes = 0;
   for (const LayerKv& layer : snapshot_.layers)
-    bytes += TokenBytes(layer) * TokensSeen(trace_, layer.index, end() - 1);
+    bytes += layer.row_bytes() * TokensSeen(trace_, layer.index, end() - 1);
   return bytes / end();
 }
 
 double RunOf::head_bytes_per_token(size_t i) const {
   const LayerKv& layer = *snapshot_.Find(layers_[i].layer());
-  return static_cast<double>(TokenBytes(layer)) / layer.k.heads;
+  return static_cast<double>(layer.row_bytes()) / layer.k.heads;
 }
 
 eviction::LayerPlace RunOf::PlaceOf(size_t i) const {

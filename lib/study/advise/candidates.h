@@ -51,9 +51,6 @@ class RunOf {
 };
 using Runs = std::vector<std::unique_ptr<RunOf>>;
 
-// Returns the bytes of K and V of one token.
-uint64_t TokenBytes(const LayerKv& layer);
-
 // Throws kTraceMismatch unless both runs have the same layers and heads.
 void RequireLike(const RunOf& run, const RunOf& first);
 

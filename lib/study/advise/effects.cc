@@ -90,7 +90,7 @@ Held WholeCache(const RunOf& run) {
   Held sum;
   double bytes = 0;
   for (const LayerKv& layer : run.snapshot().layers) {
-    const auto of_layer = static_cast<double>(TokenBytes(layer));
+    const auto of_layer = static_cast<double>(layer.row_bytes());
     const Held whole = WholeLayer(run, layer.index);
     bytes += of_layer;
     sum.at_end += of_layer * whole.at_end;
@@ -141,7 +141,7 @@ class Measurer {
       for (size_t layer = 0; layer < run->layers().size(); ++layer) {
         AddLayer(*run, layer, alternatives_of(*run, layer, effects_.rows.back()));
         if (progress != nullptr) {
-          progress->Advance(TokenBytes(run->layers()[layer].kv()) * run->end());
+          progress->Advance(run->layers()[layer].kv().row_bytes() * run->end());
         }
       }
       LeaveUndefinedRowsOut();
@@ -198,10 +198,10 @@ class Measurer {
     whole_ = WholeCache(run);
     bytes_ = 0;
     for (const LayerKv& layer : run.snapshot().layers)
-      bytes_ += static_cast<double>(TokenBytes(layer));
+      bytes_ += static_cast<double>(layer.row_bytes());
     Held chosen;
     for (const LayerAttention& attention : run.layers()) {
-      const auto of_layer = static_cast<double>(TokenBytes(attention.kv()));
+      const auto of_layer = static_cast<double>(attention.kv().row_bytes());
       const Held whole = WholeLayer(run, attention.layer());
       chosen.at_end += of_layer * (whole.at_end / whole_.at_end);
       chosen.over_steps += of_layer * (whole.over_steps / whole_.over_steps);

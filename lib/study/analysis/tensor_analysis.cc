@@ -22,8 +22,6 @@ namespace {
 // Rows shorter than this repeat by chance, and their hashes would take more memory than the rows.
 constexpr uint64_t kLeastRow = 8;
 
-bool IsHalf(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
-
 // Calls `body` with the first token and the number of tokens of every chunk that `compress` makes.
 template <typename Body>
 void ForEachChunk(const KvTensor& tensor, uint64_t row_bytes, Effort effort, Body body) {
@@ -311,7 +309,7 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, b
 
   const uint64_t units = tensor.units_per_head() * tensor.heads;
   std::optional<EntropyModels> models;
-  if (IsHalf(tensor.dtype)) models.emplace(tensor.dtype, units, out.tokens);
+  if (IsHalfFloat(tensor.dtype)) models.emplace(tensor.dtype, units, out.tokens);
   if (tensor.dtype == DType::kF32) out.narrowness.emplace();
   StructureFinder structure(units, tensor.unit_bytes());
   Measurer measurer(Effort::kCompat);

@@ -100,10 +100,6 @@ class Prediction {
   std::vector<LogPChange> changes_;  // by run: sum over the layers so far
 };
 
-uint64_t RowBytes(const LayerKv& layer) {
-  return layer.k.row_bytes() + (layer.v ? layer.v->row_bytes() : 0);
-}
-
 // One replay from the inputs to its runs.
 class Replayer {
  public:
@@ -375,14 +371,14 @@ class Replayer {
     for (uint64_t token = result_.prompt; token < run.end; ++token) {
       StepBytes step{token, 0, 0, 0};
       for (size_t i = 0; i < snapshot_.layers.size(); ++i) {
-        const uint64_t row = RowBytes(snapshot_.layers[i]);
+        const uint64_t row = snapshot_.layers[i].row_bytes();
         const uint64_t seen = TokensSeen(trace_, snapshot_.layers[i].index, token);
         step.full += seen * row;
         step.kept += std::min(walks[i].At(token), seen) * row;
       }
       step.allocated = step.kept;
       if (run.engine) {
-        const uint64_t row = RowBytes(snapshot_.layers.front());
+        const uint64_t row = snapshot_.layers.front().row_bytes();
         step.allocated = run.engine->allocated_tokens[token - result_.prompt] * row;
       }
       run.steps.push_back(step);
@@ -412,7 +408,7 @@ class Replayer {
         result_.runs[r].layers.push_back(std::move(of_layer[r]));
       }
       if (progress_ != nullptr) {
-        progress_->Advance(RowBytes(attentions_[i].kv()) * attentions_[i].kv().k.tokens());
+        progress_->Advance(attentions_[i].kv().row_bytes() * attentions_[i].kv().k.tokens());
       }
     }
     for (size_t r = 0; r < pooled.size(); ++r) {

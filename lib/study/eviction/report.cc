@@ -378,10 +378,6 @@ std::vector<Layer> CollectRunLayers(const Run& of) {
   return layers;
 }
 
-std::optional<std::string> IfAny(std::string_view text) {
-  return text.empty() ? std::nullopt : std::optional(std::string(text));
-}
-
 template <typename Member>
 auto OfTrace(Member member) {
   return [member](const Report& of) { return std::invoke(member, of.trace); };

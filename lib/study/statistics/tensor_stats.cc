@@ -20,8 +20,6 @@ constexpr uint64_t kSliceBytes = 4 << 20;
 
 using Histogram = std::array<uint64_t, 256>;
 
-bool IsHalf(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
-
 // Calls `body` with the rows of the tensor, a few MiB at a time.
 template <typename Body>
 void ForEachSlice(const Snapshot& snapshot, const KvTensor& tensor, Body body) {
@@ -63,7 +61,7 @@ double EntropyBits(const Histogram& histogram) {
 }
 
 TensorStats ComputePatternStats(DType dtype, const std::vector<uint64_t>& patterns) {
-  KV_ASSERT(IsHalf(dtype) && patterns.size() == 65536);
+  KV_ASSERT(IsHalfFloat(dtype) && patterns.size() == 65536);
   Moments moments;
   std::vector<Histogram> planes(2, Histogram{});
   for (uint32_t pattern = 0; pattern < patterns.size(); ++pattern) {
@@ -80,7 +78,7 @@ TensorStats ComputePatternStats(DType dtype, const std::vector<uint64_t>& patter
 }
 
 TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor, bool is_value) {
-  if (IsHalf(tensor.dtype)) {
+  if (IsHalfFloat(tensor.dtype)) {
     std::vector<uint64_t> patterns(65536);
     ForEachSlice(snapshot, tensor, [&](const Bytes& raw, uint64_t) {
       CountWords(raw.data(), raw.size() / 2, patterns.data());

@@ -33,10 +33,6 @@ bool AllStorable(const Snapshot& snapshot) {
   });
 }
 
-uint64_t RowBytes(const LayerKv& layer) {
-  return layer.k.row_bytes() + (layer.v ? layer.v->row_bytes() : 0);
-}
-
 constexpr uint64_t kTileTokens = 64;  // values widened at once
 // Multiplications of one call from which threads pay.
 constexpr uint64_t kWorthThreads = uint64_t{1} << 20;
@@ -460,7 +456,7 @@ class Replayer {
   void NoteBytes(uint64_t token) {
     Resident bytes = runtime_->TotalBytes();
     bytes.token = token;
-    for (const LayerKv& layer : snapshot_.layers) bytes.full += (token + 1) * RowBytes(layer);
+    for (const LayerKv& layer : snapshot_.layers) bytes.full += (token + 1) * layer.row_bytes();
     result_.peak_bytes = std::max(result_.peak_bytes, bytes.total());
     result_.steps.push_back(bytes);
   }
@@ -476,7 +472,7 @@ class Replayer {
       result_.layers.push_back(
           {runtime_->Record(i), snapshot_.layers[i].index, h2o_range().Contains(i), length,
            ColdRangeOf(result_.lossless, length).size(), runtime_->LayerBytes(i)});
-      result_.layers.back().end.full = result_.end * RowBytes(snapshot_.layers[i]);
+      result_.layers.back().end.full = result_.end * snapshot_.layers[i].row_bytes();
       result_.measured.Add(result_.layers.back().measured);
     }
     result_.measured.wait_us = runtime_->wait_us();
