@@ -60,7 +60,7 @@ struct GivenFolder {
 GivenFolder SearchGivenFolder(const FolderRules& rules, const std::string& folder,
                               const std::string& name);
 
-// Which inputs a command runs over, and how: what all that take many have in common.
+// The inputs of a command and how to process them: common to all commands that take many.
 struct InputOptions {
   std::vector<std::string> given;  // files, folders, patterns, "-"
   std::string files_from, corpus, corpus_dir;

@@ -104,7 +104,7 @@ uint8_t ParseDtype(nb::handle dtype) {
 }  // namespace
 
 std::string Text(nb::handle object) {
-  const nb::str text(object);  // raises what __str__ raises
+  const nb::str text(object);  // raises if __str__ raises
   Py_ssize_t size = 0;
   const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
   if (data == nullptr) throw nb::python_error();
@@ -310,7 +310,7 @@ std::vector<uint64_t> ParseShape(nb::handle shape) {
   return sizes;
 }
 
-// Of three axes; fewer or more are brought to three as docs/python.md says.
+// Sets a shape of three axes; fewer or more are converted as docs/python.md says.
 void SetShape(kvt_desc& desc, const std::vector<uint64_t>& shape) {
   if (shape.size() < 2 || desc.order == KVT_ORDER_UNKNOWN) {
     desc.order = KVT_ORDER_UNKNOWN;
@@ -319,7 +319,7 @@ void SetShape(kvt_desc& desc, const std::vector<uint64_t>& shape) {
   const size_t axes = shape.size();
   uint64_t outer = 1, middle = axes == 2 ? 1 : shape[axes - 2];
   for (size_t i = 0; i + (axes == 2 ? 1 : 2) < axes; ++i) {
-    // A product that does not fit describes no bytes that there are: the encoder drops the shape.
+    // A product that overflows describes no existing bytes, so the encoder drops the shape.
     if (__builtin_mul_overflow(outer, shape[i], &outer)) outer = 0;
   }
   const bool tokens_first = desc.order == KVT_TOKEN_HEAD_DIM || axes == 2;

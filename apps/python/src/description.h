@@ -16,8 +16,8 @@
 
 #include "lib/api/kvtool.h"
 
-// Python's many kinds of memory as bytes with an element type and a shape, and the keyword
-// arguments by which Python describes what is encoded.
+// Converts Python's kinds of memory to bytes with an element type and a shape, and parses the
+// keyword arguments that describe what is encoded.
 namespace kvtool_python {
 
 namespace nb = nanobind;
@@ -82,7 +82,7 @@ class Buffer {
 std::string Text(nb::handle object);
 std::string TypeName(nb::handle object);
 
-// Its short name, "bf16", or "unknown".
+// Returns its short name, "bf16", or "unknown".
 const char* DtypeName(uint8_t dtype);
 // Bytes per value; 0 for blocks.
 size_t DtypeBytes(uint8_t dtype);
@@ -135,7 +135,7 @@ inline kvt_desc Describe(const DescriptionArguments& arguments, const Buffer& bu
   return Describe(arguments, {&only, 1});
 }
 
-// The 16 bytes of hash128, or throws ValueError.
+// Returns the 16 bytes of hash128, or throws ValueError.
 void ParseContext(nb::handle context, uint8_t out[16]);
 
 const char* OrderName(uint8_t order);

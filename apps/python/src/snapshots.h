@@ -55,7 +55,7 @@ class OpenedSnapshot {
   std::optional<kv::Archive> archive_;  // with its references, once values were requested
 };
 
-// What apps/python/kvtool/_files.py and _snapshot.py give names and types.
+// Classes and functions that apps/python/kvtool/_files.py and _snapshot.py wrap.
 void BindFiles(nb::module_& m);
 
 }  // namespace kvtool_python

@@ -13,7 +13,8 @@ struct Summary {
   Json document;
 };
 
-// Parses a summary and checks what the renderers rely on. Throws kBadText, kBadField, kLimit.
+// Parses a summary and checks the fields that the renderers need. Throws kBadText, kBadField,
+// kLimit.
 Summary ParseSummary(std::string_view text, std::string_view file);
 
 // A summary.json as its readers need it. kvtool's own and that of an engine's suite look the same

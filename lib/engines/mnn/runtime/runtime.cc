@@ -65,7 +65,7 @@ EncodeResult RunEncoder(const RangeCodec& codec, EncodeTask task, CodecScratch& 
     Encode(codec, result, scratch);
     Describe(codec, result, scratch);
   } catch (const std::bad_alloc&) {
-    std::terminate();  // out of memory in kvtool, which is no failure of the engine to count
+    std::terminate();  // kvtool ran out of memory, which does not count as a failure of the engine
   } catch (...) {
     result.failed = true;
   }
