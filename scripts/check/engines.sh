@@ -39,7 +39,7 @@ fi
 
 cd apps/python/tests
 status=0
-for engine in codec plugin_store lmcache vllm sglang; do
+for engine in codec engine_doubles plugin_store lmcache vllm sglang; do
   # Each engine runs in its own process, because stubs of one engine would break another.
   echo "== $engine"
   LD_PRELOAD=${shim:-} "$python" -m pytest -q -p no:cacheprovider -rs \

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""The codec without a store, driven by test doubles of engines that manage memory, sizes and completion themselves.
-They have the published interfaces, as far as a codec sees them."""
+"""The codec apart from a store: pages, batches, awaitables, and frames in memory."""
 
 import asyncio
 import threading
@@ -61,8 +60,7 @@ def test_what_an_engine_plans_with(codec):
 
 
 def test_heads_are_shards_of_their_own(codec):
-    """Tensor parallelism splits heads over ranks: each rank's page is coded and decoded
-    independently."""
+    """Tensor parallelism splits heads over ranks: each rank's page is coded and decoded without the others."""
     page = plane(64, 4, 32, 0)
     shards = [np.ascontiguousarray(page[:, i : i + 2]) for i in (0, 2)]
     layout = PageLayout("bf16", (64, 2, 32))
@@ -111,64 +109,6 @@ def test_threads_share_a_codec(codec):
     assert not failed
 
 
-# ---- engines ----
-
-
-def test_sglang_l3_backend(codec):
-    """RFC 36522: an encoded page is one opaque L3 object. The backend (NIXL, Mooncake) takes an address and a size of
-    memory that the engine has registered, and the engine keeps the sizes."""
-    registered, objects = memoryview(bytearray(4 * codec.max_encoded_bytes(RAW))), {}
-    pages, keys = pages_of(4), [f"{codec.fingerprint}:{i:064x}" for i in range(4)]
-    slots = [registered[i * codec.max_encoded_bytes(RAW) :][: codec.max_encoded_bytes(RAW)] for i in range(4)]
-    sizes = codec.encode_pages(pages, keys, outs=slots).sizes
-    for key, slot, size in zip(keys, slots, sizes):
-        objects[key] = bytes(slot[:size])  # put(key, address, size)
-    registered[:] = b"\xaa" * len(registered)
-    for key, slot, size in zip(keys, slots, sizes):
-        slot[:size] = objects[key]  # get(key, address, size)
-    pool = [bytearray(RAW) for _ in keys]
-    assert codec.decode_pages([slot[:size] for slot, size in zip(slots, sizes)], keys, outs=pool).ok
-    assert pool == [bytearray(page) for page in pages]
-
-
-def test_tensorrt_llm_cold_page_codec(codec):
-    """The codec is asked once for the size of a cold page, then moves batches between pages of two fixed sizes, given
-    by base address, stride and indices."""
-    cold_bytes = codec.max_encoded_bytes(RAW)
-    hot, cold = bytearray(6 * RAW), bytearray(6 * cold_bytes)
-    hot_pages = [memoryview(hot)[i * RAW :][:RAW] for i in range(6)]
-    cold_pages = [memoryview(cold)[i * cold_bytes :][:cold_bytes] for i in range(6)]
-    for page, content in zip(hot_pages, pages_of(6)):
-        page[:] = content
-    source, target = [4, 0, 2], [1, 5, 3]
-    keys = [str(index) for index in source]
-    assert codec.encode_pages([hot_pages[i] for i in source], keys, outs=[cold_pages[i] for i in target]).ok
-    hot[:] = bytes(len(hot))
-    assert codec.decode_pages([cold_pages[i] for i in target], keys, outs=[hot_pages[i] for i in source]).ok
-    assert [bytes(hot_pages[i]) for i in source] == [pages_of(6)[i] for i in source]
-    assert bytes(hot_pages[1]) == bytes(RAW)
-
-
-def test_flexkv_slots(codec):
-    """183: the CPU slot has the raw size, a table records the size of the payload, and pages that do not shrink stay
-    raw."""
-    pages = [*pages_of(2), noise(RAW, 1).tobytes()]
-    slots, table = [bytearray(RAW) for _ in pages], []
-    for number, (page, slot) in enumerate(zip(pages, slots)):
-        try:
-            table.append(codec.encode_page(page, str(number), out=slot))
-        except kvtool.Error as error:
-            assert error.finding == 6
-            slot[:], size = page, 0
-            table.append(size)
-    assert table[2] == 0 and all(0 < size < 0.9 * RAW for size in table[:2])
-    packed = b"".join(bytes(slot[:size]) for slot, size in zip(slots, table))  # one write to the SSD
-    at = 0
-    for number, size in enumerate(table[:2]):
-        assert codec.decode_page(packed[at : at + size], str(number)) == pages[number]
-        at += size
-
-
 def test_one_bad_blob_changes_no_other(codec):
     pages, keys = pages_of(3), ["a", "b", "c"]
     blobs = codec.encode_pages(pages, keys).objects
@@ -187,7 +127,7 @@ def test_memory_has_a_limit_and_forgets_the_oldest():
     memory = FrameMemory(30, gone.extend)
     for name in "abc":
         memory.put(name, b"x" * 10)
-    assert memory.open("a") is not None  # used: b is now the oldest
+    assert memory.open("a") is not None  # used: b is the oldest now
     memory.put("d", b"y" * 10)
     assert gone == [("b", 10)] and (len(memory), memory.total_bytes, memory.evicted) == (3, 30, 1)
     held = memory.open("c")
@@ -283,7 +223,7 @@ def test_a_wait_that_is_cancelled_changes_no_other(codec):
 def test_a_codec_that_is_closed_cancels_what_waits():
     async def work():
         with Codec("max") as codec:
-            page = noise(8 << 20, 0)  # one second each: the last one has to wait on any machine
+            page = noise(8 << 20, 0)  # a second each: the last one waits, however slow the machine is
             tasks = [asyncio.ensure_future(codec.encode_page_async(page)) for _ in range(8)]
             await asyncio.sleep(0.01)
         with pytest.raises(asyncio.CancelledError):
