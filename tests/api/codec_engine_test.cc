@@ -90,6 +90,28 @@ TEST_CASE("Encoding within a room fits, or says so with an estimate") {
                           nullptr) == KVT_E_BAD_ARGUMENT);
 }
 
+TEST_CASE("A frame of values that repeat is refused after its first segments") {
+  // Rows that differ in their lowest bits alone: no sample tells how small such segments become, so
+  // the estimate comes from those that were coded.
+  constexpr uint64_t kTokens = 8192;
+  Buffer raw = Values(kTokens);
+  for (size_t i = kRow; i < raw.size(); ++i) {
+    raw[i] =
+        i % 2 == 1 ? raw[i - kRow] : static_cast<uint8_t>((raw[i % kRow] & 0xf0) | raw[i] % 16);
+  }
+  const kvt_desc desc = Describe(kTokens);
+  const Context context(KVT_DEFAULT);
+  Buffer frame(kvt_encode_bound(raw.size()));
+  size_t size = 0, written = 0;
+  const auto encode = [&](auto& call, size_t cap, size_t* used) {
+    return call(context.ctx, &desc, raw.data(), raw.size(), frame.data(), cap, used);
+  };
+  REQUIRE(encode(kvt_encode, frame.size(), &size) == 0);
+  CHECK(encode(kvt_encode_within, size, &written) == 0);
+  CHECK(encode(kvt_encode_within, size / 4, &written) == KVT_E_OUTPUT_TOO_SMALL);
+  CHECK(written > size / 2);
+}
+
 TEST_CASE("Blocks are listed, and planes join to the values") {
   const Buffer raw = Values(3000);
   const kvt_desc desc = Describe(3000);

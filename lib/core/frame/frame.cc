@@ -88,23 +88,20 @@ class FrameCoder::Budget {
   void Begin(uint64_t fixed_bytes, const SegmentGrid& grid, ByteSpan raw, Effort level, bool beside,
              const CallState* state) {
     done_ = fixed_bytes;
-    left_ = 0;
     floors_.clear();
     for (size_t i = 0; i < grid.count; ++i) {
       if (state != nullptr) state->StopIfCancelled();
-      floors_.push_back(
-          EstimateFloor(grid.ShapeOf(i), raw.subspan(grid.Begin(i), grid.Size(i)), level, beside));
-      left_ += floors_.back();
+      floors_.push_back(EstimateFloor(grid.ShapeOf(i), grid.Part(raw, i), level, beside));
+      ShareOf(i).left += WeightOf(i, grid);
     }
   }
-  // May be called from any thread. The remaining segments are assumed to exceed their estimates by
-  // the same share as the finished ones.
-  void Finish(size_t segment, uint64_t bytes) {
+  // May be called from any thread.
+  void Finish(size_t segment, const SegmentGrid& grid, uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     done_ += bytes;
-    coded_ += bytes;
-    expected_ += floors_[segment];
-    left_ -= floors_[segment];
+    ShareOf(segment).coded += bytes;
+    ShareOf(segment).finished += WeightOf(segment, grid);
+    ShareOf(segment).left -= WeightOf(segment, grid);
     if (Estimate() > room_) over_.store(true, std::memory_order_relaxed);
   }
   bool is_over() const { return over_.load(std::memory_order_relaxed); }
@@ -112,26 +109,36 @@ class FrameCoder::Budget {
   bool Fits(uint64_t* needed) {
     const std::lock_guard lock(mutex_);
     const uint64_t estimate = Estimate();
-    // Once the estimate was over, segments were skipped: later segments that lower it come too
-    // late.
+    // Segments were skipped once the estimate was over; later ones that lower it come too late.
     if (estimate <= room_ && !is_over()) return true;
     if (needed != nullptr) *needed = std::max(estimate, room_ + 1);
     return false;
   }
 
  private:
+  // Segments that predict each other: for their weight, those left become as large as the finished.
+  struct Share {
+    double coded = 0, finished = 0, left = 0;
+    double Left(double trust, double least) const {
+      return left * (finished == 0 ? least : std::max(least, trust * coded / finished));
+    }
+  };
+  // Segments whose values repeat have no estimate: they weigh their raw bytes, and are trusted
+  // less.
+  Share& ShareOf(size_t i) { return floors_[i] == 0 ? repeating_ : estimated_; }
+  double WeightOf(size_t i, const SegmentGrid& grid) const {
+    return static_cast<double>(floors_[i] == 0 ? grid.Size(i) : floors_[i]);
+  }
   uint64_t Estimate() const {
-    // Applies less than the finished segments' share, because these may be K and the others V.
-    constexpr double kTrust = 0.95;
-    const double missed =
-        expected_ == 0 ? 1 : kTrust * static_cast<double>(coded_) / static_cast<double>(expected_);
-    return done_ + static_cast<uint64_t>(static_cast<double>(left_) * std::max(1.0, missed));
+    // Trusts the finished segments less than fully, because these may be K and the others V.
+    return done_ + static_cast<uint64_t>(estimated_.Left(0.95, 1) + repeating_.Left(0.5, 0));
   }
 
   const uint64_t room_;
   std::vector<uint64_t>& floors_;
   std::mutex mutex_;
-  uint64_t done_ = 0, coded_ = 0, expected_ = 0, left_ = 0;
+  uint64_t done_ = 0;
+  Share estimated_, repeating_;
   std::atomic<bool> over_{false};
 };
 
@@ -162,19 +169,17 @@ uint64_t FrameCoder::EncodeInto(const FrameDescription& description, ByteSpan ra
                   header.description.role == FrameRole::kKeyAndValue, state_);
     if (!budget->Fits(needed)) return 0;
   }
-  header.raw_hash = Hash128(raw);
-
   encoded_.resize(grid.count);
   const Sides sides = ChooseSides(header.description, grid, raw);
   ForEachSegment(grid.count, [&](size_t index, Worker& worker) {
     if (budget != nullptr && budget->is_over()) return;
     worker.scratch.Recycle(std::move(encoded_[index].payload));
-    encoded_[index] =
-        EncodeSegment(header.description, grid.ShapeOf(index),
-                      raw.subspan(grid.Begin(index), grid.Size(index)), sides, worker.scratch);
-    if (budget != nullptr) budget->Finish(index, encoded_[index].payload.size());
+    encoded_[index] = EncodeSegment(header.description, grid.ShapeOf(index), grid.Part(raw, index),
+                                    sides, worker.scratch);
+    if (budget != nullptr) budget->Finish(index, grid, encoded_[index].payload.size());
   });
   if (budget != nullptr && !budget->Fits(needed)) return 0;
+  header.raw_hash = Hash128(raw);
   const bool profiled = std::ranges::any_of(
       encoded_, [](const EncodedChunk& chunk) { return chunk.codec == CodecId::kProfiled; });
   if (profiled) header.profile = profile_->hash();
@@ -206,7 +211,7 @@ uint64_t FrameCoder::EncodeInto(const FrameDescription& description, ByteSpan ra
   }
   if (has_table) {
     for (size_t index = 0; index < grid.count; ++index, to += kSegmentEntryBytes) {
-      const ByteSpan segment = raw.subspan(grid.Begin(index), grid.Size(index));
+      const ByteSpan segment = grid.Part(raw, index);
       StoreLE<uint32_t>(to, static_cast<uint32_t>(encoded_[index].payload.size()));
       StoreLE<uint32_t>(to + 4, static_cast<uint32_t>(encoded_[index].codec));
       StoreLE<uint64_t>(to + 8, Hash64(segment));
@@ -262,8 +267,7 @@ FrameHeader FrameCoder::Decode(ByteSpan frame, const Hash128Bytes* context,
   const Profile* profile = FindProfile(header);
   SegmentTable table = ReadSegments(header, frame, std::move(segments_));
   ForEachSegment(table.segments.size(), [&](size_t index, Worker& worker) {
-    DecodeSegment(table, index, raw.subspan(table.grid.Begin(index), table.grid.Size(index)),
-                  worker.scratch, profile);
+    DecodeSegment(table, index, table.grid.Part(raw, index), worker.scratch, profile);
   });
   segments_ = std::move(table.segments);
   CheckHash(Hash128(raw), header);
