@@ -136,8 +136,8 @@ struct StripMap {
   std::string low_label, high_label, second_label;
 };
 Picture Render(const StripMap& map);
-// How many columns stand for `extent` things in a map of `rows` rows, so that a page stays small
-// whatever the cache; and whether there is room for a tooltip on each cell.
+// MapColumns returns the columns that stand for `extent` things in a map of `rows` rows, so that a
+// page stays small whatever the cache; HasRoomForTips, true if each cell has room for a tooltip.
 uint64_t MapColumns(uint64_t extent, uint64_t rows);
 bool HasRoomForTips(uint64_t columns, uint64_t rows);
 
