@@ -33,9 +33,9 @@ struct CorpusEntry {
 // Tells a search which files of a folder are inputs.
 struct FolderRules {
   OpenOptions reading;
-  // As EachCommand::Takes.
+  // Has the meaning of EachCommand::Takes.
   std::function<bool(std::string_view format, bool is_run)> takes;
-  // As EachCommand::TakesFolder; may be empty.
+  // Has the meaning of EachCommand::TakesFolder; may be empty.
   std::function<bool(const Source& folder)> takes_folder = {};
   bool takes_stores = false;  // as EachCommand::TakesStores
 };
