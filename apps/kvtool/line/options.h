@@ -71,7 +71,7 @@ enum class FlagsFor { kOne, kSeveral };
 // are tried when they are needed.
 void RequireThere(const std::vector<std::string>& paths);
 
-// How to read snapshots: --from, --raw, geometry, patterns, limits.
+// Options for reading snapshots: --from, --raw, geometry, patterns, limits.
 struct SnapshotOptions {
   OpenOptions open;
   std::vector<std::string> profiles;
