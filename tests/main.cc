@@ -7,7 +7,7 @@
 #define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
 
-// Test data is named from the top of the tree, wherever a test program is started.
+// Test data has paths relative to the top of the tree, wherever a test program is started.
 int main(int argc, char** argv) {
   if (::chdir(KVTOOL_SOURCE) != 0) {
     std::perror(KVTOOL_SOURCE);

@@ -22,14 +22,14 @@ Reader ReaderFor(const std::string& file) {
   return Matches("*.npz", file) ? ReadNpz : ReadNpy;
 }
 
-// The manifest's words are those of safetensors.
+// The manifest uses the names of safetensors.
 std::string ManifestWord(DType dtype) {
   std::string word(Name(dtype));
   for (char& c : word) c = static_cast<char>(std::toupper(c));
   return word;
 }
 
-// A value as JSON writes it; NaN and the infinities are texts.
+// A value as JSON writes it; NaN and infinities are texts.
 double NumberOf(const nlohmann::json& value) {
   if (value.is_number()) return value.get<double>();
   const std::string word = value.get<std::string>();
@@ -37,7 +37,7 @@ double NumberOf(const nlohmann::json& value) {
   return word == "NaN" ? NAN : word == "Infinity" ? INFINITY : -INFINITY;
 }
 
-// Files that say the bytes of each tensor and what they mean, instead of a hash.
+// Files for which the manifest gives the bytes and meaning of each tensor instead of a hash.
 void CheckDecoded(const nlohmann::json& item, const TensorFile& file, Run& run) {
   CHECK(file.tensors.size() == item.at("raw").size());
   for (const auto& [name, bytes] : item.at("raw").items()) {
@@ -95,7 +95,7 @@ void CheckFiles(Run& run, std::string_view formats) {
   }
 }
 
-// Everything a reader does before a value is used: parse, inflate, check.
+// Performs everything that a reader does before a value is used: parsing, inflating, checking.
 bool Accepts(const std::filesystem::path& path, Reader read) {
   try {
     const TensorFile file = read(Source::Open(path), {});

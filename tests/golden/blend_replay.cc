@@ -52,9 +52,9 @@ void CheckOptional(const std::optional<double>& got, const json& expected,
   if (got && !expected.is_null()) CHECK(std::abs(*got - expected.get<double>()) <= tolerance);
 }
 
-// The reference ranked tied tokens (the first chunk, which deviates by nothing) in whatever order
-// its sort left them, and not by their average rank: of p among n that moves the correlation by up
-// to 2 (p / n)^3.
+// The reference ranked tied tokens (the first chunk, which has no deviation) in the order of its
+// sort instead of by their average rank. With p tied tokens among n this changes the correlation by
+// up to 2 (p / n)^3.
 double SpearmanTolerance(const json& expected) {
   const double tied = expected.at("chunks").at(0);
   const double scored =
@@ -161,7 +161,7 @@ void CheckReplayOf(const blend::OldCache& old, const std::shared_ptr<const Snaps
   run.Checked();
 }
 
-// A cache against itself: nothing deviates, at no ratio.
+// A cache compared with itself: there is no deviation at any ratio.
 void CheckSelf(const std::shared_ptr<const Snapshot>& full, const AttentionTrace& trace,
                const json& expected, Run& run) {
   const blend::OldCache old = blend::SplitOld(full, expected.at("chunks"), blend::BosRule::kNone,

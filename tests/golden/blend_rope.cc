@@ -37,7 +37,7 @@ Rope RopeOf(const json& item) {
   return rope;
 }
 
-// The loosest of the tolerances that a file names for results in `unit`, or for any.
+// The loosest of a file's tolerances for results in `unit`, or for any.
 double ToleranceOf(const json& item, const std::string& unit) {
   if (item.contains("abs_tol_vs_" + unit)) return item["abs_tol_vs_" + unit];
   double loosest = 0;
@@ -118,8 +118,8 @@ class RopeFile {
     run.Checked();
   }
 
-  // Against a double reference a value may be off by its own rounding and by what two steps of a
-  // float make of its frequency (another pow() rounds it otherwise), and by nothing else.
+  // Against a reference in double a value may differ by its own rounding and by two steps of a
+  // float in its frequency (another pow() rounds differently), but by nothing else.
   void CheckNear(const std::vector<float>& got, const std::vector<double>& expected,
                  const Positions& from, double tolerance, Run& run) const {
     CheckWithin(got, expected, tolerance, run);
@@ -143,7 +143,7 @@ class RopeFile {
     CHECK(beyond == 0);
   }
 
-  // Keys of a 16-bit model: turned in double and rounded to its type.
+  // Keys of a 16-bit model: rotated in double and rounded to its type.
   void CheckRounded(const std::vector<float>& got, Run& run) const {
     const TensorView& view = tensors_.View("k_at_new_rounded");
     const std::vector<float> expected = tensors_.Floats("k_at_new_rounded");
@@ -157,13 +157,13 @@ class RopeFile {
       ToFloats(view.dtype, bytes, back);
       return back;
     };
-    // Only a frequency whose last bit differs can carry a value over the middle between two.
+    // Only a frequency with a different last bit can move a value across the midpoint of two.
     const std::vector<float> ours = rounded(got);
     size_t unequal = 0;
     for (size_t i = 0; i < ours.size(); ++i) unequal += ours[i] != expected[i];
     CHECK(unequal <= ours.size() / 50);
     if (!tensors_.Has("k_at_new_f64")) return;
-    // The reference's own values, but where they lie in the middle of two to a float's precision.
+    // Equals the reference's own values, except within a float's precision of a midpoint.
     const std::vector<double> doubles = tensors_.Doubles("k_at_new_f64");
     REQUIRE(doubles.size() == expected.size());
     const std::vector<float> once = rounded({doubles.begin(), doubles.end()});

@@ -71,7 +71,8 @@ void CheckTies(const Selection& got, const json& expected) {
   CHECK(picked == expected.at("pick_count").get<size_t>());
 }
 
-// The model's own dtype: exact where nothing ties at the cut, else up to the choice among the tied.
+// In the model's own dtype the choice is exact if there are no ties at the cut, and otherwise equal
+// except for tied tokens.
 void CheckNative(const Ranking& ranking, uint64_t topk, uint64_t tokens, const json& expected) {
   const Selection got = ranking.Select(topk, tokens);
   const Indices wanted = expected.at("native_dtype_indices");
@@ -116,7 +117,7 @@ void CheckSelection(const json& item, const json& expected, const Tensors& tenso
   }
 }
 
-// Inputs that the command refuses, or accepts where the original cannot.
+// Inputs that the command refuses, or accepts although the original fails.
 void CheckRefusals(const json& cases, Run& run) {
   for (const auto& item : cases) {
     const std::string name = item.at("name");

@@ -6,7 +6,7 @@
 
 namespace kv::golden {
 
-// The checks that rows of the table name, each in the file of its area.
+// The checks that the table's rows name, each in the file of its area.
 void CheckMnnCodec(Run& run);
 void CheckLlamaFiles(Run& run);
 void CheckLlamaBad(Run& run);
@@ -18,7 +18,8 @@ void CheckWeightConversions(Run& run);
 void CheckMlpStep(Run& run);
 void CheckMlpDump(Run& run);
 
-// Of a case of `bin_cases`: csrc loaded the file, and the step then threw in words of its own.
+// True for a case of `bin_cases` in which csrc loaded the file, and the step then failed with a
+// message of its own.
 bool ThrewInStep(const nlohmann::json& item);
 
 }  // namespace kv::golden

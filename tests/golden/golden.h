@@ -15,32 +15,31 @@ namespace kv::golden {
 
 // The vectors under test: $KVTOOL_GOLDEN_DIR, else testdata/golden.
 std::filesystem::path Root();
-// Whether these are the repository's own, where every kind has a vector.
+// True for the repository's own vectors, which cover every kind.
 bool IsOwnSet();
 
-// A reader that is given a damaged file must not take more memory than this.
+// Memory limit of a reader that is given a damaged file.
 inline constexpr uint64_t kMostMemory = uint64_t{256} << 20;
 
-// What an absent manifest or section has.
+// The contents of a missing manifest or section.
 inline const nlohmann::json kNone = nlohmann::json::array();
 
-// The name, from the root, of a file that InfiniLM's manifest names.
+// The path, relative to the root, of a file that InfiniLM's manifest names.
 inline std::string InInfinilm(const nlohmann::json& name) {
   return "infinilm/" + name.get<std::string>();
 }
 
-// What one row of the table found. A vector is one comparison that the real system's output
-// decides.
+// The result of one row of the table. A vector is one comparison against the real system's output.
 class Run {
  public:
   void Checked(int vectors = 1) { checked_ += vectors; }
-  // The path of a file the manifest names, or nothing (counted as absent) if this set lacks it.
+  // The path of a file that the manifest names; nothing (counted as absent) if this set lacks it.
   std::optional<std::filesystem::path> File(const std::string& name);
   // Q, K or V of a layer of a shared trace: in $KVTOOL_SHARED_DATA, in `data` beside this set, in
   // ../shared/data of the checkout, or in testdata. Nothing, counted as absent, if it is in none of
   // them.
   std::optional<std::filesystem::path> Trace(const std::string& trace, uint32_t layer, char side);
-  // An empty object if the set lacks the file.
+  // Returns an empty object if the set lacks the file.
   nlohmann::json Json(const std::string& name);
   Bytes Load(const std::string& name);
 

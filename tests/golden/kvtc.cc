@@ -34,7 +34,7 @@ class Npz {
     return file_.Find(name)->view;
   }
   Shape ShapeOf(const std::string& name) const { return View(name).shape; }
-  // Tokens and components of a matrix.
+  // Numbers of tokens and components of a matrix.
   std::pair<uint64_t, uint64_t> Matrix(const std::string& name) const {
     const Shape shape = ShapeOf(name);
     REQUIRE(shape.size() == 2);
@@ -78,7 +78,7 @@ dynamo::Fp8Path PathOf(const json& vector) {
   return is_soft ? dynamo::Fp8Path::kSoft : dynamo::Fp8Path::kSm89;
 }
 
-// Codes of values, or values of codes.
+// Encodes values, or decodes codes.
 void CheckDynamoFp8(const json& vector, Run& run) {
   const Npz npz(vector.at("file"));
   const std::vector<uint8_t> codes = npz.As<uint8_t>("code");
@@ -146,14 +146,14 @@ std::vector<dynamo::Range> RangesOf(const Npz& npz) {
   std::vector<dynamo::Range> ranges;
   for (size_t i = 0; i < count; ++i) {
     const int64_t* range = &all[4 * i];
-    CHECK((range[2] == 0) == (range[3] == 0));  // fp8 has no bits
+    CHECK((range[2] == 0) == (range[3] == 0));  // fp8 has no number of bits
     ranges.push_back({static_cast<uint64_t>(range[0]), static_cast<uint64_t>(range[1]),
                       static_cast<uint32_t>(range[3])});
   }
   return ranges;
 }
 
-// The buffer of these coefficients, and what it decodes to. One vector has a gap.
+// The buffer of these coefficients, and its decoded values. One vector has a gap.
 std::vector<float> CheckBuffer(const Npz& npz, const std::string& coefficients) {
   const auto [rows, components] = npz.Matrix(coefficients);
   const std::vector<float> x = npz.Floats(coefficients);
@@ -215,7 +215,7 @@ void CheckDynamoEndToEnd(const json& vector, Run& run) {
     const uint64_t feature = i % features;
     const float product = Product(&stored[i / features * components],
                                   &projection[feature * components], 1, components);
-    // The product's last bits may round to the neighbour.
+    // The last bits of the product may be rounded to the neighbour.
     CHECK(expected[i] ==
           Approx(RoundedTo(dtype, product + mean[feature])).epsilon(0.01).margin(1e-4));
   }
@@ -237,7 +237,7 @@ const std::vector<CodeType>& AscendTypes() {
   return types;
 }
 
-// Groups of `unit` components, by the places of their types in a list.
+// Groups of `unit` components; their types are indices into a list.
 CodeSchema SchemaIn(const Npz& npz, const std::string& size, const std::string& type,
                     const std::vector<CodeType>& types, uint32_t unit = 1) {
   const std::vector<int64_t> sizes = npz.Integers(size), places = npz.Integers(type);
@@ -344,7 +344,7 @@ void CheckAscendTurn(const json& vector, Run& run) {
   run.Checked();
 }
 
-// A side of a cache through its basis and schema; the first 4 and the last 128 tokens stay.
+// A side of a cache, transformed by its basis and schema; the first 4 and the last 128 tokens stay.
 void CheckAscendSide(const Npz& npz, const std::string& side) {
   const Shape shape = npz.ShapeOf(side);
   REQUIRE(shape.size() == 4);
@@ -414,7 +414,7 @@ void CheckPageStream(const json& vector, Run& run) {
   run.Checked();
 }
 
-// zlib's form or raw DEFLATE.
+// zlib's format or raw DEFLATE.
 Bytes Inflated(ByteSpan packed, bool is_raw, size_t size) {
   Bytes out(size);
   z_stream stream = {};
@@ -493,7 +493,7 @@ void CheckFormSteps(const Npz& npz) {
     for (uint64_t t = 0; t < tokens; ++t) column[t] = y[t * components + c];
     const auto table = transform::SymbolBits(column, step);
     for (size_t s = 0; s < transform::kSymbols; ++s) {
-      // The vector's tails are differences of floats near 1.
+      // The vector's tails were computed as differences of floats near 1.
       const double off = expected[c * transform::kSymbols + s] - table[s];
       CHECK(std::fabs(off) < (table[s] < 12 ? 1e-4 : 0.01));
     }

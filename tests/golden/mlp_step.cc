@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-// A little-endian float array in C order, which is all these vectors have.
+// Reads a little-endian float array in C order, the only kind in these vectors.
 struct FloatArray {
   std::shared_ptr<const FileSource> file;
   const float* data = nullptr;
@@ -104,7 +104,7 @@ struct Case {
   FloatArray k, v, expected_k, expected_v;
 };
 
-// Everything a case needs, or nothing if this set lacks a file of it.
+// The inputs of a case, or nothing if this set lacks a file of it.
 std::optional<Case> LoadCase(Run& run, const json& manifest, const json& item) {
   const auto weights = run.File(InInfinilm(item.at("weights")));
   const auto k = run.File(InInfinilm(manifest.at("compress_inputs").at("k")));
@@ -141,7 +141,7 @@ void CheckFloatCase(const json& item, const Case& loaded) {
   }
 }
 
-// Weights of one type on a cache of another: csrc's cast, its sums and its one rounding.
+// Weights of one type on a cache of another: with csrc's cast, sums and single rounding.
 void CheckDtypeCase(const json& item, const Case& loaded) {
   ThreadPool pool(2);
   std::string name = item.at("cache_dtype");
@@ -158,7 +158,8 @@ void CheckDtypeCase(const json& item, const Case& loaded) {
   CHECK(MaxDifference(result, loaded.expected_v, 0, true) <= tolerance);
 }
 
-// What csrc did to a cache with a file it loads: the length it returned, the layers it changed.
+// Checks the effect of csrc on a cache with a file that it loads: the returned length and the
+// changed layers.
 void CheckCsrcCase(const json& item, const std::filesystem::path& file) {
   const json& ran = item.at("run");
   const CompressorWeights weights = ReadKvcm(Source::Open(file), KvcmReading::kCompat);
@@ -210,7 +211,8 @@ void CheckMlpStep(Run& run) {
   }
 }
 
-// The generator's own dump: read, compressed again and written, all three files byte for byte.
+// The generator's own dump is read, compressed again and written: all three files are equal byte
+// for byte.
 void CheckMlpDump(Run& run) {
   const json manifest = run.Json("infinilm/manifest.json");
   if (!manifest.contains("dump_kv")) return;

@@ -27,7 +27,7 @@ Bytes Hex(const json& vector, const char* key) {
 }
 uint64_t HexNumber(const json& value) { return std::stoull(value.get<std::string>(), nullptr, 16); }
 
-// zstd promises no stable output between versions: payloads are compared with the same one only.
+// zstd's output may differ between versions, so payloads are compared only with the same version.
 bool SameZstd(Run& run) {
   const json manifest = run.Json("mnn/manifest.json");
   const auto made_with =
@@ -179,7 +179,8 @@ void CheckRejects(Run& run) {
   }
 }
 
-// The candidate table of one plane, and that EncodePlane picks from it as the engine does.
+// Compares the table of candidates of one plane, and checks that EncodePlane chooses as the engine
+// does.
 void CheckLane(const json& lane, ByteSpan plane, const PredictorSet& set, bool same_zstd) {
   CodecScratch scratch;
   PlaneChoice best{.payload_bytes = UINT64_MAX}, best_rle = best;

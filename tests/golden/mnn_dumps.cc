@@ -96,7 +96,7 @@ mnn::PackGeometry GeometryOf(const json& meta, uint64_t tokens) {
               flash > 0 ? static_cast<uint64_t>(flash) : meta.at("max_seq_len").get<uint64_t>()};
 }
 
-// Whether a packed file holds at index(t, d) what row tokens[t] holds logically.
+// True if a packed file holds at index(t, d) the logical value of row tokens[t].
 bool PackedHolds(const Bytes& packed, uint64_t head_bytes, const mnn::PackGeometry& geometry,
                  const std::vector<uint64_t>& tokens, const DumpTruth& truth, bool value) {
   for (uint64_t h = 0; h < truth.heads; ++h) {
@@ -133,7 +133,8 @@ void CheckPackedDumps(const fs::path& folder, const DumpTruth& truth, Run& run) 
   }
 }
 
-// The engine's own files are its packed memory, heads at whole strides: what `moved` holds.
+// The engine's own files are its packed memory, with heads at whole strides: the contents of
+// `moved`.
 void CheckCacheFiles(const fs::path& folder, const json& meta, const DumpTruth& truth,
                      const std::vector<uint64_t>& kept, Run& run) {
   const test::TempDir temp;
@@ -160,8 +161,8 @@ void CheckCacheFiles(const fs::path& folder, const json& meta, const DumpTruth& 
   }
 }
 
-// A cache after the engine's compaction: the rows of `reserve_pairs` [begin, count], back to back,
-// in heads at the engine's full stride.
+// A cache after the engine's compaction: the rows of `reserve_pairs` [begin, count], one after
+// another, in heads at the engine's full stride.
 void CheckMoved(const fs::path& folder, const DumpTruth& truth, Run& run) {
   if (!fs::exists(folder / "moved.json")) return;
   const json meta = ReadJson(folder / "moved.json");
@@ -244,7 +245,7 @@ void CheckBlendMnnDump(Run& run) {
     }
     run.Checked();
 
-    // Written again under the same run name, the folder comes out byte for byte.
+    // Written again under the same run name, the folder is equal byte for byte.
     const test::TempDir temp;
     const fs::path out = temp / folder.parent_path().filename().string();
     mnn::WriteDump(snapshot, out.string(), Overwrite::kRefuse);

@@ -24,7 +24,7 @@ std::string Text(Run& run, const std::string& name) {
 
 Json Document(Run& run, const std::string& name) { return Json::parse(Text(run, name)); }
 
-// The names of what lies in the folder, those that begin and end so.
+// Lists the names in the folder with this beginning and end.
 std::vector<std::string> Names(std::string_view begin, std::string_view end) {
   std::vector<std::string> names;
   if (!fs::exists(Root() / kGate)) return names;
@@ -69,7 +69,7 @@ void CheckTables(Run& run) {
   }
 }
 
-// One line of the manifest: the analyzer's arguments and the report that it wrote.
+// One line of the manifest: the analyzer's arguments and its report.
 void CheckReport(Run& run, const std::string& report, const std::string& arguments) {
   std::map<std::string, std::string> files;
   logs::AnalyzerOptions options;
@@ -109,7 +109,7 @@ void CheckReport(Run& run, const std::string& report, const std::string& argumen
   run.Checked();
 }
 
-// The suite's case folders hold reports of the same commands, under other names.
+// The suite's case folders contain reports of the same commands, under other names.
 void CheckReports(Run& run) {
   const nlohmann::json manifest = run.Json("mnn/manifest.json");
   const nlohmann::json commands = manifest.value(
@@ -138,8 +138,8 @@ void CheckSuite(Run& run) {
   }
   const logs::EngineVerdict verdict = logs::AnalyzeEngineLogs(input);
   CHECK(verdict.engine_pass == summary.at("overall_pass").get<bool>());
-  // The rows of summary.json and of cases.jsonl with their keys in order, and the lines of
-  // summary.md, which the gate's own summary.md shows too.
+  // Compares the rows of summary.json and of cases.jsonl, with their keys in order, and the lines
+  // of summary.md, which the gate's own summary.md also has.
   std::istringstream jsonl(Text(run, "suite/cases.jsonl"));
   const std::string markdown = Text(run, "suite/summary.md");
   const Json& rows = summary.at("rows");

@@ -17,8 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-// The options that a document says it was made with. It names all but three, which the command in
-// the manifest gives.
+// The options that a document states. It states all but three, which the manifest's command gives.
 mnn::offline::Options OptionsOf(const json& golden, const std::string& command) {
   mnn::offline::Options options;
   const auto choose = [&](auto& to, std::initializer_list<std::decay_t<decltype(to)>> all,
@@ -66,8 +65,8 @@ mnn::offline::Options OptionsOf(const json& golden, const std::string& command) 
   return options;
 }
 
-// Sizes are exact with the library that made the goldens, and near with another one. So are the
-// choices that follow from sizes.
+// Sizes are exact with the library that made the goldens, and close with another one, and so are
+// choices that depend on sizes.
 void CheckDocument(json got, const json& golden, bool same_library) {
   if (same_library) {
     CHECK(got == golden);

@@ -28,14 +28,14 @@ Config ConfigOf(const json& scenario) {
   return Sanitised(config);
 }
 
-// One layer whose budget is its length, from some step on shorter by a constant. Returns the number
-// of events compared.
+// One layer whose budget equals its length, and from some step on is shorter by a constant. Returns
+// the number of events compared.
 int CheckScheduleScenario(const json& scenario) {
   const Config config = ConfigOf(scenario);
   const json& params = scenario.at("params");
   const json& events = scenario.at("events");
   const uint64_t shrink_at = scenario.at("shrink_at_step");
-  const uint64_t removed = scenario.at("shrink_budget_to");  // so named; the manifest says minus
+  const uint64_t removed = scenario.at("shrink_budget_to");  // despite the name; see the manifest
   mnn::runtime::LayerClock clock;
   uint64_t length = scenario.at("prompt_tokens"), encoded = 0;
   size_t next = 0;
@@ -68,9 +68,9 @@ int CheckScheduleScenario(const json& scenario) {
   return static_cast<int>(next);
 }
 
-// The same events from the runtime at work, threads, codec and all, over a cache of noise.
+// Compares with the events of the real runtime, with threads and codec, over a cache of noise.
 void CheckReplay(const json& scenario) {
-  if (scenario.at("shrink_at_step") != 0) return;  // a budget that no runtime has of its own
+  if (scenario.at("shrink_at_step") != 0) return;  // a budget that no runtime sets itself
   const json& params = scenario.at("params");
   const uint64_t prompt = scenario.at("prompt_tokens");
   test::CaseShape shape{.layers = 1, .query_heads = 1, .kv_heads = 1, .dim = 4};

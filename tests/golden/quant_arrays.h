@@ -18,8 +18,8 @@ namespace kv::golden {
 
 using Shape = std::vector<uint64_t>;
 
-// Arrays of the quantisers' vectors. Each is read with the shape that its vector gives it, so that
-// one of another set fails here and is not read beyond its end.
+// Arrays of the quantisers' vectors. Each is read with the shape that its vector states, so that an
+// array of another set fails here and is not read past its end.
 struct Npy {
   Shape shape;
   Bytes bytes;
@@ -38,7 +38,7 @@ struct Npy {
     ToFloats(dtype, bytes, values);
     return values;
   }
-  // Of bit patterns: 16-bit floats that the array keeps as integers.
+  // For bit patterns: 16-bit floats stored as integers.
   std::vector<float> Floats(DType pattern) const {
     REQUIRE(Info(dtype).block_bytes == Info(pattern).block_bytes);
     std::vector<float> values(size());
@@ -63,7 +63,7 @@ inline Npy QuantArray(const nlohmann::json& name, const Shape& shape) {
   return array;
 }
 
-// The names that manifests give to 8-bit floats and to the types of models.
+// Names in the manifests for 8-bit floats and for types of models.
 inline DType FloatNamed(const std::string& name) {
   if (name == "e4m3fn" || name == "e4m3") return DType::kF8E4M3;
   if (name == "e5m2") return DType::kF8E5M2;
@@ -101,7 +101,7 @@ struct TraceSide {
   }
 };
 
-// Nothing, counted as absent, if the trace is neither beside the set nor in testdata.
+// Nothing, counted as absent, if the trace is neither next to the set nor in testdata.
 inline std::optional<TraceSide> SideOfTrace(const nlohmann::json& vector, bool is_key, Run& run) {
   REQUIRE(vector.contains("source"));
   const nlohmann::json& source = vector["source"];
@@ -126,7 +126,7 @@ inline std::optional<TraceSide> SideOfTrace(const nlohmann::json& vector, bool i
   return side;
 }
 
-// One kind of vector of quant/manifest.json, and what checks a vector of it.
+// One kind of vector in quant/manifest.json, and its check.
 struct KindCheck {
   std::string_view kind;
   void (*check)(const nlohmann::json& vector, Run& run);
@@ -141,7 +141,7 @@ inline void CheckKinds(std::span<const KindCheck> kinds, Run& run) {
       seen.insert(known.kind);
       const int before = run.checked() + run.absent();
       known.check(vector, run);
-      CHECK(run.checked() + run.absent() > before);  // an empty `expect` compares nothing
+      CHECK(run.checked() + run.absent() > before);  // if `expect` is empty, nothing is compared
     }
   }
   for (const KindCheck& known : kinds) {

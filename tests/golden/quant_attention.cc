@@ -48,7 +48,7 @@ struct TracedLayer {
   }
 };
 
-// Softmax of one query over the keys [first, position], through `key`: value d of token t.
+// Softmax of one query over the keys [first, position]; `key` returns value d of token t.
 template <typename Key>
 std::vector<double> Probabilities(const LayerAttention& attention, std::span<const float> query,
                                   uint64_t position, const Key& key) {
@@ -79,8 +79,8 @@ double TopShare(const std::vector<double>& p, const std::vector<double>& changed
   return static_cast<double>(hits) / static_cast<double>(most);
 }
 
-// The figures of one pair of types of one query head in double and in index order, from their
-// formulas: the specification of MeasurePairs.
+// The figures of one pair of types for one query head, from their formulas in double and in index
+// order: the specification of MeasurePairs.
 PairRows MeasurePair(const LayerAttention& attention, const StoredLayer& stored,
                      const StoreRequest& request, const TypePair& pair,
                      const eviction::MeasuredRows& rows, uint32_t head) {
@@ -171,7 +171,7 @@ void CheckFigures(const Sums& got, const json& wanted, double tolerance, uint64_
   near(got.one_minus_cos, "one_minus_cos");
   near(got.attn_kl, "attn_kl");
   near(got.mass_moved, "mass_moved");
-  // In single precision a rounding may swap two neighbours among the largest, in one of the rows.
+  // In single precision, rounding may swap two neighbours among the largest in one of the rows.
   const double swap = 1.0 / (8.0 * static_cast<double>(rows - std::min<uint64_t>(rows - 1, 8)));
   CHECK(std::fabs(got.top8 - wanted.at("top8").get<double>()) <=
         (tolerance > 1e-5 ? 1.5 * swap : 1e-9));
@@ -202,7 +202,8 @@ void CheckCase(const TracedLayer& traced, const json& wanted, Run& run) {
     const json& of_head = wanted.at("heads").at(head);
     CheckFigures(FiguresOf(MeasurePair(attention, stored, request, pair, rows, head)), of_head,
                  2e-6, traced.trace.rows);
-    // On heads of 8 values a divergence of 1.08 nats is off by 6e-4 of it in single precision.
+    // With heads of 8 values a divergence of 1.08 nats has an error of 6e-4 of its value in single
+    // precision.
     CheckFigures(FiguresOf(fast.at(0).at(head)), of_head, 1e-3, traced.trace.rows);
   }
   if (!wanted.at("snr_k_db").is_null())

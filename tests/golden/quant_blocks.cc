@@ -82,7 +82,7 @@ void CheckPacked(const json& expected, const Npy& input, Run& run) {
   run.Checked();
 }
 
-// Rows free of NaN, infinities and overflow bind; of the others, that nothing crashes.
+// Rows without NaN, infinities and overflow must be equal; the others only must not crash.
 void CheckExtremes(const json& expected, const Npy& input, Run& run) {
   const std::vector<float> values = input.Floats();
   const DType dtype = TypeOf(expected);
@@ -98,7 +98,7 @@ void CheckExtremes(const json& expected, const Npy& input, Run& run) {
       binds = binds && std::isfinite(back[i]) && std::isfinite(values[i]);
       most = std::fmax(most, std::fabs(values[i]));
     }
-    // Reciprocals that overflow make infinities of their own.
+    // Reciprocals that overflow produce infinities of their own.
     binds = binds && most > 1e-30f && most < 1e30f && dtype != DType::kIQ4_NL;
     if (!binds) continue;
     INFO(Name(dtype) << " row " << r);

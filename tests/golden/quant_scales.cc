@@ -22,7 +22,7 @@ std::vector<float> Stored(const std::string& type, const quant::Side& side,
   return out;
 }
 
-// The side that an entry of `expect` names.
+// The side (K or V) that an entry of `expect` names.
 std::optional<TraceSide> SideNamed(const json& name, const json& vector, Run& run) {
   INFO("side " << name);
   REQUIRE((name == "k" || name == "v"));
@@ -51,7 +51,7 @@ void CheckFp8(const json& vector, Run& run) {
     CHECK(codes == QuantArray(expected.at("codes"), side->shape()).Codes());
     const std::vector<float> deq = QuantArray(expected.at("deq_f16"), side->shape()).Floats();
     CHECK(EqualBits(back, deq));
-    // The named types choose these scales themselves.
+    // These types choose their scales themselves.
     const bool is_e4m3 = dtype == DType::kF8E4M3;
     const std::string type = scale == "scale1"                ? is_e4m3 ? "fp8_e4m3" : "fp8_e5m2"
                              : scale == "amax448" && is_e4m3  ? "fp8_amax"
@@ -97,7 +97,7 @@ void CheckTokenHead(const json& vector, Run& run) {
     if (signs.empty()) {
       CHECK(EqualBits(back, deq));
     } else {
-      CHECK(WorstError(back, deq) < 1e-5);  // the sum of the inverse transform has an order
+      CHECK(WorstError(back, deq) < 1e-5);  // the order of the inverse transform's sum matters
     }
     run.Checked(3);
   }
@@ -119,7 +119,7 @@ void CheckLmcacheCast(const json& vector, Run& run) {
   }
 }
 
-// The lengths of K, V and the scales that a blob states, and these bytes, which end it.
+// The lengths of K, V and the scales that a blob states, and these bytes, with which it ends.
 struct Blob {
   Bytes bytes;
   ByteSpan k, v, scales;
@@ -143,7 +143,7 @@ struct Blob {
   }
 };
 
-// K is as it was, and V the codes of its values by the scales beside them.
+// K is unchanged, and V holds the codes of its values with the scales next to them.
 void CheckBlob(const Blob& blob, DType dtype, std::span<const float> k, std::span<const float> v,
                const TraceSide& side, bool by_head, Run& run) {
   REQUIRE(blob.k.size() == k.size() * 2);
@@ -183,7 +183,7 @@ void CheckK16V8(const json& vector, Run& run) {
     const std::string file = "quant/" + expected.value("blob", "");
     if (expected.contains("blob") && run.File(file)) {
       const Blob blob(run.Load(file));
-      if (expected.contains("case")) {  // not of the trace
+      if (expected.contains("case")) {  // not from the trace
         REQUIRE(expected["case"].get<std::string>().starts_with("V all zero"));
         keys.assign(blob.k.size() / 2, 0);
         values.assign(blob.v.size(), 0);
@@ -217,7 +217,7 @@ std::vector<uint8_t> Unpacked(const Npy& words, uint32_t bits) {
   return codes;
 }
 
-// Groups as the engine made them, and the array with the tokens of them read back.
+// Groups as the engine made them, and the values read back from their tokens.
 struct KiviGroups {
   std::vector<uint8_t> codes;
   std::vector<float> scales, least, out;
@@ -275,7 +275,7 @@ void CheckKvQuant(const json& vector, Run& run) {
   const auto k = SideOfTrace(vector, true, run), v = SideOfTrace(vector, false, run);
   if (!k || !v) return;
   const std::vector<float> pre = QuantArray(vector.at("pre_rope_k"), k->shape()).Floats();
-  const std::string input = vector.at("input");  // says how the keys were rotated
+  const std::string input = vector.at("input");  // states how the keys were rotated
   REQUIRE(input.find("base 10000, neighbouring pairs") != input.npos);
   const Rope rope{.pairs = RopePairs::kNeighbours, .theta = 10000};
   for (const json& expected : vector.at("expect")) {
@@ -296,7 +296,7 @@ void CheckKvQuant(const json& vector, Run& run) {
     CHECK(WorstError(v_got, QuantArray(expected.at("v_deq"), v->shape()).Floats()) < 1e-4);
     run.Checked(3);
     if (!expected.contains("k_deq_post_rope")) continue;
-    // Un-turning rounds otherwise here and there: a value may land on the next step, rarely.
+    // The inverse rotation rounds differently here and there: rarely, a value gets the next code.
     const auto k_got = Stored(type, k->Side(), options);
     const auto post = QuantArray(expected["k_deq_post_rope"], k->shape()).Floats();
     size_t beyond = 0;
@@ -405,7 +405,7 @@ void CheckTurbo(const json& vector, Run& run) {
     if (!is_cast) wrong += (one[v_at - 2] | one[v_at - 1] << 8) != keys.norms[i];
   }
   CHECK(wrong == 0);
-  // Values within a rounding of a midpoint may go either way.
+  // Values within rounding of a midpoint may get either code.
   CHECK(wrong_keys <= (is_cast ? 0 : 2));
   run.Checked(2);
   std::vector<float> back(v.size());
@@ -420,8 +420,8 @@ void CheckTurbo(const json& vector, Run& run) {
   run.Checked();
 }
 
-// Indices of one vector in a slot: two bits (of three) or four of each value, four values a group
-// of as many bytes, the first values low; then the third bits, the same way.
+// Indices of one vector in a slot: two bits (of three) or four of each value, four values per group
+// of as many bytes, the first values low; then the third bits likewise.
 std::vector<uint8_t> OctaveIndices(std::span<const uint8_t> packed, uint32_t bits) {
   const uint32_t low = bits == 3 ? 2 : 4, values = quant::kOctaveDim;
   const auto plane = [](std::span<const uint8_t> bytes, uint32_t d, uint32_t width) {
@@ -469,7 +469,8 @@ void CheckOctave(const json& vector, Run& run) {
         wrong_scales += std::abs((at[0] | at[1] << 8) - stored.scales[i]) > 1;
       }
       INFO((is_key ? "K" : "V"));
-      // Values within a rounding of a boundary may go either way, and take their scale with them.
+      // Values within rounding of a boundary may get either code, and their scale changes with
+      // them.
       CHECK(wrong <= 2);
       CHECK(wrong_scales == 0);
       const auto got = Stored(std::string(type->name), side.Side());
@@ -488,7 +489,7 @@ void CheckUltra(const json& vector, Run& run) {
     REQUIRE(input.shape.size() == 3);
     const uint64_t dim = input.shape[2];
     REQUIRE((std::has_single_bit(dim) && dim % quant::kUltraGroup == 0));
-    // The vectors of both sides are rotated; the engine rotates those of keys alone.
+    // The vectors of both sides are rotated; the engine rotates only those of keys.
     const auto stored = quant::StoreUltra(input.Floats(), static_cast<uint32_t>(dim), true);
     Shape codes = input.shape, groups = input.shape;
     codes[2] = dim / 2;

@@ -39,7 +39,7 @@ std::vector<std::string> AxesOf(const std::string& layout) {
   return axes;
 }
 
-// An array whose elements are asked for by layer, part, token and channel.
+// An array whose elements are read by layer, part, token and channel.
 class Truth {
  public:
   Truth(const std::string& layout, std::vector<uint64_t> shape, Bytes bytes, DType dtype)
@@ -68,7 +68,7 @@ class Truth {
     return std::any_of(axes_.begin(), axes_.end(),
                        [](const std::string& axis) { return axis[0] == '2'; });
   }
-  // Channels of one token: of the axes H and D, or the one that stands for both.
+  // Channels of one token: of the axes H and D, or of the one that combines both.
   uint64_t channels() const {
     uint64_t count = 1;
     for (size_t i = 0; i < axes_.size(); ++i) {
@@ -93,7 +93,7 @@ class Truth {
 
  private:
   uint64_t Index(uint64_t layer, uint64_t part, uint64_t token, uint64_t channel) const {
-    uint64_t dims = 1;  // of one head, where heads have an axis
+    uint64_t dims = 1;  // channels of one head, if heads have an axis
     for (size_t i = 0; i < axes_.size(); ++i) {
       if (axes_[i] == "D") dims = shape_[i];
       if (axes_[i] == "2D") dims = shape_[i] / 2;
@@ -121,7 +121,7 @@ class Truth {
   uint64_t unit_;
 };
 
-// The preset of a page, by the word that the manifest's layout begins with.
+// The preset of a page, by the first word of the manifest's layout.
 std::string HicachePreset(const std::string& layout) {
   if (layout.starts_with("page_first_direct") || layout.starts_with("layer_first"))
     return "hicache";
@@ -129,7 +129,7 @@ std::string HicachePreset(const std::string& layout) {
   return layout.starts_with("page_head") ? "hicache-page-head" : "hicache-mla";
 }
 
-// What a user has to say about a file, from what the manifest says they have to supply.
+// The flags that a user must give for a file, according to the manifest.
 OpenOptions OptionsFor(const json& item) {
   const std::string format = item.at("format"), layout = item.at("layout");
   OpenOptions options;
@@ -158,7 +158,7 @@ OpenOptions OptionsFor(const json& item) {
   return options;
 }
 
-// The file's one tensor, with the hash of the manifest checked. Raw bytes are the file's last.
+// The file's only tensor; checks the manifest's hash. Raw bytes are at the end of the file.
 Bytes ElementsOf(const json& item, const std::filesystem::path& path, DType dtype) {
   const auto tensor = item.at("tensors").begin();
   const std::string& name = tensor.key();
@@ -224,7 +224,7 @@ void CheckStoreFiles(Run& run) {
     if (!path) continue;
     INFO(name);
     CheckStore(item, *path, run);
-    // Layers of one prompt lie beside each other: the folder is the cache.
+    // Layers of one prompt are next to each other: the folder is the cache.
     if (item.value("format", "").starts_with("safetensors/vllm")) {
       const Snapshot whole = OpenSnapshot(Source::Open(path->parent_path()), OptionsFor(item));
       CHECK(whole.Find(item.at("layer")) != nullptr);

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Runs the golden tests on variants of the repository's set whose manifest and files disagree: each must fail in the
-test that reads it, and none may end the program, whatever the arrays hold. Sets that agree, of another trace, another layer
-or a part of the areas, must pass.
+test that reads it, and none may crash the program, whatever the arrays hold. Consistent sets with another trace,
+another layer or fewer areas must pass.
 
-  variants.py GOLDEN_TESTS [--all]   --all: every array of the quantisers, spoilt in four ways
+  variants.py GOLDEN_TESTS [--all] --all: damages every array of the quantisers in four ways
 """
 import json
 import os
@@ -24,7 +24,7 @@ def truncate(path):
 
 
 def rewrite(change):
-    """An npy file with another header and as many bytes as that one says."""
+    """Replaces the header of an npy file and resizes the data to match it."""
     def spoil(path):
         data = path.read_bytes()
         size = struct.unpack("<H", data[8:10])[0]
@@ -61,7 +61,7 @@ def edit(name, **changes):
 
 
 def conversion(name, expects):
-    """Sets what the product does with a checkpoint: `product_expects` of its first conversion."""
+    """Sets what kvtool does with a checkpoint: `product_expects` of its first conversion."""
     def spoil(folder):
         path = folder / "infinilm/manifest.json"
         manifest = json.loads(path.read_text())
@@ -105,7 +105,7 @@ VARIANTS = {
 
 
 def rename_trace(folder):
-    """The vectors come from a trace of another name and layer."""
+    """Takes the vectors from a trace of another name and layer."""
     path = folder / "quant/manifest.json"
     manifest = json.loads(path.read_text())
     for vector in manifest["vectors"]:
@@ -153,7 +153,7 @@ def main():
             spoil(folder)
             done = subprocess.run([program], capture_output=True, text=True, errors="replace", timeout=300, cwd=ROOT,
                                   env=os.environ | {"KVTOOL_GOLDEN_DIR": str(folder)})
-            # Catch's status is the number of assertions that failed; a signal is negative, and Catch names it.
+            # Catch's status is the number of failed assertions; a signal gives a negative status, and Catch names it.
             crashed = done.returncode < 0 or "fatal error condition" in done.stdout or "terminate" in done.stderr
             if crashed or (done.returncode == 0) != (what in SOUND):
                 wrong += 1

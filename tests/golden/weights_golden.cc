@@ -29,7 +29,8 @@ void CheckHeader(const CompressorWeights& weights, const nlohmann::json& header)
 
 }  // namespace
 
-// Every .bin the converter wrote: the header reads as it says, and writing gives the bytes back.
+// Every .bin that the converter wrote: the header is read as stated, and writing it again gives the
+// same bytes.
 void CheckWeightFiles(Run& run) {
   const auto manifest = run.Json("infinilm/manifest.json");
   for (const auto& conversion : manifest.value("conversions", nlohmann::json::array())) {
@@ -58,7 +59,8 @@ bool ThrewInStep(const nlohmann::json& item) {
   return true;
 }
 
-// Damaged files: both loaders modelled to the word, our readings as strict as promised.
+// Damaged files: the models of both loaders agree word for word, and kvtool's readings are as
+// strict as documented.
 void CheckWeightCases(Run& run) {
   const auto manifest = run.Json("infinilm/manifest.json");
   if (!manifest.contains("bin_cases")) return;
@@ -69,7 +71,7 @@ void CheckWeightCases(Run& run) {
     const Source source = Source::Open(*path);
     const ByteSpan bytes = source.files.front().data->bytes();
 
-    const std::string as_given = item.at("file");  // as both loaders were given it
+    const std::string as_given = item.at("file");  // as passed to both loaders
     const LoaderVerdict csrc = CsrcLoader(bytes, as_given);
     if (!ThrewInStep(item)) {
       CHECK(csrc.loads == (item.at("csrc").at("status") == "ok"));
@@ -95,7 +97,7 @@ struct Conversion {
   DType dtype = DType::kF16;
 };
 
-// The converter's command line; nothing for what its argument parser or its header refuses.
+// The converter's command line; nothing for arguments that its parser or its header refuses.
 std::optional<Conversion> ParseArgs(const nlohmann::json& args) {
   Conversion conversion;
   for (size_t i = 0; i + 1 < args.size(); i += 2) {
@@ -129,7 +131,7 @@ std::optional<Conversion> ParseArgs(const nlohmann::json& args) {
   return conversion;
 }
 
-// The bytes that our conversion writes, or nothing where it refuses.
+// The bytes that kvtool's conversion writes, or nothing if it refuses.
 std::optional<Bytes> Convert(const std::filesystem::path& path, const Conversion& conversion) {
   try {
     const WeightsFile file =
@@ -145,7 +147,7 @@ std::optional<Bytes> Convert(const std::filesystem::path& path, const Conversion
 }  // namespace
 
 // Every run of the real converter: the same bytes, or a refusal where it failed, unless the
-// manifest says that we may do better. Text-only checkpoints we detect instead of failing half-way.
+// manifest permits a better result. Text-only checkpoints are detected instead of failing half-way.
 void CheckWeightConversions(Run& run) {
   const auto manifest = run.Json("infinilm/manifest.json");
   for (const auto& item : manifest.value("conversions", nlohmann::json::array())) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The recipes of packages name what scripts/release/package.sh fills in and what the static tarball holds, and nothing else."""
+"""Checks that the recipes of packages name only values that scripts/release/package.sh fills in and files of the
+static tarball."""
 import pathlib
 import re
 import sys
@@ -20,7 +21,7 @@ def main():
         used = set(re.findall(r"(?:bin|share)/[\w./*]+", text.replace("$PREFIX/", "$PREFIX-")))
         wanted = {"bin/kvtool", "share/man/man1/*.1"} | {f"share/completions/kvtool.{shell}" for shell in ("bash", "zsh", "fish")}
         assert wanted <= used, f"{name} lacks {wanted - used}"
-        # These are made of the tarball, and package.sh puts there what they name.
+        # These are made from the tarball, and package.sh provides the files that they name.
         for place in ('"$out/$name/bin/kvtool"', '"$out/$name/share/man/man1/"', '"$out/$name/share/completions/"'):
             assert place in script, place
     docker = (PACKAGING / "Dockerfile").read_text()

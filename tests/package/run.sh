@@ -16,20 +16,20 @@ fail() {
   exit 1
 }
 
-# What belongs to the program: pages, completions, the licence.
+# The program's files: pages, completions, the licence.
 for file in man/man1/kvtool.1 man/man1/kvtool-compress.1 bash-completion/completions/kvtool \
   zsh/vendor-completions/_kvtool fish/vendor_completions.d/kvtool.fish doc/kvtool/LICENSE doc/kvtool/README.md; do
   [ -s "$prefix/share/$file" ] || fail "not installed: share/$file"
 done
 
-# Hardened, and without a path of this machine, whatever was built; Debug builds keep the paths.
+# Hardened, and without a path of this machine; Debug builds keep their paths.
 find "$2/lib" -name '*.o' -print0 | xargs -0 "$here/../../scripts/check/hardening.py" "$prefix/bin/kvtool" ||
   fail "not hardened"
 if grep -q '^CMAKE_BUILD_TYPE:.*=Release$' "$2/CMakeCache.txt"; then
   if grep -rlaF "$(cd "$here/../.." && pwd)" "$prefix"; then fail "installed files name the folder that they were built in"; fi
 fi
 
-# Four headers, and archives that show no name but kvt_*, and one for the other library.
+# Four headers, an archive that exports only kvt_*, and one for the other library.
 headers=$(cd "$prefix/include" && find . -type f | sort | tr '\n' ' ')
 [ "$headers" = "./kvtool.h ./kvtool.hpp ./kvtool_study.h ./kvtool_study.hpp " ] || fail "installed headers: $headers"
 archives=$(find "$prefix" -name 'lib*.a' -printf '%f\n' | sort | tr '\n' ' ')
@@ -60,7 +60,7 @@ by_cmake() {  # NAME OPTIONS...: builds and runs the programs of tests/package/l
 needs_it() { readelf -d "$1" | grep -q 'NEEDED.*libkvtool'; }
 needs_study() { readelf -d "$1" | grep -q 'NEEDED.*libkvtool_study'; }
 
-# OpenBLAS, JSON and the rest need not be there for the shared library.
+# The shared library must not need OpenBLAS, JSON and the rest.
 by_cmake shared -DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON -DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON
 needs_it "$scratch/shared/library" || fail "not linked with the shared library"
 if needs_study "$scratch/shared/library"; then fail "a program of the codec needs the studies"; fi

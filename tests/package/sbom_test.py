@@ -48,7 +48,7 @@ def main():
     assert not faults, faults
     assert sbom["creationInfo"]["created"] == "2001-09-09T01:46:40Z", sbom["creationInfo"]
     names = {package["name"] for package in sbom["packages"]}
-    # Loaded, linked as archives, and compiled in.
+    # Libraries that are loaded, linked as archives, or compiled in.
     wanted = {"kvtool", "glibc", "libzstd", "xxhash", "cli11", "nlohmann-json3"}
     assert wanted <= names, f"not named: {wanted - names}"
     assert not names & {"catch2", "linux"}, names

@@ -20,16 +20,16 @@ install() {
     exit 77
   }
 }
-# With NumPy alone, as its users have it. It must want nothing else.
+# With only NumPy, as users have it. Nothing else may be required.
 install numpy
 "$venv/python" -m pip install -q --disable-pip-version-check --no-index "$wheel"
 (cd "$scratch" && venv/bin/kvtool --version && venv/bin/python -m kvtool --version)
 "$venv/python" -c 'import kvtool; assert kvtool.decode(kvtool.encode(b"page")) == b"page"'
 
 install pytest ml_dtypes xxhash tqdm nanobind mypy
-# The tests are copied: the package beside them in the tree must not be found first.
+# The tests are copied, so that the package in the tree is not found first.
 cp -r apps/python/tests "$scratch/tests"
-# What a document writes lands in the scratch folder.
+# Files that code in a document writes are in the scratch folder.
 (cd "$scratch" && KVTOOL_ROOT=$OLDPWD KVTOOL_BUILD=$build "$venv/python" -m pytest -q -p no:cacheprovider --durations=3 tests)
 "$venv/python" scripts/check/stub.py
 (cd "$scratch" && "$venv/python" -m mypy --strict --cache-dir "$scratch/mypy" tests/consumer.py)

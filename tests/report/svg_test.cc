@@ -15,7 +15,7 @@
 namespace kv::report::svg_test {
 namespace {
 
-// The picture as it is in testdata/report; KVTOOL_UPDATE=1 writes it anew, to be looked at.
+// Compares with the picture in testdata/report; KVTOOL_UPDATE=1 writes a new one, to be inspected.
 void CheckGolden(const std::string& name, const std::string& text) {
   const std::string path = std::string(KVTOOL_TESTDATA) + "/report/" + name;
   if (std::getenv("KVTOOL_UPDATE") != nullptr) std::ofstream(path) << text;
@@ -164,7 +164,7 @@ TEST_CASE("units of a column move to its head", "[svg]") {
 
 namespace {
 
-// Where a text is on a screen with wide letters.
+// The extent of a text on a screen with wide letters.
 struct TextBox {
   double left, top, right, bottom;
 };
@@ -209,7 +209,7 @@ TEST_CASE("texts of charts are whole and hide none of each other", "[svg]") {
     chart.series.push_back({"a series named " + std::to_string(i), {{0, 0}, {1, i < 9 ? 0.5 : 1}}});
   }
   CheckTexts(Render(chart));
-  // Names where there is room: many points, most of them in one place.
+  // Names are shown if there is room: many points, most of them in one place.
   for (ChartSeries& series : chart.series) {
     series.joined = false;
     for (ChartPoint& point : series.points) point.name = "candidate " + series.name;
@@ -222,7 +222,7 @@ TEST_CASE("texts of charts are whole and hide none of each other", "[svg]") {
   }
   CHECK(named >= 3);
   CHECK(named < 24);
-  // Labels at the right end, and wide ones at the left, as 1000 MiB/s or 1e-05.
+  // Labels at the right end, and wide ones at the left, such as 1000 MiB/s or 1e-05.
   for (const Unit unit : {Unit::kNumber, Unit::kBytes, Unit::kPercent, Unit::kFactor}) {
     for (const double most : {2000.0, 1e-5, 123456789.0}) {
       for (const bool is_log : {false, true}) {
@@ -281,7 +281,7 @@ TEST_CASE("a figure stands alone, as SVG and as PDF", "[svg]") {
   CHECK(pdf.ends_with("%%EOF\n"));
   CHECK(pdf.find("(Loss \\(of \\\\ all\\))") != std::string::npos);
   CHECK(pdf.find("(s\\351ries ?)") != std::string::npos);
-  // Every object is where the table says.
+  // Every object is at the offset in the table.
   size_t at = std::strtoul(pdf.c_str() + pdf.find("startxref") + 9, nullptr, 10);
   CHECK(pdf.compare(at, 5, "xref\n") == 0);
   at = pdf.find("65535 f \n", at) + 9;

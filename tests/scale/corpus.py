@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A made corpus, and the answer of one run over all of it, which every way of running it in parts must come to."""
+"""A synthetic corpus, and the answer of one run over all of it, which every way of running it in parts must
+reproduce."""
 import json
 import pathlib
 import random
 import subprocess
 
-DAMAGED = 25  # one in so many is cut short: an input that fails must be counted once, too
+DAMAGED = 25  # one in this many is truncated, because a failing input must be counted once, too
 
 
 def write_snapshot(path, rng, kilobytes):
@@ -24,7 +25,8 @@ def write_snapshot(path, rng, kilobytes):
 
 
 class Corpus:
-    """`count` snapshots in `folder`, their manifest, and what one run without shards says of them."""
+    """Writes `count` snapshots to `folder`, and returns their manifest and the answer of one run without
+    shards."""
 
     def __init__(self, kvtool, folder, count, kilobytes, seed=1):
         self.kvtool, self.folder, self.count = str(kvtool), pathlib.Path(folder), count
@@ -46,7 +48,8 @@ class Corpus:
         return done
 
     def alone(self, *command, junit=False):
-        """The bytes of the document and of the page that a run over all inputs at once comes to, and of the JUnit."""
+        """The bytes of the document, the page and the JUnit file of a run over all inputs at
+        once."""
         results = self.folder / f"alone-{command[0]}.jsonl"
         self.call(*command, "--corpus", self.manifest, "--results", results, "--keep-going", "-q", wanted=(0, 1, 3))
         return self.merged([results], junit)

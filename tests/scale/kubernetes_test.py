@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/scale/kubernetes-job.yaml: valid for several versions of Kubernetes, and its containers do what they should.
+"""Checks that scripts/scale/kubernetes-job.yaml is valid for several versions of Kubernetes, and that its containers
+work.
 
 Usage: kubernetes_test.py KVTOOL
 
-There is no cluster here. The manifest is checked against the schemas that the PyPI package kubernetes-validate brings, and the
-command of each container is run as a kubelet would run it: with its environment, for each index, with folders for its volumes.
-Two indexes are killed and run again. What the second Job writes must be the answer of one run. Exit 77 without PyYAML.
+There is no cluster here. The manifest is checked against the schemas that the PyPI package kubernetes-validate
+brings, and the command of each container is run as a kubelet would run it: with its environment, for each index, with
+folders for its volumes. Two indexes are killed and run again. The second Job must write the answer of one run. Exit
+77 without PyYAML.
 """
 import pathlib
 import random
@@ -42,7 +44,8 @@ def validate(jobs):
 
 
 def process_of(kvtool, job, volumes, index=None):
-    """What a pod of the Job runs: the image's entry point with its arguments, variables replaced and volumes mounted."""
+    """Returns what a pod of the Job runs: the image's entry point with its arguments, variables replaced and volumes
+    mounted."""
     container = job["spec"]["template"]["spec"]["containers"][0]
     env = {} if index is None else {"JOB_COMPLETION_INDEX": str(index)}
     for variable in container.get("env", []):

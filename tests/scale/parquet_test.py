@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The SQL that docs/scale.md shows, run by DuckDB over the results of three shards: its ratios by layer are those of kvtool merge.
+"""Runs the SQL of docs/scale.md with DuckDB over the results of three shards: its ratios by layer must equal those of
+kvtool merge.
 
 Usage: parquet_test.py KVTOOL [--python PYTHON]
 
-PYTHON has duckdb (default: the one that runs this). Exit 77, with the reason, where it lacks that.
+PYTHON has duckdb (default: the one that runs this). Exits with 77 and the reason if it does not.
 """
 import argparse
 import json
@@ -38,7 +39,7 @@ def compare(kvtool, work):
                                 f"results/{i}.jsonl"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         assert ended.returncode in (0, 3), ended.returncode
     subprocess.run([kvtool, "merge", *pathlib.Path("results").iterdir(), "-o", "merged.json", "-q"], stdout=subprocess.DEVNULL)
-    # A line that is tried again, and one that a kill tore.
+    # A line of a repeated input, and one that a kill truncated.
     first = pathlib.Path("results/0.jsonl")
     lines = first.read_text().split("\n")
     tried = json.loads(lines[1])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of two nodes on this machine: python_cluster.py ray|dask. Prints its address, and ends when its input does."""
+"""Starts a cluster of two nodes on this machine: python_cluster.py ray|dask. Prints its address, and ends at the end
+of its input."""
 import sys
 
 

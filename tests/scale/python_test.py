@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A corpus on a Ray or Dask cluster whose workers are killed at random: the merged answer is that of one run, byte for byte.
+"""Processes a corpus on a Ray or Dask cluster whose workers are killed at random: the merged answer must equal that
+of one run, byte for byte.
 
 Usage: python_test.py ray|dask KVTOOL [--snapshots N] [--shards N] [--kills N] [--kilobytes N] [--seed N]
                       [--python PYTHON] [--install BUILD]
 
-PYTHON has kvtool's wheel and ray or distributed (default: the one that runs this). --install makes such a one in the scratch
-folder: the wheel out of BUILD, the rest from PyPI, which takes some 400 MB for Ray. Two nodes of one CPU are started
-(python_cluster.py), scripts/scale/ray_corpus.py or dask_corpus.py runs on them, and workers and kvtool are killed by SIGKILL.
-Exit 1 if the answer differs by a byte or a process is left, and 77, with a reason, where PYTHON lacks something.
+PYTHON has kvtool's wheel and ray or distributed (default: the one that runs this). --install makes one in the scratch
+folder, with the wheel from BUILD and the rest from PyPI (some 400 MB for Ray). Two nodes of one CPU are started
+(python_cluster.py), scripts/scale/ray_corpus.py or dask_corpus.py runs on them, and workers and kvtool are killed by
+SIGKILL. Exits with 1 if the answer differs by a byte or a process is left, and with 77 and a reason if PYTHON lacks
+something.
 """
 import argparse
 import collections
@@ -30,7 +32,7 @@ LIMIT_SECONDS = 400
 
 
 def install(kind, build, folder):
-    """A Python with the wheel and the cluster's package."""
+    """Returns a Python with the wheel and the cluster's package."""
     subprocess.run([ROOT / "scripts/release/build_wheel.sh", "--build", build, "--out", folder / "wheel", sys.executable], check=True,
                    stdout=subprocess.DEVNULL)
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
@@ -41,7 +43,7 @@ def install(kind, build, folder):
 
 
 def descendants(root):
-    """{process: its words} of everything below a process."""
+    """Returns {process: its command line} for all descendants of a process."""
     children, words = collections.defaultdict(list), {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -60,7 +62,7 @@ def descendants(root):
 
 
 def victims(kind, cluster):
-    """Running kvtools, and the workers above them."""
+    """Returns running kvtools, and the workers above them."""
     below = descendants(cluster)
     programs = {process: "kvtool" for process, words in below.items() if b"--shard" in words}
     for process, words in below.items():
@@ -80,7 +82,7 @@ def start_cluster(kind, python, env, log):
 
 
 def run(options, inputs, python, env, rng):
-    """Seconds, and what was killed how often."""
+    """Returns seconds, and the number of kills of each kind."""
     with open(inputs.folder / "cluster.log", "w") as log:
         cluster, address = start_cluster(options.kind, python, env, log)
     done = collections.Counter()
@@ -101,7 +103,7 @@ def run(options, inputs, python, env, rng):
                         os.kill(process, signal.SIGKILL)
                         done[what] += 1
                     except ProcessLookupError:
-                        pass  # it was done
+                        pass  # it had ended
                 time.sleep(options.pause)
             if driver.returncode != 0:
                 log.seek(0)
@@ -146,7 +148,7 @@ def main():
     parser.add_argument("--install", metavar="BUILD")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before it was done"))  # so that nothing is left
-    # Ray's workers are nice, which beside anything else that runs here means slow.
+    # Ray's workers have a low priority, so they are slow next to other load.
     env = dict(os.environ, RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0", PYTHONWARNINGS="ignore")
     with tempfile.TemporaryDirectory(prefix=f"kvtool-{options.kind}-") as folder:
         folder = pathlib.Path(folder)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole Slurm on one machine: a controller and several nodes, all in one folder, nothing of the system's touched.
+"""Runs a complete Slurm on one machine: a controller and several nodes, all in one folder, without touching the
+system's.
 
-It needs Debian's slurm-wlm, and runs with munge where that is installed. Ports are whatever the kernel has free.
+It needs Debian's slurm-wlm, and uses munge if that is installed. The kernel chooses free ports.
 """
 import ctypes
 import os
@@ -12,7 +13,7 @@ import socket
 import subprocess
 import time
 
-SBIN = ":/usr/sbin:/sbin"  # where Debian has the daemons; often not in a user's PATH
+SBIN = ":/usr/sbin:/sbin"  # Debian's folder of the daemons, which is often not in a user's PATH
 
 CONFIGURATION = """\
 ClusterName=here
@@ -51,7 +52,7 @@ PartitionName=all Nodes={names} Default=YES MaxTime=INFINITE State=UP
 
 
 class CannotRun(Exception):
-    """Slurm does not start here, and why."""
+    """Raised if Slurm does not start here; the message gives the reason."""
 
 
 def free_ports(count):
@@ -65,16 +66,16 @@ def free_ports(count):
 
 
 def die_with_parent():
-    """For the case that the test itself is killed."""
+    """Cleans up if the test itself is killed."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 class Slurm:
     def __init__(self, folder, nodes, cpus):
         self.folder, self.nodes, self.cpus = pathlib.Path(folder), nodes, cpus
-        self.daemons = {}  # by node, or by what they are
+        self.daemons = {}  # by node, or by kind
         self.env = dict(os.environ, PATH=os.environ["PATH"] + SBIN, SLURM_CONF=str(self.folder / "slurm.conf"))
-        # What an outer Slurm says would reach our tasks.
+        # Variables of an outer Slurm would reach our tasks.
         for name in [name for name in self.env if name.startswith(("SLURM_", "SBATCH_")) and name != "SLURM_CONF"]:
             del self.env[name]
 
@@ -90,7 +91,7 @@ class Slurm:
         self.stop()
 
     def run(self, *command, check=True):
-        """What a client of Slurm prints."""
+        """Returns the output of a Slurm client."""
         done = subprocess.run([str(word) for word in command], env=self.env, text=True, capture_output=True, timeout=120)
         if check and done.returncode != 0:
             raise RuntimeError(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
@@ -105,7 +106,7 @@ class Slurm:
         self.launch(name, "slurmd", "-D", "-N", name, "-f", self.env["SLURM_CONF"])
 
     def restart(self, node):
-        """As if the node had lost its daemon."""
+        """Acts as if the node had lost its daemon."""
         self.daemons[node].kill()
         self.daemons[node].wait()
         self.launch_node(node)
@@ -168,7 +169,7 @@ class Slurm:
 
     def stop(self):
         """Ends jobs and daemons, and waits until none is left."""
-        # Without a controller Slurm's clients try again for many seconds.
+        # Without a controller, Slurm's clients retry for many seconds.
         if (self.folder / "state").is_dir() and self.daemons and all(daemon.poll() is None for daemon in self.daemons.values()):
             self.run("scancel", "--user", str(os.getuid()), check=False)
             end = time.monotonic() + 10
@@ -182,13 +183,13 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
-        # What they started, a slurmstepd that has not noticed, say.
+        # Processes that they started, for example a slurmstepd that has not noticed.
         for process in self.processes():
             os.kill(process, signal.SIGKILL)
         self.daemons = {}
 
     def processes(self):
-        """Everything that runs with our slurm.conf."""
+        """Returns all processes that run with our slurm.conf."""
         mark, found = f"SLURM_CONF={self.env['SLURM_CONF']}".encode(), []
         for entry in pathlib.Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -196,5 +197,5 @@ class Slurm:
                     if mark in (entry / "environ").read_bytes().split(b"\0"):
                         found.append(int(entry.name))
                 except OSError:
-                    pass  # it has ended, or is somebody else's
+                    pass  # it has ended, or belongs to another user
         return found

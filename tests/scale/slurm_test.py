@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A corpus in a Slurm array whose tasks are killed at random: the merged answer is that of one run, byte for byte.
+"""Processes a corpus in a Slurm array whose tasks are killed at random: the merged answer must equal that of one run,
+byte for byte.
 
 Usage: slurm_test.py KVTOOL [--snapshots N] [--shards N] [--kills N] [--kilobytes N] [--nodes N] [--seed N]
 
-Starts a Slurm of its own in a scratch folder (slurm_here.py) and submits scripts/scale/kvtool-array.sbatch and, behind it,
-kvtool-merge.sbatch. Meanwhile kvtool and the shells above it are killed, and tasks are cancelled and requeued. What the merge
-job then says is missing is sent again by name, until it has an answer. At last kvtool merge itself is killed a few times.
-Exit 1 if the answer differs by a byte, and 77, with a reason, where Slurm cannot run.
+Starts a Slurm of its own in a scratch folder (slurm_here.py) and submits scripts/scale/kvtool-array.sbatch and,
+behind it, kvtool-merge.sbatch. Meanwhile kvtool and the shells above it are killed, and tasks are cancelled and
+requeued. Shards that the merge job reports as missing are submitted again, until it has an answer. At the end kvtool
+merge itself is killed a few times. Exits with 1 if the answer differs by a byte, and with 77 and a reason if Slurm
+cannot run.
 """
 import argparse
 import collections
@@ -27,7 +29,7 @@ import slurm_here
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts/scale"
 COMMAND = ["analyze", "--level", "high"]
-# No case names a snapshot: each judges each input.
+# No case names a snapshot, so each case judges each input.
 GATE = """{
   "schema": "kvtool.gate-config/1",
   "defaults": {"engine": "design", "mode": "store", "prompt_tokens": 8, "params": {
@@ -40,24 +42,24 @@ GATE = """{
   ]
 }
 """
-ROUNDS = 12  # an array and its merge; the last ones without kills
-SECONDS_OF_A_TASK = {f"0:{second:02}" for second in range(15)}  # as squeue says it
+ROUNDS = 12  # an array and its merge; the last arrays run without kills
+SECONDS_OF_A_TASK = {f"0:{second:02}" for second in range(15)}  # as squeue prints it
 
 
 class Killer:
-    """Takes running tasks at random and does to them what happens on a cluster."""
+    """Chooses running tasks at random and does to them what happens on a cluster."""
 
     def __init__(self, slurm, kills, rng):
         self.slurm, self.left, self.rng, self.done = slurm, kills, rng, collections.Counter()
 
     def look(self, job):
-        """Strikes some of the running tasks of an array; false once it has none left."""
+        """Disturbs some of the running tasks of an array; returns False once it has none left."""
         tasks = [line.split("|") for line in
                  self.slurm.run("squeue", "-h", "-r", "-j", job, "-o", "%K|%t|%r|%N|%M", check=False).splitlines()]
         for task, state, reason, _, took in tasks:
-            if reason == "BeginTime":  # a requeued task waits for two minutes, unless it is told not to
+            if reason == "BeginTime":  # without this, a requeued task waits for two minutes
                 self.call("scontrol", "update", f"jobid={job}_{task}", "StartTime=now")
-            # A task that was to start on a node at the moment when it was lost runs for ever as Slurm sees it.
+            # If a task was to start on a node just when the node was lost, Slurm believes that it runs for ever.
             if state == "R" and took not in SECONDS_OF_A_TASK:
                 self.call("scontrol", "requeue", f"{job}_{task}")
         running = [(task, node) for task, state, _, node, _ in tasks if state == "R"]
@@ -81,7 +83,8 @@ class Killer:
         return subprocess.run(words, env=self.slurm.env, capture_output=True).returncode == 0
 
     def lose(self, node):
-        """The node's daemon dies and starts anew; kvtool goes on as an orphan, which still writes its results."""
+        """The node's daemon dies and is restarted; kvtool continues as an orphan, which still writes its
+        results."""
         lines = self.slurm.run("squeue", "-h", "-r", "-w", node, "-t", "R", "-o", "%A %F_%K", check=False).splitlines()
         jobs = dict(line.split() for line in lines)
         steps = {f"[{number}.batch]" for number in jobs}
@@ -98,7 +101,7 @@ class Killer:
         return True
 
     def kill(self, job, task, is_program):
-        """SIGKILL to kvtool, or to the batch script that runs it."""
+        """Sends SIGKILL to kvtool, or to the batch script that runs it."""
         marks = {f"SLURM_ARRAY_JOB_ID={job}".encode(), f"SLURM_ARRAY_TASK_ID={task}".encode()}
         for process in self.slurm.processes():
             try:
@@ -124,7 +127,7 @@ class Run:
                               *words[1:]).strip()
 
     def whole(self):
-        """Arrays until the merge job misses nothing: its exit status."""
+        """Submits arrays until the merge job misses nothing. Returns its exit status."""
         tasks = f"0-{self.options.shards - 1}"
         for turn in range(ROUNDS):
             if turn == ROUNDS - 2:
@@ -152,12 +155,13 @@ class Run:
         return int(re.search(r"ExitCode=(\d+):", job)[1]), log.read_text() if log.exists() else ""
 
     def said(self, words):
-        """How often tasks said something in their logs."""
+        """Counts tasks with messages in their logs."""
         return sum(log.read_text(errors="replace").count(words) for log in self.inputs.folder.glob("kvtool-*_*.log"))
 
 
 def nightly(inputs, slurm, kills, rng):
-    """What scripts/scale/nightly.sh comes to while kvtool is killed at random; its gate fails on what is damaged."""
+    """The result of scripts/scale/nightly.sh while kvtool is killed at random; its gate fails because of the damaged
+    inputs."""
     config, out = inputs.folder / "gate.json", inputs.folder / "nightly"
     config.write_text(GATE)
     alone = inputs.alone("gate", config, junit=True)
@@ -177,7 +181,7 @@ def nightly(inputs, slurm, kills, rng):
 
 
 def killed_merges(inputs, results, wanted, rng, count=10):
-    """A merge that is killed leaves the whole document or none."""
+    """A killed merge leaves the complete document or none."""
     target, killed = inputs.folder / "killed.json", 0
     for _ in range(count):
         target.unlink(missing_ok=True)
@@ -191,7 +195,7 @@ def killed_merges(inputs, results, wanted, rng, count=10):
 
 
 def refusals(inputs, results):
-    """What is missing, double or foreign is refused by its name."""
+    """Missing, duplicate and foreign shards are refused by name."""
     inputs.call("inspect", "--corpus", inputs.manifest, "--results", inputs.folder / "foreign.jsonl", "--keep-going", "-q",
                 wanted=(0, 3))
     shutil.copy(results[0], inputs.folder / "copy.jsonl")
@@ -203,7 +207,7 @@ def refusals(inputs, results):
 
 
 def check(options, slurm, folder):
-    """What is wrong."""
+    """Returns what is wrong."""
     rng, wrong, times = random.Random(options.seed), [], [time.monotonic()]
     inputs = corpus.Corpus(options.kvtool.resolve(), folder, options.snapshots, options.kilobytes, options.seed)
     times.append(time.monotonic())

@@ -24,7 +24,7 @@ namespace {
 
 constexpr uint32_t kHeads = 2, kDim = 8;
 
-// K and V of one layer in the given order, of the first tokens of a chat, after a head of its own.
+// K and V of one layer in the given order, for the first tokens of a chat, after a file header.
 struct Chat {
   Source source;
   Snapshot snapshot;
@@ -83,7 +83,7 @@ TEST_CASE("a state that has grown shares all that it had, in every order", "[sto
   const test::TempDir folder;
   ThreadPool pool(2);
   Store store(folder / "s", Store::Use::kAdd);
-  // 500: ends within a block; 520: a tail that is too short to be kept; 900: goes on behind it.
+  // 500: ends within a block; 520: the tail is too short for an object; 900: continues after it.
   for (const uint64_t tokens : {500, 520, 900}) {
     const Chat chat(tokens, order);
     const AddReport report = Add(store, chat, pool);
@@ -119,11 +119,11 @@ TEST_CASE("pieces end at blocks and are not short", "[store]") {
   extent.units = 8;
   extent.tokens = 1000;
   CHECK(EndOfPiece(extent, 0, 256) == 256);
-  CHECK(EndOfPiece(extent, 200, 256) == 512);  // 56 tokens would be short
+  CHECK(EndOfPiece(extent, 200, 256) == 512);  // 56 tokens would be too few
   CHECK(EndOfPiece(extent, 100, 256) == 256);
   CHECK(EndOfPiece(extent, 768, 256) == 1000);
   extent.tokens = 800;
-  CHECK(EndOfPiece(extent, 512, 256) == 800);  // the rest of 32 joins
+  CHECK(EndOfPiece(extent, 512, 256) == 800);  // the remaining 32 are joined
   CHECK(IsWorthKeeping(extent, 512, 288, 256));
   CHECK_FALSE(IsWorthKeeping(extent, 512, 20, 256));
   CHECK(IsWorthKeeping(extent, 492, 20, 256));  // ends at a block
@@ -189,8 +189,8 @@ TEST_CASE("a value that the index cannot take is an error, not NULL", "[store]")
   Index::Create(*opened, "index.sqlite");
   Database database(*opened, "index.sqlite", Database::Use::kRead);
   Statement statement(database, "SELECT ?");
-  // Longer than SQLite takes, which it says before it looks at the text, as it says that there is
-  // no memory.
+  // A text longer than SQLite's limit, which it reports before it reads the text, like a lack of
+  // memory.
   const std::string_view text("text");
   CHECK_THROWS_AS(statement.Bind(1, std::string_view(text.data(), size_t{1} << 31)), Error);
   CHECK(statement.Bind(1, text).Step());
@@ -211,7 +211,7 @@ TEST_CASE("connections of one process exclude each other, and the last writer is
   }
   threads.clear();
   Index reader(*opened, "index.sqlite", Database::Use::kRead);
-  CHECK_THROWS_AS(reader.NextNumber(1), Error);  // it is open for reading only
+  CHECK_THROWS_AS(reader.NextNumber(1), Error);  // opened for reading only
   Index writer(*opened, "index.sqlite", Database::Use::kWrite);
   CHECK(writer.NextNumber(1) == kThreads * kEach + 1);
   CHECK(writer.NextNumber(1000) == 1000);
@@ -290,7 +290,7 @@ TEST_CASE("deep names are compared in time of their length", "[store]") {
   for (int i = 0; i < 64; ++i) names.push_back(deep + fmt::format("{:02}", i));
   uint64_t compared = 0;
   CHECK_FALSE(FindNameClash(std::vector<std::string_view>(names.begin(), names.end()), &compared));
-  // Each name meets some log2(64) others; each of its 2,000 folders was looked up before.
+  // Each name is compared about log2(64) times; before, each of its 2,000 folders was looked up.
   CHECK(compared < 16 * names.size() * names[0].size());
 }
 

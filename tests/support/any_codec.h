@@ -9,9 +9,9 @@
 
 namespace kv::test {
 
-// Encodes by any row of the table: by its encoder, or, where the codec needs more than the chunk, a
-// chunk that refers to nothing, or one by the profile's best entry. Returns false if the codec
-// cannot store the bytes.
+// Encodes with any row of the table: with its encoder or, if the codec needs more than the chunk,
+// as a chunk without references or with the profile's best entry. Returns false if the codec cannot
+// store the bytes.
 inline bool EncodeByRow(const CodecRow& row, const ChunkShape& shape, ByteSpan raw,
                         const Profile& profile, CodecScratch& scratch, EncodedChunk& out) {
   if (row.encode != nullptr) return row.encode(shape, raw, kAnySize, {}, scratch, out);

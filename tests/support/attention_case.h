@@ -82,7 +82,7 @@ inline void AddGradients(AttentionCase& made, const GradientRows& rows, uint32_t
   }
 }
 
-// Replaces a layer's queries by the probabilities they give.
+// Replaces a layer's queries by the probabilities that follow from them.
 inline void RecordProbabilities(AttentionCase& made) {
   for (TraceLayer& rows : made.trace.layers) {
     const LayerKv& layer = *made.snapshot.Find(rows.layer);

@@ -14,7 +14,7 @@
 
 namespace kv::test {
 
-// A made-up prompt of chunks: the full run, the chunks' own runs and the queries, in memory. Keys
+// A synthetic prompt of chunks: the full run, the chunks' own runs and the queries, in memory. Keys
 // and values of layer 0 are the same in both; later layers deviate in all chunks but the first,
 // most in their first tokens.
 struct BlendCase {

@@ -9,8 +9,9 @@
 
 namespace kv::test {
 
-// Changes each byte of a frame: the frame must be refused as invalid or decode to something, and
-// some changes must be refused. Cut at any byte, it must be refused. `decode` takes a ByteSpan.
+// Changes each byte of a frame: it must be refused as invalid or decode to something, and some
+// changes must be refused. A frame that is truncated anywhere must be refused. `decode` takes a
+// ByteSpan.
 template <typename Decode>
 void CheckDamage(const Bytes& frame, const Decode& decode) {
   int refused = 0;

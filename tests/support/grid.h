@@ -12,7 +12,7 @@
 
 namespace kv::test {
 
-// A made-up cache of one head or more.
+// A synthetic cache of one head or more.
 struct Grid {
   uint64_t rows = 0, columns = 0, head_dim = 0;
   bool bfloat = false;
@@ -49,7 +49,7 @@ inline Grid MakeGrid(uint64_t rows, uint64_t columns, uint64_t head_dim, bool bf
   return grid;
 }
 
-// Rotates keys as RoPE does, with partners half a head apart or neighbours.
+// Rotates keys as RoPE does; partners are half a head apart or neighbours.
 inline void Rotate(Grid& grid, bool neighbours) {
   const uint64_t pairs = grid.head_dim / 2;
   for (uint64_t row = 0; row < grid.rows; ++row) {

@@ -10,8 +10,8 @@
 
 namespace kv::test {
 
-// Sets the process's locale, as a program does that loads the library, while it lives. Where the
-// machine lacks the locale, localedef makes it in a temporary folder.
+// Sets the process's locale while it exists, as a host program might. If the machine lacks the
+// locale, localedef makes it in a temporary folder.
 class HostLocale {
  public:
   // "de_DE" has a comma as its decimal point, "ps_AF" one of two bytes.

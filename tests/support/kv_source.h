@@ -13,7 +13,7 @@
 
 namespace kv::test {
 
-// A made-up snapshot file: odd header, tensors in any order with odd gaps between them, a tail.
+// A synthetic snapshot file: odd header, tensors in any order with odd gaps between them, a tail.
 // Values are float-like noise, so that every codec has work to do.
 class KvSourceBuilder {
  public:
@@ -25,10 +25,10 @@ class KvSourceBuilder {
     uint64_t tokens = 64;
     uint32_t heads = 2, head_dim = 32;
     bool heads_known = true;
-    int pieces = 1;  // the tensor comes in so many runs of tokens, with filler between
+    int pieces = 1;  // number of token ranges of the tensor, with filler between them
   };
 
-  // The next layer. V may have another shape than K.
+  // Adds the next layer. V may have another shape than K.
   void Layer(const Shape& k, const Shape* v) {
     LayerKv layer{.index = static_cast<uint32_t>(snapshot_.layers.size() * 2 + 1)};
     layer.k = Tensor(k);

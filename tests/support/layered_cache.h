@@ -12,12 +12,12 @@
 
 namespace kv::test {
 
-// A cache whose layers have K and V from the same activations, as those of a model, and noise.
+// A cache whose layers have K and V from the same activations, as in a model, plus noise.
 struct LayeredCache {
   static constexpr uint32_t kHeads = 2, kHeadDim = 16, kChannels = kHeads * kHeadDim;
 
-  // All K come first, then all V, as in a state of llama.cpp. Caches that differ in `drift` alone
-  // have activations that are off by so much, as those of other arithmetic.
+  // All K come first, then all V, as in a state of llama.cpp. Caches that differ only in `drift`
+  // have activations that differ by that amount, as from another arithmetic.
   LayeredCache(uint32_t layers, uint64_t tokens, float noise = 0.02f, float drift = 0) {
     constexpr size_t kWidth = 12;
     std::mt19937 random(5);

@@ -35,7 +35,7 @@ class FaultyCodec : public mnn::runtime::RangeCodec {
   mutable std::atomic<uint64_t> encodes_ = 0, decodes_ = 0;
 };
 
-// Damages a stored byte plane, so that the container still has its shape.
+// Damages a stored byte plane without changing the container's structure.
 inline void Damage(Bytes& blob) { blob.back() ^= std::byte{1}; }
 
 // A request small enough for a cache of some 200 tokens.

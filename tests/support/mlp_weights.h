@@ -16,7 +16,7 @@ struct WeightsShape {
   uint32_t prefixes = 4;  // 4: with image, 2: text only
 };
 
-// Made-up compressor weights in float, as if read from a .bin.
+// Synthetic compressor weights in float, as if read from a .bin.
 inline CompressorWeights MakeWeights(const WeightsShape& shape, uint32_t seed = 1) {
   std::mt19937 random(seed);
   CompressorWeights weights;
@@ -53,7 +53,7 @@ struct CacheShape {
   Order order = Order::kTokenHeadDim;
 };
 
-// A made-up cache; the same seed gives the same logical values in every order.
+// A synthetic cache; the same seed gives the same logical values in every order.
 inline Snapshot MakeCache(const CacheShape& shape, uint32_t seed = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;

@@ -12,7 +12,7 @@ namespace kv::test {
 class PeakMemory {
  public:
   PeakMemory() {
-    std::ofstream("/proc/self/clear_refs") << "5";  // VmHWM starts anew
+    std::ofstream("/proc/self/clear_refs") << "5";  // resets VmHWM
     before_ = StatusBytes("VmRSS:");
   }
   uint64_t growth_bytes() const {

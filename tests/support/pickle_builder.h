@@ -12,7 +12,7 @@
 
 namespace kv::test {
 
-// A torch zip archive of the given members, in a folder of its own.
+// A torch zip archive of the given members, in its own folder.
 class TorchArchive {
  public:
   TorchArchive& Add(const std::string& name, const std::string& bytes) {
@@ -41,7 +41,7 @@ inline std::string Cat(std::initializer_list<std::string_view> parts) {
   return out;
 }
 
-// Values as a storage or an array holds them.
+// Raw bytes of values, as in a storage or an array.
 template <typename T>
 std::string RawBytes(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};

@@ -8,10 +8,10 @@
 #include "lib/core/base/half.h"
 #include "lib/core/codec/profiled/profile.h"
 
-// A profile of made-up K and V, and rows like those that it learnt from.
+// A profile of synthetic K and V, and rows like those that it learnt from.
 namespace kv::test {
 
-// K: channels that remember their last value. V: every second row is one of 32.
+// K: channels that are correlated with their previous value. V: every second row is one of 32.
 inline Bytes ModelRows(DType dtype, bool is_value, uint64_t rows, uint32_t columns, uint32_t seed) {
   std::mt19937 random(seed), fixed(1);
   const auto noise = [](std::mt19937& from) {

@@ -8,7 +8,7 @@
 
 namespace kv::test {
 
-// The finding with which `body` refuses its input. The test fails if `body` accepts it.
+// Returns the finding with which `body` refuses its input. The test fails if `body` accepts it.
 template <typename Body>
 Finding FindingOf(const Body& body) {
   try {

@@ -11,8 +11,8 @@
 
 namespace kv::test {
 
-// Small f32 weights whose values tell where they belong: layers x (prefixes x 3) blocks of
-// [dim][factor x dim], [dim][dim], [dim][dim], all with bias.
+// Small f32 weights whose values encode their place: layers x (prefixes x 3) blocks of [dim][factor
+// x dim], [dim][dim], [dim][dim], all with bias.
 inline CompressorWeights SampleWeights(uint32_t layers = 2, uint32_t prefixes = 4, uint32_t dim = 4,
                                        uint32_t factor = 2) {
   CompressorWeights weights;

@@ -9,7 +9,7 @@
 
 namespace kv::test {
 
-// Runs `body` once per SIMD target that this build has and this CPU supports, then goes back to the
+// Runs `body` once per SIMD target that this build has and this CPU supports, then restores the
 // best one. The name is for INFO.
 inline void ForEachTarget(const std::function<void(const std::string&)>& body) {
   std::string best;

@@ -14,13 +14,13 @@ grep -q '<testsuite' out/junit.xml || fail "no test suite in out/junit.xml"
 follow docs/gate.md 'kvtool gate gate/pass.json --baseline out/summary.json' "$with"
 said 'gate passed'
 
-# A change loses the content of a layer: the gate fails, names the layer, and says how to see it again.
+# A change loses the content of a layer: the gate fails, names the layer, and prints the command to reproduce it.
 dd if=/dev/zero of=trace/s260k.seq0.bin bs=1024 seek=76 count=11 conv=notrunc status=none
 STATUS=1 follow docs/gate.md 'kvtool gate gate.json --deterministic'
 said 'layer 1 V'
 said 'again: kvtool gate gate.json'
 
-# Where two caches must be the same, one flag says whether they are.
+# If two caches must be equal, one flag checks that.
 follow docs/gate.md 'kvtool convert -q slot0.bin --kv-heads 4 --to npz --dtype bf16 -o slot0.npz'
 STATUS=1 follow docs/gate.md 'kvtool gate --snapshot slot0.npz --reference slot0.bin'
 said 'at layer 0 K, head 0, token 0, dim 1'

@@ -3,7 +3,7 @@
 follow README.md 'kvtool inspect slot0.bin --kv-heads 4'
 said 'llama.cpp'
 
-# The slot goes into the archive and away, and comes back where the server looks for it.
+# The slot is archived and deleted, and restored to where the server looks for it.
 mkdir slots archive
 cp slot0.bin slots/chat-17.bin
 here='s|/var/cache/slots|slots|g; s|/archive/|archive/|g'
@@ -16,11 +16,11 @@ cmp slot0.bin slots/chat-17.bin
 follow docs/engines/llama-cpp.md 'kvtool inspect --model model.gguf chat-17.bin' 's|chat-17|slots/&|'
 follow docs/engines/llama-cpp.md 'kvtool verify chat-17.kvz' 's|chat-17|archive/&|'
 
-# Done twice, a command destroys nothing; the message says what would.
+# Repeating a command destroys nothing; the message says which option would.
 STATUS=4 follow docs/engines/llama-cpp.md 'kvtool compress /var/cache/slots/chat-17.bin -o /archive/chat-17.kvz' "$here"
 said '-f'
 
-# A disk has lost a byte: where, what that means, and the rest.
+# A disk has damaged a byte: where it is, what it means, and how to get the rest.
 STATUS=1 follow docs/archive.md "printf '\\377' | dd of=slot0.kvz bs=1 seek=100000 conv=notrunc status=none; kvtool verify slot0.kvz" \
   's|slot0.kvz|archive/chat-17.kvz|g'
 said 'layer 3 K'

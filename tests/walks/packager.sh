@@ -6,16 +6,16 @@ said 'kvtool '
 [ -s "$DOCS/LICENSE" ] || [ -s "$DOCS/copyright" ] || fail "no licence"
 [ -s "$DOCS/CHANGELOG.md" ] || [ -s "$DOCS/changelog.gz" ] || fail "no changelog"
 
-# Links of all pages lead to what is installed.
+# Links in all pages lead to installed files.
 python3 "$TESTS/../../scripts/check/links.py" "$DOCS" || fail "links lead nowhere"
 
-# Whose work is inside, with versions and texts: the installed list is the one that the program prints.
+# The libraries inside, with versions and licence texts: the installed list is the one that the program prints.
 [ -s "$DOCS/copyright" ] || fail "no list of the libraries' licences"
 follow docs/install.md 'kvtool --version --licenses'
 for part in OpenBLAS Highway fmt nlohmann/json CLI11 Zstandard xxHash SQLite zlib; do said "Comment: $part "; done
 [[ "$SAID" == *"$(cat "$DOCS/copyright")"* ]] || fail "the program prints another list than $DOCS/copyright"
 
-# A page of the manual for every command that the help names, the same that the program prints.
+# A manual page for every command in the help, equal to what the program prints.
 for command in $(kvtool -h | sed -n 's/^  \([a-z][a-z0-9-]*\)  .*/\1/p'); do
   written=$(ls "$PREFIX/share/man/man1/kvtool-$command".1* 2>/dev/null) || fail "no manual page of $command"
   cmp <(zcat -f "$written") <(kvtool man "$command") || fail "the manual page of $command is another program's"
@@ -23,7 +23,7 @@ done
 shows docs/install.md 'man kvtool-compress'
 if command -v man >/dev/null && SAID=$(MANPATH=$PREFIX/share/man MANPAGER=cat man kvtool-compress 2>&1); then said 'level'; fi
 
-# What a shell completes, installed and printed.
+# Completions of the shells, installed and printed.
 for shell in bash zsh fish; do
   case $shell in
     bash) places=(bash-completion/completions/kvtool completions/kvtool.bash) ;;

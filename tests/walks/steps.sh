@@ -9,14 +9,14 @@ fail() {
   exit 1
 }
 
-# Whether the page says this, wherever its lines end.
+# True if the page contains this text, wherever its lines are broken.
 shows() { # PAGE WORDS
   [ -e "$DOCS/$1" ] || fail "$1 is not installed"
   [[ "$(tr -s '\n ' '  ' <"$DOCS/$1")" == *"$2"* ]] || fail "$1 does not show: $2"
 }
 
-# Runs a command of a page. SED puts the files at hand in the place of those that the page speaks of. What it prints is in
-# $SAID. A walk that expects another exit status than 0 says so before: STATUS=1 follow ...
+# Runs a command of a page. SED replaces the page's file names by existing ones. The output is in $SAID. A walk that expects
+# another exit status than 0 sets it: STATUS=1 follow ...
 follow() { # PAGE COMMAND [SED]
   local status=0
   STEPS=$((STEPS + 1))
@@ -29,7 +29,7 @@ said() { # WORDS
   [[ "$SAID" == *"$1"* ]] || fail "'$1' is not in what was printed:"$'\n'"$SAID"
 }
 
-# A page that shows its pictures without a network.
+# Checks a page that shows its pictures without a network.
 page() { # FILE
   grep -q '<svg' "$1" || fail "$1 has no picture"
   ! grep -qE '(src|href)="(https?:)?//' "$1" || fail "$1 fetches something"

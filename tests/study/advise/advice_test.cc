@@ -45,7 +45,7 @@ AdviceRequest SmallRequest(LossKind kind, eviction::Granularity units) {
   return request;
 }
 
-// The output of one head at one row over the keys that `sees` lets through, in double.
+// The output of one head at one row over the visible keys, in double.
 template <typename Sees>
 std::vector<double> PlainOutput(const AttentionCase& made, size_t layer, uint32_t head,
                                 uint64_t row, const Sees& sees) {
@@ -99,7 +99,7 @@ double NatsByHand(const AttentionCase& made, const std::vector<PlanOfLayer>& pla
   return nats / static_cast<double>(rows.rows * rows.samples);
 }
 
-// One layer that all heads keep alike, from the study of another folder.
+// One layer in which all heads keep the same, from the study of another folder.
 eviction::ReplayResult ReplayOf(const AttentionCase& made, const Candidate& candidate) {
   eviction::ReplayRequest request;
   request.policies = {candidate.policy};
@@ -185,7 +185,7 @@ TEST_CASE("a plan measured from its tokens costs what was predicted", "[advise][
       const Advice advice = Advise(runs, request, pool);
       REQUIRE(advice.found.best);
       CHECK(advice.found.best->outcome.worst_share() <= 0.6);
-      // Any mixture, with parts that keep everything.
+      // An arbitrary mixture, in which some parts keep everything.
       std::mt19937 random(3);
       Choice choice;
       for (const Unit& unit : advice.measured().units) {
@@ -232,7 +232,7 @@ TEST_CASE("gradients give the nats that a plain computation gives", "[advise]") 
     CHECK(Mixture::Evaluate(advice.measured(), choice).loss[0] ==
           Approx(expected).epsilon(1e-4).margin(1e-9));
   }
-  // What is shown is the KL to be expected: the study found less predicted than real.
+  // The displayed value is the expected KL: in the study, predictions were lower than real losses.
   CHECK(Shown(LossKind::kFisher, 0.72) == Approx(1));
   CHECK(LossShownAs(LossKind::kFisher, 1) == Approx(0.72));
 }
@@ -263,7 +263,7 @@ TEST_CASE("events of a mixed plan say what each head holds", "[advise]") {
     ++events;
   });
   CHECK(events > 100);
-  // Layer 0 keeps all of head 0; layer 1 is of one candidate.
+  // Layer 0 keeps all of head 0; layer 1 has a single candidate.
   CHECK(plans[0].plan.units == 2);
   CHECK(plans[0].events[0].empty());
   CHECK(advice.candidates[4].policy == "window");
@@ -319,7 +319,7 @@ TEST_CASE("undefined rows leave the mean; a run of nothing else gives no advice"
       const auto whole = MakeAttentionCase({}, 40), part = MakeAttentionCase({}, 40);
       for (AttentionCase* made : {whole.get(), part.get()})
         AddGradients(*made, {kPrompt, 96, 2}, 6);
-      // A trace that ends where the other one's rows become undefined, in one layer.
+      // A trace whose last rows are undefined in one layer, and one that ends before them.
       part->trace.rows = kPrompt + kDefined;
       part->trace.gradients->rows = kDefined;
       for (TraceLayer& layer : part->trace.layers) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kPrompt = 64, kSeed = 7;
 
-// Rules with other sums over the prompt than their neighbours', and budgets with other beginnings.
+// Rules with different sums over the prompt, and budgets with different first evictions.
 std::vector<Candidate> ManyCandidates() {
   CandidateRequest request;
   request.policies = {"block",  "window", "streaming", "h2o",     "tova",
@@ -20,7 +20,7 @@ std::vector<Candidate> ManyCandidates() {
   return MakeCandidates(request, 160);
 }
 
-// The position after which each one is gone, unit by unit.
+// The position after which each token is evicted, for each unit.
 std::vector<uint32_t> LastSeen(const eviction::LayerPlan& plan) {
   std::vector<uint32_t> seen{plan.units};
   for (uint32_t unit = 0; unit < plan.units; ++unit) {

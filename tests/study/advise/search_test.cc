@@ -19,7 +19,7 @@ struct Shape {
 
 double FullOf(const Shape& shape) { return 7 + 100.0 * shape.units; }
 
-// Effects that grow as options keep less, with a part that all units share: layers do add up.
+// Effects that grow as options keep less, with a part that all units share, so that layers add up.
 Measured RandomCase(const Shape& shape, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -56,7 +56,7 @@ Measured RandomCase(const Shape& shape, uint32_t seed) {
         for (size_t i = 0; i < effect.size(); ++i) {
           const float x = size * normal(random);
           if (shape.kind == LossKind::kSensitivity) {
-            // o' = o - e with o.e = |x| and e.e beyond its least, |x|^2 / o.o.
+            // o' = o - e with o.e = |x|, and e.e above its minimum |x|^2 / o.o.
             const float along = std::abs(i < shape.rows ? x : effect[i - shape.rows]);
             effect[i] = i < shape.rows ? -along : 0.3f - 2 * along + along * along / 8;
           }
@@ -74,7 +74,7 @@ Measured RandomCase(const Shape& shape, uint32_t seed) {
   return made;
 }
 
-// The loss as its definition says it, written without the code under test.
+// The loss from its definition, without the code under test.
 double LossByHand(const Measured& made, const Choice& choice, size_t run) {
   const RunRows& rows = made.runs[run];
   const auto summed = [&](uint64_t channel, uint64_t row, std::optional<uint32_t> group) {
@@ -176,7 +176,8 @@ TEST_CASE("a search may take units for independent", "[advise]") {
   for (size_t run = 0; run < 2; ++run) {
     double alone = 0;
     for (size_t u = 0; u < choice.size(); ++u) {
-      // The squared error of the option, times what all options of the unit cost for theirs.
+      // The squared error of the option times the ratio of loss to squared error over all options
+      // of the unit.
       double loss = 0, all2 = 0, mine2 = 0;
       for (uint32_t o = 1; o < made.units[u].options.size(); ++o) {
         Choice one(choice.size(), 0);
@@ -199,7 +200,7 @@ TEST_CASE("a search may take units for independent", "[advise]") {
   }
   CHECK(mixture.loss() == Approx(expected));
   CHECK(walked == Approx(expected));
-  // What was measured stays what it is.
+  // The measured part is unchanged.
   CHECK(Mixture::Evaluate(made, choice).loss[0] == Approx(LossByHand(made, choice, 0)));
 }
 
@@ -238,7 +239,7 @@ TEST_CASE("the search finds what trying everything finds, or nearly", "[advise][
 }
 
 TEST_CASE("losses that add up and grow ever faster are minimised exactly", "[advise]") {
-  // One row, one unit of loss per square of what is dropped: greedy steps are then the optimum.
+  // One row with a loss of one per dropped square: greedy steps are then optimal.
   Measured made{LossKind::kOutput, 1, {}, {}};
   made.runs.push_back({1, 1, 1, 0, 0, {{1.0f}}, 1, {}});
   const float weights[] = {1, 2.5f, 7};
@@ -333,7 +334,7 @@ TEST_CASE("halves of one run add up to it", "[advise]") {
     for (size_t half = 0; half < 2; ++half) {
       CHECK(of_halves.loss[half] == Approx(LossByHand(halves, choice, half)).margin(1e-9));
     }
-    if (kind == LossKind::kOutput) continue;  // of a ratio of sums the halves' mean is another
+    if (kind == LossKind::kOutput) continue;  // a ratio of sums has another mean
     CHECK(of_halves.mean_loss() == Approx(LossByHand(made, choice, 0)).margin(1e-9));
   }
   ThreadPool pool(1);
@@ -378,7 +379,7 @@ TEST_CASE("a sample's standard error covers the loss of all rows", "[advise]") {
       CHECK(outcome.standard_error[0] > 0);
       squares += std::pow((outcome.loss[0] - truth) / outcome.standard_error[0], 2);
     }
-    // Errors are as large as they are said to be.
+    // Standard errors match the real deviations.
     CHECK(squares / 40 > 0.3);
     CHECK(squares / 40 < 2.5);
   }

@@ -46,7 +46,7 @@ const SavedState& Named(const std::vector<SavedState>& states, std::string_view 
                        [&](const SavedState& of) { return of.name == name; });
 }
 
-// Finds that all bytes agree with the compared head.
+// Simulates that all bytes agree with the compared head.
 bool Whatever(const SavedState&, const SavedState&) { return true; }
 
 }  // namespace
@@ -92,7 +92,8 @@ TEST_CASE("states are compared by their longest common beginning", "[advise]") {
   CHECK(Named(states, "branch").same_ids == 700);
   CHECK(Named(states, "other").kinship == Kinship::kAlone);
   CHECK_FALSE(Named(states, "other").contained);
-  // One of the two long ones goes on from the short one, the other from the first in blocks of 256.
+  // One of the two long states continues the short one, the other continues the first, in blocks of
+  // 256.
   uint64_t stored = 0;
   for (const SavedState& state : states) stored += state.stored_tokens;
   CHECK(stored == 256 + 512);
@@ -157,7 +158,8 @@ TEST_CASE("each geometry counts by its bytes, and one without a sample by the me
   small.states.pop_back();
   MeasureLevels(samples, false, nullptr, small);
   MeasureLevels(samples, false, nullptr, advice);
-  // Of one noisy state and one of zeros about one is left, and about two where there is another.
+  // A noisy state and one of zeros take about one state's bytes, and with a second noisy one about
+  // two.
   const double alone = static_cast<double>(small.levels.front().alone_bytes);
   CHECK(static_cast<double>(advice.levels.front().alone_bytes) < 2 * alone + 1);
   CHECK(static_cast<double>(advice.levels.front().alone_bytes) > 1.8 * alone);

@@ -97,7 +97,7 @@ TEST_CASE("f32 that came from bf16 is said to be half free, and every part may b
       CastSnapshot(CastSnapshot(test::MakeCache(shape), DType::kBF16, pool), DType::kF32, pool);
   Analysis analysis = Analyse(rounded, {}, pool);
   REQUIRE(analysis.layers[1].v->narrow);
-  // Values near 1 that bf16 holds fit into f16 as well, which is preferred.
+  // Values near 1 that are exact in bf16 also fit f16, which is preferred.
   CHECK(analysis.layers[1].v->narrowness->is_bf16());
   CHECK(analysis.layers[1].v->narrow_dtype == DType::kF16);
   CHECK(analysis.layers[1].v->narrow->ratio() > 1.9);
@@ -114,7 +114,7 @@ TEST_CASE("f32 that came from bf16 is said to be half free, and every part may b
 
 namespace {
 
-// Keys that are one vector, turned to their positions by `frequencies` and rounded to f16.
+// Keys that are one vector, rotated to their positions by `frequencies` and rounded to f16.
 LayerKv ConstantKeys(uint32_t layer, std::span<const double> frequencies, uint32_t heads,
                      uint64_t tokens, Snapshot& snapshot) {
   const size_t half = frequencies.size(), dim = 2 * half;
@@ -143,7 +143,7 @@ LayerKv ConstantKeys(uint32_t layer, std::span<const double> frequencies, uint32
           {}};
 }
 
-// Bits per value that are left of layer `layer` with halves turned back.
+// Bits per value of layer `layer` after undoing the rotation in halves.
 double LeftBits(const Analysis& analysis, size_t layer) {
   return Cheapest(analysis.layers[layer].k->unrotated.at(1).models).total_bits();
 }
@@ -151,7 +151,8 @@ double LeftBits(const Analysis& analysis, size_t layer) {
 }  // namespace
 
 TEST_CASE("a rotation is undone in both pairings, and the right one shows") {
-  // Constant keys, turned as positions go: undone, next to nothing is left.
+  // Constant keys that only rotate with their positions: after undoing that, almost nothing is
+  // left.
   std::vector<double> frequencies;
   for (int i = 0; i < 8; ++i) frequencies.push_back(std::pow(10000.0, -i / 8.0));
   Snapshot snapshot;
@@ -203,7 +204,7 @@ TEST_CASE("layers are turned back by their own base and scaling") {
   }
   CHECK(LeftBits(one_base, 0) == LeftBits(right, 0));
 
-  // Rows of a file that stores the last layer only go by the model's number of it.
+  // If a file stores only the last layer, its rows have the model's number of that layer.
   snapshot.layers.erase(snapshot.layers.begin(), snapshot.layers.begin() + 2);
   snapshot.layers[0].index = 0;
   options.rope = model;

@@ -10,7 +10,7 @@
 namespace kv::analysis::cross_channel_test {
 namespace {
 
-// Heads of `dim` channels; channel d is `share` of channel 0 and noise for the rest.
+// Heads of `dim` channels; each channel d is `share` of channel 0 plus noise.
 Bytes Correlated(uint64_t tokens, uint32_t heads, uint32_t dim, float share) {
   std::mt19937 random(6);
   std::normal_distribution<float> normal;
@@ -32,7 +32,7 @@ TEST_CASE("channels of a head that know each other save what theory says") {
   const Bytes rows = Correlated(6000, 2, 2, 0.8f);
   const auto gain = CrossChannelGain(
       ContiguousTensor(rows.data(), DType::kF32, 6000, 2, 2, Order::kTokenHeadDim));
-  // One of the two channels is cheaper by -log2(1 - 0.64) / 2.
+  // One of the two channels costs -log2(1 - 0.64) / 2 bits less.
   REQUIRE(gain);
   CHECK(*gain == Approx(-std::log2(1 - 0.64) / 4).margin(0.02));
 

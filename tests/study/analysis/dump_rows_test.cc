@@ -87,7 +87,7 @@ TEST_CASE("a dump's keys are turned back as the model's layer turns them") {
     CHECK(rows[layer]["k_rope_inv_half_max_abs_diff"].get<double>() ==
           Approx(largest).epsilon(1e-5));
   }
-  // What a damaged meta says of its place turns nothing.
+  // The position in a damaged meta does not affect rotation.
   entries[0].seq_start = INT64_MAX;
   CHECK(DistributionRows(entries, options, pool)[0].Find("k_rope_inv_max_abs_diff")->number() == 0);
 }

@@ -12,7 +12,7 @@
 namespace kv::analysis::entropy_models_test {
 namespace {
 
-// Rows of f16 or bf16 made by `value(token, channel)`.
+// Rows of f16 or bf16 with values from `value(token, channel)`.
 template <typename F>
 Bytes Rows(DType dtype, uint64_t tokens, uint64_t channels, F value) {
   Bytes rows(tokens * channels * 2);
@@ -37,7 +37,7 @@ std::map<std::string, EntropyModel> ModelsOf(DType dtype, uint64_t tokens, uint6
   return by_name;
 }
 
-// Order-0 entropy of f(pattern), as plainly as can be.
+// Order-0 entropy of f(pattern), in its simplest form.
 template <typename F>
 double Entropy(const Bytes& rows, F f) {
   std::map<uint32_t, double> counts;
@@ -96,10 +96,10 @@ TEST_CASE("gaussian values cost what theory says, and their own channel's spread
     return static_cast<float>(c % 4 + 1) * normal(random);
   });
   auto models = ModelsOf(DType::kF16, tokens, channels, rows, 512);
-  // Whatever its scale, a normal distribution in f16 has some 13.47 bits.
+  // At any scale, a normal distribution in f16 has about 13.47 bits.
   CHECK(models["gaussian"].bits == Approx(13.47).margin(0.06));
   CHECK(models["byte_planes"].bits > 13.45);
-  // Eight values of nothing in common with those before.
+  // Eight values that are independent of the ones before.
   CHECK(models["token_delta"].bits > models["byte_planes"].bits);
   EntropyModels independent(DType::kF16, channels, tokens);
   independent.Add(rows, tokens);
@@ -130,10 +130,10 @@ TEST_CASE("little data is not taken for good data") {
   const Bytes rows = Rows(DType::kF16, 4, 16, [&](uint64_t, uint64_t) { return normal(random); });
   for (const auto& [name, model] : ModelsOf(DType::kF16, 4, 16, rows, 4)) {
     INFO(name);
-    if (name == "gaussian") continue;  // four values per channel do look narrow
+    if (name == "gaussian") continue;  // four values per channel seem narrow
     CHECK(model.total_bits() > 10);
   }
-  // One token and one channel: nothing to compare with, and no harm.
+  // One token and one channel: there is nothing to compare with, and nothing fails.
   const Bytes one = Rows(DType::kF16, 1, 1, [](uint64_t, uint64_t) { return 1.0f; });
   auto models = ModelsOf(DType::kF16, 1, 1, one, 1);
   CHECK(models.count("token_delta") == 0);

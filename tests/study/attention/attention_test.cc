@@ -11,7 +11,7 @@
 namespace kv::attention_test {
 namespace {
 
-// One head with its queries, at positions that see part of the keys.
+// One head with its queries, at positions that see some of the keys.
 struct Head {
   uint64_t rows, keys, dim;
   std::vector<float> q, k, v;
@@ -33,7 +33,7 @@ struct Head {
   HeadCache cache() const { return {MatrixOf(k, keys, dim), MatrixOf(v, keys, dim), {}, {}}; }
 };
 
-// The formulas as written, in double, one row and one subset.
+// The formulas, computed in double for one row and one subset.
 struct Naive {
   std::vector<double> p, output, changed_output;
   double mass = 0, kl = 0, js = 0;
@@ -73,7 +73,7 @@ std::vector<uint8_t> EveryThird(uint64_t keys) {
   return kept;
 }
 
-// A subset written as a changed cache.
+// A subset, expressed as a changed cache.
 struct Subset {
   std::vector<float> k, v;
   std::vector<int64_t> positions;
@@ -93,7 +93,7 @@ struct Subset {
   }
 };
 
-// One set of keys that are kept to the end.
+// One set of keys, kept to the end.
 std::vector<uint32_t> KeptForever(std::span<const uint8_t> kept) {
   std::vector<uint32_t> before(kept.size());
   std::transform(kept.begin(), kept.end(), before.begin(),
@@ -237,7 +237,7 @@ TEST_CASE("one key for a group of equal keys is exact once it is biased by the l
   CHECK(a.kl.mean > 0.001);
   CHECK(b.output_error.max < 1e-5);
   CHECK(b.kl.max < 1e-6);
-  CHECK(b.mass.max < 1);  // the group's tokens no longer stand for themselves
+  CHECK(b.mass.max < 1);  // the group's tokens are no longer single keys
 }
 
 TEST_CASE("mass grows with the budget, and top-k hits are counted against the kept set",
@@ -281,10 +281,10 @@ TEST_CASE("windows, softcaps and positions decide what a query sees", "[metrics]
     }
     REQUIRE(sum == Approx(1));
   }
-  // A tiny softcap flattens everything.
+  // A tiny softcap makes attention uniform.
   AttentionProbabilities({MatrixOf(head.q, 4, 4), {}}, head.cache(), {.softcap = 1e-6}, 0, 4, p);
   for (double value : p) REQUIRE(value == Approx(0.1).epsilon(1e-4));
-  // A query before every key sees nothing: all zero, and nothing can be lost.
+  // A query before every key sees nothing: all figures are zero, and nothing can be lost.
   const std::vector<int64_t> before = {-1, -1, -1, -1};
   const HeadQueries blind{MatrixOf(head.q, 4, 4), before};
   const AttentionRows rows = CompareKept(blind, head.cache(), std::vector<uint8_t>(10, 0));
@@ -344,8 +344,7 @@ TEST_CASE("NaN and Inf in queries never count as a row that lost nothing", "[met
         INFO(bad << " softcap " << softcap << " one-sided " << one_sided);
         Head head(6, 20, 4, 27);
         head.q[2 * 4 + 1] = bad;
-        // All scores minus infinity: nothing left to see, and nothing seen must not mean nothing
-        // lost.
+        // All scores are minus infinity: no key is visible, which must not count as no loss.
         for (uint64_t j = 0; one_sided && j < head.keys; ++j) head.k[j * 4 + 1] = bad > 0 ? -1 : 1;
         const std::vector<uint8_t> kept = EveryThird(head.keys), all(head.keys, 1);
         const Subset subset(head, kept);
@@ -453,7 +452,7 @@ TEST_CASE("heads are concatenated in the output metrics and pooled in the others
                           (heads[0].norm2[i] + heads[1].norm2[i]));
   }
   CHECK(both.output_error.mean == Approx(expected / 12));
-  // Deciles and layers add up to the whole.
+  // Deciles and layers sum to the whole.
   AttentionSamples parts;
   parts.Add(heads, 0, 5);
   parts.Add(heads, 5, 12);

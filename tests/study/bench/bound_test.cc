@@ -11,7 +11,7 @@
 namespace kv::bound_test {
 namespace {
 
-// Rows in which each channel is `memory` of its value above and the rest noise, all of variance 1.
+// Rows in which each channel is `memory` times its value above plus noise, all of variance 1.
 Bytes Rows(uint64_t rows, uint64_t columns, double memory) {
   std::mt19937 random(3);
   std::normal_distribution<double> normal;
@@ -26,7 +26,7 @@ Bytes Rows(uint64_t rows, uint64_t columns, double memory) {
   return raw;
 }
 
-// Of a normal value of variance 1 as f16.
+// Entropy of a normal value of variance 1 in f16.
 double Entropy() {
   double bits = 0;
   const auto below = [](double x) { return std::erfc(-x / std::sqrt(2.0)) / 2; };
@@ -54,7 +54,7 @@ TEST_CASE("bound: noise takes what its entropy is, and not less", "[bound]") {
     CHECK(bits > 0.99 * least);
     CHECK(bits < 1.06 * least);
   }
-  CHECK(bounds->alone_bits < bounds->above_bits);  // tables that say nothing cost something
+  CHECK(bounds->alone_bits < bounds->above_bits);  // tables without information cost something
 }
 
 TEST_CASE("bound: what the row above says is found", "[bound]") {

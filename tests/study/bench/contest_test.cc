@@ -17,7 +17,7 @@ ContestChunk ChunkOf(bool is_value, std::byte filling) {
   return chunk;
 }
 
-// Copies, and says that so many bytes of it were needed.
+// Copies, and claims that this many bytes were needed.
 Contestant Claiming(std::string name, size_t k_bytes, size_t v_bytes) {
   return {std::move(name), true,
           [=](const ContestChunk& chunk, CodecScratch&, ContestPayload& out) {
@@ -67,7 +67,7 @@ TEST_CASE("a contest does not time what does not give back its input", "[archive
   ContestChunk chunk = ChunkOf(true, std::byte{7});
   chunk.raw[5] = std::byte{8};
   CHECK_THROWS_AS(RunContest({chunk}, {Claiming("lossy", 1, 1)}, 1, INFINITY, nullptr), Error);
-  // The engine's order of the same values is its input, too.
+  // The engine's order of the same values is another input.
   chunk.by_head.assign(64, std::byte{7});
   CHECK(RunContest({chunk}, {Claiming("by head", 1, 1)}, 1, INFINITY, nullptr)[0].stored_bytes() ==
         1);

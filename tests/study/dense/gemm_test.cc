@@ -29,8 +29,8 @@ std::vector<float> Values(uint64_t count, uint32_t seed) {
 
 }  // namespace
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which map what they want
-// While it lives, malloc has nothing left to give.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these calls map memory
+// While it exists, malloc fails.
 class NoMemory {
  public:
   NoMemory() {
@@ -61,9 +61,9 @@ class NoMemory {
   std::vector<void*> taken_;
 };
 
-// OpenBLAS's small kernels for some CPUs allocate; they wrote to address 0 where they got nothing.
+// OpenBLAS's small kernels for some CPUs allocate; on failure they wrote to address 0.
 TEST_CASE("a product without memory throws or does without it", "[gemm]") {
-  const uint64_t m = 8, n = 8, k = 512;  // narrow: what they allocate for
+  const uint64_t m = 8, n = 8, k = 512;  // narrow enough for the kernels that allocate
   const std::vector<float> a = Values(m * k, 1), b = Values(k * n, 2);
   std::vector<float> expected(m * n), c(m * n);
   GemmNN(a.data(), k, b.data(), n, expected.data(), n, m, n, k);
@@ -115,8 +115,8 @@ TEST_CASE("matrix products are near to the double sums, whatever the strides", "
   }
 }
 
-// A threaded one starts threads before main, in every command, and can wait for them for ever at
-// exit.
+// A threaded OpenBLAS starts threads before main, in every command, and can wait for them for ever
+// at exit.
 TEST_CASE("the matrix library has no threads", "[gemm]") { CHECK(openblas_get_parallel() == 0); }
 
 TEST_CASE("products on several threads do not disturb each other", "[gemm]") {

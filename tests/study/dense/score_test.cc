@@ -258,7 +258,7 @@ TEST_CASE("one query and a tile of one row agree", "[score]") {
 }
 
 TEST_CASE("flash weights are measured against the maximum so far", "[score]") {
-  // 130 rising logits: each sub-block of 64 ends with its own maximum, whose weight is 1.
+  // 130 rising logits: each sub-block of 64 ends with its own maximum, which has weight 1.
   Floats logits(130);
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = 0.1f * static_cast<float>(i);
   Floats flash_row = logits, exact_row = logits, flash(3), exact(3);
@@ -267,10 +267,10 @@ TEST_CASE("flash weights are measured against the maximum so far", "[score]") {
   AddInOrder(flash_row.data(), 130, 64, flash.data());
   AddInOrder(exact_row.data(), 130, 64, exact.data());
   for (const size_t last : {63, 127, 129}) CHECK(flash_row[last] == 1.0f);
-  CHECK(flash[0] == Approx(flash[1]));  // both rise alike, whatever came later
+  CHECK(flash[0] == Approx(flash[1]));  // both rise in the same way, whatever follows
   CHECK(exact[0] < 0.01f * exact[1]);
   CHECK(exact[0] + exact[1] + exact[2] == Approx(1.0f));
-  // A falling row has one maximum: both rules agree up to the normalisation.
+  // A falling row has one maximum, so both rules agree except for the normalisation.
   for (float& x : logits) x = -x;
   Floats falling_flash = logits, falling_exact = logits, a(3), b(3);
   WeighRow(falling_flash.data(), 130, WeightRule::kFlashLocal);

@@ -20,7 +20,7 @@ TEST_CASE("a share of whole numbers is whole, whatever doubles make of it", "[h2
   CHECK(Share(0.07).At(100) == 7);   // 7.000000000000001
   CHECK(Share(1 / 3.0).At(192) == 64);
   CHECK(Share(1 / 49.0).At(49) == 1);
-  CHECK(Share(0.5).At(7) == 3);  // a budget is not exceeded
+  CHECK(Share(0.5).At(7) == 3);  // a budget is never exceeded
   CHECK(Share(0.001).At(7) == 1);
   CHECK(Share(1).At(7) == 7);
   CHECK(Tokens(5).At(3) == 3);
@@ -34,10 +34,11 @@ TEST_CASE("a pyramid falls as the paper has it and adds up", "[h2o][budget]") {
   for (const uint32_t index : {0u, 1u, 2u, 3u, 4u}) {
     CHECK(PyramidBudget(paper, {true, index, 5}, 400, 1000) == 780u - 190 * index);
   }
-  // Cut to what the first layer has beyond its window: 984, so that the last one keeps 216.
+  // Limited to the tokens of the first layer before its window, 984, so that the last layer keeps
+  // 216.
   CHECK(PyramidBudget(paper, {true, 0, 5}, 600, 1000) == 984u);
   CHECK(PyramidBudget(paper, {true, 4, 5}, 600, 1000) == 216u);
-  // The last layer could not hold the window, or there is no other layer.
+  // No budget: the last layer could not hold the window, or there is only one layer.
   CHECK(!PyramidBudget(paper, {true, 0, 5}, 300, 1000));
   CHECK(!PyramidBudget(paper, {true, 0, 1}, 400, 1000));
   for (const uint64_t keep : {321u, 333u, 350u, 477u, 501u}) {
@@ -99,7 +100,7 @@ TEST_CASE("parameters that nobody chose fit the budget", "[h2o][budget]") {
   const BlockConfig config = FollowTrace(chosen, {"block_tokens"}, 40, followed);
   CHECK(config.block_tokens == 64);
   CHECK(BlockFloor(config) <= 40);
-  // Long caches get the engine's own.
+  // Long caches get the engine's own parameters.
   followed.clear();
   const BlockConfig engine = FollowTrace({}, {}, 1 << 20, followed);
   CHECK(engine.block_tokens == 64);
@@ -116,7 +117,7 @@ TEST_CASE("snapkv and pyramid compress the prompt alone, as published", "[h2o][b
     REQUIRE(once.evictions.size() == 1);
     CHECK(once.evictions[0] == Eviction{199, 200, 100});
     CHECK(LengthWalk(once).At(399) == 300);
-    // A prompt that fits its budget stays whole, however long the cache grows.
+    // A prompt within its budget stays whole, however long the cache grows.
     CHECK(BudgetSchedule(Policy(name), options, Tokens(250), {199, 400}, {true, 0, 1})
               .evictions.empty());
   }

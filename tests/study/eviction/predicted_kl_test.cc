@@ -58,7 +58,7 @@ double Reference(const AttentionCase& made, const LayerPlan& plan, uint32_t head
   return change;
 }
 
-// Half the mean of squares over rows and samples, without the rows of which `skip` says so.
+// Half the mean of squares over rows and samples, without the rows that `skip` marks.
 double ReferenceNats(
     const AttentionCase& made, const ReplayRun& run, uint64_t prompt,
     const std::function<bool(uint64_t row)>& skip = [](uint64_t) { return false; }) {
@@ -139,7 +139,7 @@ TEST_CASE("a mixture of plans predicts the sum of its parts", "[h2o][kl]") {
   AddGradients(*made, {100, 60, 2}, 26);
   const LayerAttention attention(made->trace, made->trace.layers[0], made->snapshot.layers[0]);
   REQUIRE(HasChanges(attention));
-  // Head 0 of `mixed` does as `a`, head 1 as `b`.
+  // Head 0 of `mixed` follows `a`, head 1 follows `b`.
   LayerPlan a, b, mixed;
   a.units = b.units = mixed.units = 2;
   for (uint64_t position = 0; position < 90; ++position) {
@@ -164,7 +164,7 @@ TEST_CASE("a mixture of plans predicts the sum of its parts", "[h2o][kl]") {
   CHECK(sum.values == whole.values);
   CHECK(PredictKl(sum, 60)->nats == PredictKl(whole, 60)->nats);
   CHECK(PredictKl(sum, 60)->nats > 0);
-  // Without asking there is none.
+  // Without a request there is no prediction.
   CHECK(MeasureLayer(attention, plans, ChooseRows(100, 160, 0, 0), pooled, pool)[0]
             .log_p_changes.empty());
 }
@@ -175,8 +175,8 @@ TEST_CASE("rows that are undefined are left out of the prediction", "[h2o][kl]")
   const auto spoil = [](const TensorView& view, size_t at, float value) {
     StoreLE(const_cast<std::byte*>(view.data) + 4 * at, value);
   };
-  // A query of layer 1 at position 120, and gradients of layer 2 at 130 and of layer 0, which loses
-  // nothing, at 140.
+  // Undefined values: a query of layer 1 at position 120, and gradients of layer 2 at 130 and of
+  // layer 0, which loses nothing, at 140.
   spoil(*made->trace.layers[1].queries, (120 * 4 + 2) * 16 + 5, NAN);
   spoil(*made->trace.layers[2].gradients, (size_t{96} + 130 - 64) * 4 * 16 + 7, INFINITY);
   spoil(*made->trace.layers[0].gradients, (size_t{140} - 64) * 4 * 16, NAN);
@@ -212,7 +212,7 @@ TEST_CASE("no nats are predicted where a layer that loses something has no gradi
       mnn::h2o::ReportFields().Object({made->snapshot, made->trace, request, without, false}));
   CHECK(json["runs"][0]["predicted_kl"]["nats"] == 0.0);
   CHECK(json["runs"][1]["predicted_kl"].is_null());
-  // A layer that the trace lacks altogether keeps everything.
+  // A layer that is not in the trace keeps everything.
   made->trace.layers.pop_back();
   CHECK(RunOn(*made, request).runs[1].predicted_kl);
   // Gradients of rows that are not decoded.
@@ -231,7 +231,7 @@ TEST_CASE("a prediction from a sample of rows lies within its standard error",
   request.policies = {"h2o"};
   const PredictedKl all = *RunOn(*made, request).runs[0].predicted_kl;
   CHECK(all.rows == 500);
-  CHECK(all.standard_error > 0);  // the tokens were drawn, though no rows
+  CHECK(all.standard_error > 0);  // tokens were drawn, but there are no rows
   CHECK(all.standard_error < 0.2 * all.nats);
   request.quality_rows = 100;
   double errors = 0;
@@ -246,7 +246,7 @@ TEST_CASE("a prediction from a sample of rows lies within its standard error",
     within += off < 2;
   }
   CHECK(within >= 17);
-  CHECK(errors / 20 > 0.2);  // not hidden behind errors far too large
+  CHECK(errors / 20 > 0.2);  // not hidden by errors far too large
 }
 
 TEST_CASE("standard errors are those of two stages of sampling", "[kl]") {
@@ -254,11 +254,11 @@ TEST_CASE("standard errors are those of two stages of sampling", "[kl]") {
   const LogPChange change{2, 2, {1, 5, 3, 7}};
   const PredictedKl all = *PredictKl(change, 2);
   CHECK(all.nats == Approx(10.5));
-  // Within: variances 8 and 72, mean 40, over 2 rows x 2 samples.
+  // Within rows: variances 8 and 72, mean 40, over 2 rows x 2 samples.
   CHECK(all.standard_error == Approx(std::sqrt(40.0 / 4)));
-  // Of 10 rows: between the means 2.5 and 18.5 the variance is 128.
+  // Out of 10 rows: the variance between the means 2.5 and 18.5 is 128.
   CHECK(PredictKl(change, 10)->standard_error == Approx(std::sqrt(0.8 * 128 / 2 + 0.2 * 40 / 4)));
-  // One sample a row: all of the spread.
+  // With one sample per row: the whole variance.
   CHECK(PredictKl({1, 2, {1, 5}}, 2)->standard_error == Approx(std::sqrt(72.0 / 2)));
   CHECK(std::isnan(PredictKl({1, 1, {1}}, 1)->standard_error));
   CHECK_FALSE(PredictKl({1, 1, {NAN}}, 1));

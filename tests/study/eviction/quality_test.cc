@@ -38,8 +38,8 @@ TEST_CASE("figures of evicting rows are those of all rows without the rows that 
   const ReplayRun& run = result.runs[0];
   const AttentionSummary &all = *run.quality, &evicting = *run.evicting;
   const uint64_t heads = made->trace.query_heads;
-  // Rows, not pairs of row and head: the first eviction of layers 1 and 2 comes at token 69 or
-  // later.
+  // Counts rows, not pairs of row and head: the first eviction of layers 1 and 2 comes at token 69
+  // or later.
   uint64_t expected = 0;
   for (const LayerPlan& plan : run.plans) {
     if (!plan.events.empty()) expected += result.end - (plan.events.front().token + 1);
@@ -94,8 +94,8 @@ TEST_CASE("a sample of rows gives the figures of all within its standard error",
     }
   }
   CHECK(within >= figures * 8 / 10);
-  CHECK(errors / static_cast<double>(figures) > 0.2);  // not hidden behind errors far too large
-  // The same seed draws the same rows, another one others.
+  CHECK(errors / static_cast<double>(figures) > 0.2);  // not hidden by errors far too large
+  // The same seed draws the same rows, another seed draws others.
   CHECK(ChooseRows(64, 700, 80, 3).positions == ChooseRows(64, 700, 80, 3).positions);
   CHECK(ChooseRows(64, 700, 80, 3).positions != ChooseRows(64, 700, 80, 4).positions);
   CHECK(ChooseRows(64, 700, 0, 3).positions.size() == 636);

@@ -12,7 +12,7 @@
 namespace kv::gate::compare_case_test {
 namespace {
 
-// Equal caches of f16, to be made different.
+// Equal caches of f16, in which tests change values.
 struct Twins {
   std::unique_ptr<test::AttentionCase> ours =
                                            test::MakeAttentionCase({.layers = 3, .tokens = 20}, 5),
@@ -90,7 +90,7 @@ TEST_CASE("A tolerance is of K, of V, of one layer") {
   CHECK(twins.Judged(spec).passed());
   spec.tolerance.layers = {{2, {{0.0, 0.01}}}};
   CHECK(twins.Judged(spec).failed());
-  // Own rules in other figures; what has no distance is not near.
+  // A config's own rules on other figures; a case without a distance is not near.
   CaseSpec near;
   near.rules = {{"reference.max_abs", Op::kAtMost, 0.01}};
   CHECK(twins.Judged(near).passed());
@@ -125,7 +125,7 @@ TEST_CASE(
   CHECK(failure.value == 2);
   CHECK(Text(failure.where) == "layer 2 V, head 0, token 18, dim 1");
   CHECK(failure.reason.find("1 NaN, 1 infinite") == 0);
-  // The reference has one of them, and another infinity is not the same.
+  // The reference has the same NaN, but an infinity of the other sign, which counts.
   Twins::Set(*twins.theirs, 2, true, 19, 1, 15, kNaN | 1);
   Twins::Set(*twins.theirs, 2, true, 18, 0, 1, kInfinity | 0x8000);
   CHECK(twins.Judged(spec).cases[0].measured.Value("content.not_finite") == 1);

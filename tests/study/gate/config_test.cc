@@ -54,7 +54,7 @@ TEST_CASE("A gate config with comments gives cases with paths beside the config"
   CHECK(NumberOr(store.params, "h2o_block_tokens", 0) == 8);
   CHECK(NumberOr(store.params, "h2o_target_lossy_ratio", 0) == 3.5);
   CHECK(IsOn(store.params, "h2o_lossless_store_disable_front"));
-  // The rules that are given and the one that nothing turns off.
+  // The given rules, and the one that cannot be turned off.
   REQUIRE(store.rules.size() == 2);
   CHECK(store.rules[0].metric == "lossy_best");
   CHECK(store.rules[0].limit == 3.0);
@@ -95,7 +95,7 @@ TEST_CASE("Rules of the defaults hold for cases that have none, but not for the 
   REQUIRE(config.cases[0].rules.size() == 2);
   CHECK(config.cases[0].rules[0].required);
   CHECK(config.cases[1].rules.front().metric == "decode_drop_ratio");
-  // What makes a case what it is stands over the defaults; nothing is compressed in it.
+  // A case's kind overrides the defaults; this case compresses nothing.
   CHECK_FALSE(IsOn(config.cases[2].params, "h2o_enable"));
   CHECK(config.cases[2].rules.size() == 1);
 }
@@ -209,7 +209,7 @@ TEST_CASE("A config says what becomes of cases that are not decided, and which m
   const Config named = parsed(R"("expected_cases": ["a", "b"], )" + one);
   CHECK(named.expected.names == std::vector<std::string>{"a", "b"});
   CHECK(parsed(R"("expected_cases": 3, )" + one).expected.count == 3u);
-  // Those of engine logs.
+  // Names of cases in engine logs.
   CHECK(parsed(R"("expected_cases": ["runtime_full"])").cases.empty());
   const auto says = [](const std::string& members, const std::string& part) {
     CHECK(Says(MessageOf(R"({"schema": "kvtool.gate-config/1", )" + members + "}"), part));
@@ -234,7 +234,7 @@ TEST_CASE("A case may have a reference, and alone it needs nothing else") {
   CHECK(alone.rules[1].metric == "reference.mismatches");
   CHECK(alone.rules[1].required);
   CHECK_FALSE(alone.tolerance.Of(3, true));
-  // With a mode it is replayed as well; own words on the reference stand for the usual ones.
+  // With a mode the case is also replayed; its rules on the reference replace the usual ones.
   const CaseSpec both = parsed(R"("reference": "g", "mode": "full",
       "rules": [{"metric": "reference.max_abs", "op": "<=", "limit": 0.1}])");
   CHECK(both.mode == "full");
@@ -279,7 +279,7 @@ TEST_CASE("Words of no engine's name the same metrics and parameters") {
   CHECK(NumberOr(spec.params, "h2o_lossless_front_n", 0) == 5);
   CHECK(spec.rules[0].metric == "lossy_worst");
   CHECK(spec.rules[0].shown() == "eviction_ratio");
-  // No word means two things, and none is another metric's name.
+  // Every word has one meaning, and none is another metric's name.
   for (const MetricInfo* info : test::Engine().Metrics()) {
     CHECK(test::Engine().FindMetric(info->name) == info);
     if (!info->word.empty()) CHECK(test::Engine().FindMetric(info->word) == info);

@@ -52,16 +52,17 @@ std::vector<SizedRule> RulesOf(const std::vector<MeasuredCase>& recordings) {
 }
 
 TEST_CASE("A margin is as wide as the noise that was measured, within what makes sense") {
-  // No noise: the least margin, and no digit beyond the fourth.
+  // No noise: the least margin, rounded to four digits.
   std::vector<SizedRule> rules = RulesOf({Measured({1.23456, 1.23456, 1.23456})});
   CHECK(RuleOn(rules, "measured_ratio").rule.limit == 1.222);
   CHECK_THAT(RuleOn(rules, "measured_ratio").remark,
              Catch::Equals("measured 1.235, decided by layer 3 K; over 3 samples of its tokens: "
                            "1.235 to 1.235, noise 0%; margin 1% (the least that is taken)"));
-  // Noise of 0.02: three times that.
+  // Noise of 0.02: a margin of three times that.
   rules = RulesOf({Measured({2.0, 2.02, 1.98})});
   CHECK(RuleOn(rules, "measured_ratio").rule.limit == Approx(1.94));
-  // One recording cannot ask for any margin it likes; several can, as they show the noise itself.
+  // With one recording margins are limited; with several they are not, because those show the noise
+  // itself.
   rules = RulesOf({Measured({2.0, 3.0, 1.0})});
   CHECK(RuleOn(rules, "measured_ratio").rule.limit == Approx(1.8));
   CHECK_THAT(RuleOn(rules, "measured_ratio").remark,
@@ -69,7 +70,7 @@ TEST_CASE("A margin is as wide as the noise that was measured, within what makes
   rules = RulesOf({Measured({2.0}), Measured({1.8})});
   CHECK(RuleOn(rules, "measured_ratio").rule.limit == Approx(1.375).margin(0.001));
   CHECK_THAT(RuleOn(rules, "measured_ratio").remark, Catch::Contains("2 recordings: 1.8 to 2"));
-  // Limits lie outside, never inside, whichever side is worse.
+  // Limits are rounded outwards, never inwards, whichever side is worse.
   CHECK(RuleOn(rules, "attention_error.evicting_mean").rule.limit == 0.105);
   CHECK(RuleOn(rules, "lossy_worst").rule.shown() == "eviction_ratio");
   CHECK(RuleOn(rules, "content.mismatches").rule.limit == 0);

@@ -100,7 +100,7 @@ TEST_CASE("a failed case fails the summary, whatever else the document says", "[
   const SummaryView by_status = ViewOf(ParseSummary(edited, "s.json"), test::Engine());
   CHECK_FALSE(by_status.pass);
   CHECK(by_status.cases[0].status == Status::kFail);
-  // Even where the case denies it too: a rule of it failed.
+  // Failed even if the case says otherwise, because one of its rules failed.
   const SummaryView by_rule =
       view(edited, R"("status": "fail", "origin")", R"("status": "pass", "origin")");
   CHECK_FALSE(by_rule.pass);
@@ -174,12 +174,12 @@ TEST_CASE(
       run("1", "pass", 2.0, R"(, {"name": "long gone", "status": "pass"})"),
       run("2", "inconclusive", 1.9, R"(, {"name": "lost", "status": "not_run"})")};
   const std::string page = SummaryPage(summaries, test::Engine()).Text();
-  // What the run before had comes before everything that is there.
+  // Cases that only the previous run had come first.
   const size_t absent = page.find("<h2>Absent cases</h2>"), cases = page.find("<h2>Cases</h2>");
   REQUIRE(absent < cases);
   CHECK(Has(page.substr(absent, cases - absent), "not run in the run before, 2aaaabbbbc"));
   CHECK_FALSE(Has(page.substr(absent, cases - absent), "long gone"));
-  // One row each, absent ones on top, the newest run first, one colour per verdict.
+  // One row each, absent cases on top, the newest run first, one colour per verdict.
   const std::string grid = page.substr(page.find("<table class=\"grid\">"));
   CHECK(grid.find(">lost<") < grid.find(">long gone<"));
   CHECK(grid.find(">long gone<") < grid.find(">stays<"));
@@ -189,7 +189,7 @@ TEST_CASE(
   const std::string row = grid.substr(grid.find(">stays<"));
   CHECK(row.find("<td class=\"bad\">") < row.find("<td class=\"unsure\">"));
   CHECK(row.find("<td class=\"unsure\">") < row.find("<td class=\"good\">"));
-  // Figures beside their limit, their step and their drift.
+  // Figures next to their limit, their step and their drift.
   CHECK(Has(grid,
             "<td>measured_ratio</td><td class=\"n\">1.8</td><td>\u2265 1.9x</td>"
             "<td class=\"n\">-5.3</td><td class=\"n\">-10</td>"));

@@ -64,7 +64,7 @@ TEST_CASE("A rule passes, fails or is not run, and its margin is negative outsid
   const RuleOutcome required = Evaluate({"decode_gate_tps", Op::kAbove, 0, true}, measured);
   CHECK(required.status == Status::kFail);
   CHECK(required.reason == "required, but not known: needs an engine");
-  // Measured, and no number came of it.
+  // Measured, but not a number.
   const RuleOutcome undefined = Evaluate({"measured_ratio", Op::kBelow, 9}, measured);
   CHECK(undefined.status == Status::kFail);
   CHECK_FALSE(undefined.value);
@@ -123,14 +123,14 @@ TEST_CASE("A speed is judged only beyond the noise of equal baselines") {
   CHECK(quiet.relative() == Approx(2.0 / 101));
   CHECK_FALSE(single.relative());
   CHECK(StatusOf(rule, measured, &quiet) == Status::kFail);
-  // Beyond the limit, but equal runs differ by as much.
+  // Beyond the limit, but within the noise of equal runs.
   for (const Noise* noise : {&loud, &restless}) {
     const RuleOutcome open = Evaluate(rule, measured, noise);
     CHECK(open.status == Status::kInconclusive);
     CHECK(open.reason.find("'repeat' of the case asks for more") != std::string::npos);
     CHECK(Text(open) == "attention_drop_ratio 0.08 > 0.05");
   }
-  // Which nobody asked for.
+  // Rules that no config requested.
   Rule implied = rule;
   implied.implied = true;
   CHECK(StatusOf(implied, measured, &loud) == Status::kNotRun);
@@ -213,13 +213,13 @@ TEST_CASE("A case that was not decided fails the gate unless it only warns") {
   }
   CHECK(judged({implied}, OnNotRun::kFail).cases[1].reason ==
         "only rules that every case has were decided: content.mismatches");
-  // A rule that was not run among others that were: only --strict minds.
+  // One undecided rule among decided ones matters only with --strict.
   const std::vector<Rule> both = {unknown, {"lossy_best", Op::kAtLeast, 3}};
   CHECK(judged(both, OnNotRun::kFail).passed());
   const GateResult strict = judged(both, OnNotRun::kFail, true);
   CHECK(strict.cases[1].status == Status::kFail);
   CHECK(strict.cases[1].rules[0].reason == "--strict: not run: not measured in this case");
-  // Alone, rules that no config asked for decide nothing, whatever the config does with it.
+  // If only rules pass that no config requested, nothing is decided, whatever the config says.
   GateResult alone = test::NewGate();
   alone.cases = {Case("other", {implied}, good)};
   alone.cases[0].spec.on_not_run = OnNotRun::kWarn;
@@ -373,7 +373,7 @@ TEST_CASE("A baseline must be able to say something about this run") {
   Json unnamed = good;
   unnamed["cases"][0]["snapshot_xxh3"] = nullptr;
   fails(unnamed, same, "case 'a' does not say of which snapshot it was");
-  // Summaries of older programs name the hash among their inputs.
+  // Older versions list the hash among a summary's inputs.
   unnamed["cases"][0]["snapshot"] = "s.bin";
   unnamed["inputs"] = {{{"file", "s.bin"}, {"bytes", 1}, {"xxh3", "0123456789abcdef"}}};
   CHECK(against(unnamed, same, false).passed());
@@ -396,8 +396,7 @@ TEST_CASE("A baseline must be able to say something about this run") {
   more["cases"][1]["name"] = "b";
   fails(more, same, "case 'b' is not in this run");
 
-  // A figure that got lost fails, be it watched for its movement or by a rule of the case; a time
-  // does not.
+  // A missing figure fails, whether a movement or a rule watches it; a missing time does not.
   Measurements fewer;
   fewer.Set("lossy_worst", 3.0);
   fewer.Missing("whole_model_ratio", "no memory");
@@ -421,7 +420,7 @@ TEST_CASE("A baseline must be able to say something about this run") {
             "case 'a': whole_model_ratio was 2, no longer measured: no memory",
             "case 'a': attention_error.mean was 0.1, no longer measured: no trace"});
 
-  // A case that passed then and is not run now, even where not run only warns.
+  // A case that passed before and is not run now fails, even if undecided cases only warn.
   GateResult idle = test::NewGate();
   idle.cases = {NotRun(same.cases[0].spec, "no engine"), Case("b", {rules[0]}, figures)};
   idle.cases[0].spec.on_not_run = OnNotRun::kWarn;
@@ -502,7 +501,7 @@ TEST_CASE("A baseline of another trace says nothing about this one") {
   CHECK(against(document(""), "bbbbbbbbbbbbbbbb").reason() ==
         "baseline old.json: case 'a' had no trace, and has one now");
   CHECK(against(old, "bbbbbbbbbbbbbbbb", true).passed());
-  // Programs that did not write the hash.
+  // Summaries of versions that did not write the hash.
   old["cases"][0].erase("trace_xxh3");
   const GateResult unknown = against(old, "bbbbbbbbbbbbbbbb");
   CHECK(unknown.passed());

@@ -94,7 +94,7 @@ TEST_CASE("transformers' fp8 keeps the scale of the tokens stored first") {
   CHECK(std::ranges::count_if(first, [](float value) { return std::isnan(value); }) ==
         static_cast<std::ptrdiff_t>(4 * given.side.row()));
   CHECK(first.front() == 1.0f);
-  // A prompt that is longer than the cache gives the scale of all of it.
+  // If the prompt is longer than the cache, the whole cache determines the scale.
   CHECK(Stored(type, given.side, {.first_tokens = 100}) == all);
 }
 
@@ -107,7 +107,7 @@ TEST_CASE("ultraquant rounds ties down, and scales go by half binary places") {
     values.assign(kUltraGroup, std::ldexp(1.0f, exponent));
     const UltraCodes stored = StoreUltra(values, kUltraGroup, false);
     ReadUltra(stored, out);
-    // The scale is an eighth of a power of two, and codes end at 6.
+    // The scale is an eighth of a power of two, and the largest code is 6.
     if (exponent > -120) CHECK(out[0] == 0.75f * values[0]);
     CHECK(stored.exponents.size() == 1);
   }

@@ -6,7 +6,7 @@
 #include "lib/study/quantisation/stored_layer.h"
 #include "tests/support/attention_case.h"
 
-// A cache that has lost tokens and is stored in smaller types, from the definition.
+// Computes from the definition the effect of evicting tokens and storing the rest in smaller types.
 namespace kv::quantisation::kept_pair_test {
 namespace {
 
@@ -26,7 +26,8 @@ struct Case {
     stored = StoreLayer(attention, 1, request, pool);
   }
 
-  // Every third token goes at the prompt's end from the first kv head, every fifth from the other.
+  // At the end of the prompt, every third token is evicted from the first kv head, every fifth from
+  // the other.
   static eviction::LayerPlan Plan() {
     eviction::LayerPlan plan;
     plan.units = 2;

@@ -8,7 +8,7 @@
 namespace kv::quantisation::search_test {
 namespace {
 
-// Two layers of two pairs, the second of which halves the bytes; rows change by `change`.
+// Two layers with two pairs, the second of which halves the bytes; rows change by `change`.
 ReplayResult TwoLayers(bool gradients, double change) {
   ReplayResult result;
   result.pairs = {{0, 0}, {1, 1}};

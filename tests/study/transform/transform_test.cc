@@ -15,7 +15,7 @@
 namespace kv::transform {
 namespace {
 
-// Rows of 4 layers of 2 heads of 8, of few directions and some noise.
+// Rows of 4 layers of 2 heads of 8, with few directions and some noise.
 CacheRows RowsFrom(uint32_t seed, uint64_t tokens) {
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
