@@ -39,8 +39,9 @@ class Command : public FileUser {
   virtual void Declare(CommandLine& line) = 0;
   // Replaces recorded runs among the inputs by their files.
   virtual void TakeRuns() {}
-  // Lists every file that Run reads or writes by its options, so that none is lost. Run adds the
-  // files that a configuration names before it reads the configuration.
+  // Lists every file that Run reads or writes because of its options, so that outputs never
+  // overwrite inputs. Run itself adds the files that a configuration names before it reads the
+  // configuration.
   void Files(CommandFiles& files) const override;
   virtual ExitStatus Run(Context& context) = 0;
   // Returns this command if it does the same to each of its inputs; otherwise null.
@@ -52,7 +53,7 @@ class Command : public FileUser {
   }
 
  protected:
-  // The usual members. A command that does not use one leaves it empty, and then it names no file.
+  // The usual members. A command that does not use one leaves it empty, so that it names no file.
   std::string input_;
   SnapshotOptions snapshot_;
   PageOptions page_;
@@ -79,7 +80,7 @@ std::span<const CommandEntry> Commands();
 
 struct ShelfEntry {
   Shelf shelf;
-  std::string_view topic;    // for `kvtool help TOPIC`; empty: none
+  std::string_view topic;    // for `kvtool help TOPIC`; may be empty
   std::string_view heading;  // in the overview
 };
 std::span<const ShelfEntry> Shelves();

@@ -160,9 +160,9 @@ void TellMore(std::string_view name, const CommandFiles& files, double seconds, 
       1);
 }
 
-// Outputs that options name and that are there as files end the run before its work, not after it.
-// A run that continues another one (--results) may find its own. An output that holds one of
-// `inputs` may be none that several can have, which RunEach says.
+// Existing output files end the run before its work. A run that resumes another (--results) may
+// find its own. An output that contains one of `inputs` may be invalid for several; RunEach reports
+// that.
 void RequireNewOutputs(const CommandFiles& files, const CommandLine& line, size_t inputs) {
   if (line.Given("--force") || line.Given("--results")) return;
   std::vector<std::string> existing;
@@ -171,7 +171,7 @@ void RequireNewOutputs(const CommandFiles& files, const CommandLine& line, size_
     std::error_code ignored;
     const bool is_file =
         !DescriptorNamed(output.path) && std::filesystem::is_regular_file(output.path, ignored);
-    // Names of pictures are known once these are drawn; they are checked before any is written.
+    // Names of pictures are known once they are drawn; they are checked before any is written.
     const bool is_known = output.flag.starts_with('-') && output.flag != "--svg-out";
     // The command itself examines an archive that it will replace.
     const bool is_updated = output.flag == "-o" && line.Given("--update");
@@ -186,8 +186,8 @@ void RequireNewOutputs(const CommandFiles& files, const CommandLine& line, size_
       .Hint("use -f/--force to overwrite");
 }
 
-// Returns the files that a command over many inputs names, before the inputs are searched. None of
-// them may be lost to an output, whether it exists or not.
+// Returns the files that the options of a command over many inputs name, before the inputs are
+// searched. No output may overwrite one of them, whether it exists or not.
 CommandFiles NamedFiles(const EachCommand& command, CommandFiles files) {
   for (const std::string& input : command.inputs().given) {
     std::error_code ignored;
@@ -279,7 +279,7 @@ std::string CommandText(int count, char** words) {
 
 int Dispatch(Console& console, int argc, char** argv);
 
-// Dispatches other words than the given ones.
+// Dispatches words other than those given.
 int DispatchWords(Console& console, std::vector<std::string> words) {
   words.insert(words.begin(), "kvtool");
   std::vector<char*> pointers;
@@ -390,8 +390,8 @@ int Dispatch(Console& console, int argc, char** argv) {
   return RunGiven(console, given, argc, argv);
 }
 
-// Warns that new files are complete, but that hidden leftovers exist: the replaced file, or one
-// that was begun.
+// Warns that new files are complete, but that hidden leftovers exist: the replaced file, or an
+// unfinished one.
 void WarnOfLeftovers(Console& console) {
   for (const std::string& name : TakeUnremoved()) {
     console.Warn(name, "could not be removed; the next run with the same output tries again");

@@ -10,8 +10,8 @@
 
 namespace kv {
 
-// The whole program: parses the command line, runs one command, reports what failed, and returns
-// the exit status. Installs the process's handlers of signals and of std::terminate.
+// The whole program: parses the command line, runs one command, reports failures, and returns the
+// exit status. Installs the process's handlers of signals and of std::terminate.
 int RunProgram(int argc, char** argv);
 
 // Runs one command inside another program: `arguments` are those after its name. Documents (--json

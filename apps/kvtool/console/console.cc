@@ -219,7 +219,7 @@ void Console::Finish() {
       .File("stdout");
 }
 
-// Keeps this program's own colours and escapes everything else that looks like one.
+// Keeps this program's own colours and escapes everything else that resembles one.
 std::string Console::Shown(std::string_view text) const {
   std::string out;
   for (size_t at = 0; at <= text.size();) {

@@ -19,7 +19,7 @@ namespace kv {
 class CommandLine;
 struct TextTable;
 
-// Receives what commands would print, in a program that runs them itself.
+// Receives the output of commands in a program that runs them itself.
 class Embedding {
  public:
   virtual ~Embedding() = default;
@@ -90,7 +90,7 @@ struct CapturedRun {
   std::vector<std::string> warnings;
   std::vector<Error> failures;
   nlohmann::ordered_json document;  // from the command; null: none
-  OutputRules rules;                // rules for writing it
+  OutputRules rules;                // formatting rules
 };
 
 // The two streams of the program: data on stdout, messages on stderr. All output of commands goes
@@ -129,7 +129,7 @@ class Console {
   // Returns the JSON document of the run, which records reported failures.
   RunDocument& document() { return document_; }
 
-  // Prints the output of a captured run, with `tables` on stdout, too. The document is kept.
+  // Prints the output of a captured run; with `tables` also its stdout. The document is kept.
   void Replay(const CapturedRun& run, bool tables = true);
 
   Embedding* embedding() const { return embedding_; }
@@ -143,7 +143,7 @@ class Console {
   std::string Bold(std::string_view text) const;
   // Returns a verdict word: green or red on a terminal, otherwise plain.
   std::string Verdict(bool good, std::string_view text) const;
-  // Records if a progress line is drawn, and clears it before anything else is printed.
+  // Records whether a progress line is drawn, and clears it before anything else is printed.
   void set_progress_drawn(bool drawn);
   void ClearProgress();
   // Clears it from the handler of a signal that ends the program. Async-signal-safe.
@@ -160,7 +160,7 @@ class Console {
   CapturedRun* captured_ = nullptr;
   int warnings_ = 0;
   std::vector<std::string> warning_texts_;
-  std::string style_mark_;  // the bytes with which only this program's own colours begin
+  std::string style_mark_;  // the bytes with which this program's own colours begin
   int stdout_error_ = 0;
   RunDocument document_;
 };

@@ -16,8 +16,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Returns true if a progress line would be read. For one input among many nothing is drawn, because
-// the number of finished inputs is.
+// Returns true if a progress line is useful. For one input among many none is drawn, because the
+// number of finished inputs is shown.
 bool ShowsProgress(const Console& console, When when, bool is_long) {
   if (console.captured() != nullptr || console.embedding() != nullptr || when == When::kNever)
     return false;

@@ -202,7 +202,7 @@ bool SuggestReplay(std::string command, Diagnosis& out) {
                 knows_prompt ? "" : "N: how many tokens the prompt had");
     return true;
   } catch (const Error&) {
-    return false;  // doctor on the trace itself reports why
+    return false;  // doctor reports the reason when it is run on the trace itself
   }
 }
 
@@ -307,7 +307,7 @@ Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, Thread
 std::string ShellWord(const std::string& path) {
   const std::string safe = path.starts_with('-') && path != "-" ? "./" + path : path;
   if (Printable(safe) == safe) return ShellQuoted(safe);
-  // The console would escape such a name, so it is written in a shell's own quoting.
+  // The console would escape such a name, so it is quoted for a shell.
   std::string quoted = "$'";
   for (const char c : safe) {
     const auto byte = static_cast<unsigned char>(c);

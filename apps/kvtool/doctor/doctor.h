@@ -20,8 +20,8 @@ inline constexpr uint64_t kMostUnpacked = uint64_t{4} << 30;
 
 // The result of `kvtool doctor` for one input.
 struct Diagnosis {
-  // A whole line for a shell, and its effect. If it `needs` something that only the user knows, the
-  // line has a placeholder in capitals.
+  // A complete line for a shell, and its effect. If it `needs` something that only the user knows,
+  // the line has a placeholder in capitals.
   struct Step {
     std::string command, effect, needs;
   };
@@ -54,7 +54,7 @@ struct Diagnosis {
 // of a large one. `most` limits unpacked bytes, and the bytes of a stream.
 Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, ThreadPool& pool);
 
-// Returns a file's name as one word of a shell that is no option.
+// Returns a file's name as one shell word that is not taken for an option.
 std::string ShellWord(const std::string& path);
 // Returns 163840 as "163,840".
 std::string Grouped(uint64_t number);

@@ -389,7 +389,7 @@ bool IsGear(const Source& source, Diagnosis& out) {
   return true;
 }
 
-// Guesses the kind of numbers in a file without a header, from the entropies of the bytes of a
+// Guesses the type of numbers in a file without a header, from the entropies of the bytes of a
 // value.
 std::string Numbers(ByteSpan bytes) {
   const ByteSpan some = bytes.first(std::min(bytes.size(), kPlanesBytes));

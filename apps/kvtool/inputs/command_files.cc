@@ -65,7 +65,7 @@ FilePlace PlaceOf(const fs::path& path) {
   return {{}, fs::weakly_canonical(plain, ignored).string()};
 }
 
-// The folders that `path` is in, the nearest first.
+// The folders that contain `path`, the nearest first.
 std::vector<File> FoldersAbove(const fs::path& path) {
   std::vector<File> folders;
   std::error_code failed;
@@ -140,7 +140,7 @@ class InputPlaces {
 
   const std::vector<std::string>& inputs_;
   std::map<File, const std::string*> files_, folders_;
-  mutable std::map<File, const std::string*> above_;  // the folders that inputs are in
+  mutable std::map<File, const std::string*> above_;  // the folders that contain inputs
 };
 
 void CheckAgainstInputs(const CommandFiles::Output& output, const InputPlaces& inputs) {
@@ -151,7 +151,7 @@ void CheckAgainstInputs(const CommandFiles::Output& output, const InputPlaces& i
         .File(output.path);
   }
   const bool is_folder = S_ISDIR(status->st_mode);
-  if (!is_folder && !S_ISREG(status->st_mode)) return;  // written through: nothing is lost
+  if (!is_folder && !S_ISREG(status->st_mode)) return;  // written through, so nothing is lost
   const std::string* lost = inputs.LostTo(output.path, *status);
   if (lost == nullptr) return;
   throw Error(Finding::kUsage, "{} would be written over an input, {}", output.flag,
@@ -159,8 +159,8 @@ void CheckAgainstInputs(const CommandFiles::Output& output, const InputPlaces& i
       .File(output.path);
 }
 
-// Appends the files whose paths begin with one of `stems`, each once. A folder is listed once,
-// however many stems are in it: a list may name thousands of files that are missing.
+// Appends the files whose paths begin with one of `stems`, each once. A folder is listed only once,
+// however many stems are in it: a list may name thousands of missing files.
 void AppendFilesOfStems(const std::vector<std::string>& stems, std::vector<std::string>& files) {
   std::map<fs::path, std::set<std::string>> by_folder;
   for (const std::string& path : stems) {
@@ -175,7 +175,7 @@ void AppendFilesOfStems(const std::vector<std::string>& stems, std::vector<std::
          entry.increment(failed)) {
       listed.insert(entry->path().filename().string());
     }
-    const std::string* covering = nullptr;  // the files of "ab" are among those of "a"
+    const std::string* covering = nullptr;  // the files of stem "ab" are among those of "a"
     for (const std::string& name : names) {
       if (covering != nullptr && name.starts_with(*covering)) continue;
       covering = &name;
@@ -263,7 +263,7 @@ void CommandFiles::CheckAgainstOutputs() const {
   std::map<FilePlace, const Output*> taken;
   for (const Output& output : outputs_) {
     const auto status = DescriptorNamed(output.path) ? std::nullopt : StatusOf(output.path);
-    if (status && S_ISCHR(status->st_mode)) continue;  // /dev/null takes everything
+    if (status && S_ISCHR(status->st_mode)) continue;  // /dev/null accepts everything
     const auto [before, added] = taken.emplace(PlaceOf(output.path), &output);
     if (added) continue;
     throw Error(Finding::kUsage, "{} and {} are the same file", before->second->flag, output.flag)

@@ -20,7 +20,7 @@ class CommandFiles {
   // (yet); for DIR/STEM, all files whose names begin so are inputs.
   void Reads(const std::string& path);
   void Reads(const std::vector<std::string>& paths);
-  // `flag` is how a message calls it. "-" is standard output.
+  // `flag` is the name in messages. "-" is standard output.
   void Writes(const std::string& path, std::string_view flag);
   struct Output {
     std::string path, flag;
@@ -67,7 +67,7 @@ class FileUser {
 
 // Options for outputs: -f, and the folders that it may replace.
 OutputRules RulesFor(bool force);
-// The same for what holds the same contents as `source`, which may be "-".
+// The same for output with the same contents as `source`, which may be "-".
 OutputRules RulesLike(bool force, const std::string& source);
 // For output with the contents of `source` in another form: only those who could read the source
 // may read it.

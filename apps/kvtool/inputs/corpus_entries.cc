@@ -120,7 +120,7 @@ class InputFinder {
   void AddGiven(const std::string& path) {
     std::error_code failed;
     if (inputs_.recursive || !fs::is_directory(path, failed)) return Add(path);
-    // Names begin below a folder that is the only input, as in its manifest.
+    // Names are relative to a folder that is the only input, as in its manifest.
     const bool is_alone =
         inputs_.given.size() == 1 && inputs_.files_from.empty() && inputs_.corpus.empty();
     GivenFolder given = SearchGivenFolder(rules_, path, is_alone ? "" : FolderName(path));
@@ -356,7 +356,7 @@ void ResultsFile::Load() {
 std::optional<int> ResultsFile::StatusOf(const std::string& key) const {
   const auto found = known_.find(key);
   if (found == known_.end()) return std::nullopt;
-  // A disk may be back, and a bug mended.
+  // I/O failures and bugs may have been repaired since.
   if (found->second == kIoError || found->second == kBug) return std::nullopt;
   return found->second;
 }

@@ -22,8 +22,8 @@ namespace kv {
 
 // One input of a command that takes many.
 struct CorpusEntry {
-  std::string path;  // as readers open it
-  std::string name;  // as results call it: the same on every machine that sees the corpus
+  std::string path;  // path for readers
+  std::string name;  // name in results: the same on every machine with the corpus
   // As in a manifest.
   std::optional<uint64_t> bytes = {};
   std::string xxh3 = {};
@@ -43,20 +43,20 @@ struct FolderRules {
 // Returns inputs found below `folder`; each is named by its path from there, after `name`.
 struct FolderSearch {
   std::vector<CorpusEntry> entries;
-  std::vector<std::string> left_out;  // files that are nothing for the command
+  std::vector<std::string> left_out;  // files that the command cannot use
 };
 FolderSearch SearchFolder(const FolderRules& rules, const std::string& folder,
                           const std::string& name);
 
 // A folder that was given without -r.
 struct GivenFolder {
-  bool is_one = true;  // one input, as far as anything reads it
+  bool is_one = true;  // one input, as far as any reader opens it
   // Returns the folder's inputs if it is not one itself, otherwise those that -r would take.
   FolderSearch found;
 };
-// A folder that a reader opens, or that it recognises and refuses, is one input. Any other folder
-// is searched as for -r, but no link in it is followed, and the search is bounded. Throws kLimit
-// for a folder of more files, kUnknownFormat for a store of states.
+// A folder that a reader opens, or recognises and refuses, is one input. Any other folder is
+// searched as for -r, except that no link in it is followed and the search is bounded. Throws
+// kLimit for a folder with more files, kUnknownFormat for a store of states.
 GivenFolder SearchGivenFolder(const FolderRules& rules, const std::string& folder,
                               const std::string& name);
 
@@ -68,11 +68,11 @@ struct InputOptions {
   bool recursive = false, null = false, fetch_listed = false, keep_going = false;
   int jobs = 0;
 
-  // `place` and `text` are of the inputs themselves. A command for which --keep-going means more
-  // gives its text.
+  // `place` and `text` describe the inputs in help. A command with a different --keep-going
+  // supplies its own text for it.
   void Declare(CommandLine& line, const std::string& place, const std::string& text,
                const std::string& keep_going_text = "");
-  // All but the inputs themselves.
+  // Declares all options but the inputs themselves.
   void DeclareRest(CommandLine& line, const std::string& keep_going_text = "");
   // True if more than plain names are given.
   bool searches() const { return recursive || !files_from.empty() || counts(); }
@@ -94,11 +94,11 @@ struct OpenedManifest {
   uint64_t bytes = 0;
   std::string folder;
 };
-// `given` is --corpus-dir. Throws kUnsafeName if that is empty and the manifest says a folder that
-// is not below its own.
+// `given` is --corpus-dir. Throws kUnsafeName if it is empty and the manifest names a folder
+// outside its own.
 OpenedManifest OpenManifest(const std::string& path, const std::string& given);
 
-// The inputs that a command line means, in its order.
+// The inputs of a command line, in order.
 struct CommandInputs {
   std::vector<CorpusEntry> entries;
   // The folders, given without -r, that were replaced by the caches in them.
@@ -110,8 +110,8 @@ struct CommandInputs {
 CommandInputs FindInputs(const InputOptions& inputs, const FolderRules& rules,
                          const std::string& place, Console& console);
 
-// XXH3 of an input's content, 16 hex digits: of a file that of its bytes, of a folder that of the
-// names, sizes and bytes of all files below it. Throws as Source::Open does.
+// XXH3 of an input's content as 16 hex digits: for a file of its bytes, for a folder of the names,
+// sizes and bytes of all files below it. Throws as Source::Open does.
 std::string ContentHash(const std::string& path);
 
 // A file of JSON lines, one for each input of a run. Each line is appended in one write, so that a
@@ -129,7 +129,7 @@ class ResultsFile {
   const corpus::ResultsHead& head() const { return head_; }
   // True if an earlier run with the same settings began the file.
   bool continues() const { return continues_; }
-  // The exit status of a result that is there, unless it should be tried again.
+  // The exit status of an existing result, unless the input should be tried again.
   std::optional<int> StatusOf(const std::string& key) const;
   // May be called from any thread.
   void Append(const nlohmann::ordered_json& line);
@@ -145,7 +145,7 @@ class ResultsFile {
   std::map<std::string, int> known_;  // exit status by key
   std::mutex mutex_;
   bool continues_ = false;
-  bool is_torn_ = false;  // a line could not be written whole: nothing may follow it
+  bool is_torn_ = false;  // a line was not written completely: nothing may follow it
 };
 
 }  // namespace kv

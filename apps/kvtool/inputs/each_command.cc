@@ -34,7 +34,7 @@ namespace {
 class CorpusTotal {
  public:
   void Add(const std::string& path, int status, const CapturedRun& run);
-  // One whose result was there already.
+  // Counts an input whose result existed already.
   void AddKnown() { ++known_; }
   size_t inputs() const { return done_ + negative_ + failed_ + known_; }
   uint64_t bytes() const { return bytes_; }
@@ -50,8 +50,8 @@ class CorpusTotal {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-// One line on standard error of how far a run over many inputs is; with --progress json a line of
-// JSON each time.
+// A line on standard error with the progress of a run over many inputs; with --progress json a line
+// of JSON each time.
 class CorpusProgress {
  public:
   CorpusProgress(Console& console, When when, size_t all)
@@ -134,7 +134,7 @@ void CorpusTotal::Tell(size_t all, bool more_than_names, Console& console) const
   }
 }
 
-// Options that no result depends on.
+// Options that do not affect any result.
 const std::set<std::string_view> kOfTheRunAlone = {
     "--recursive",  "--files-from",  "--null",        "--fetch-listed", "--corpus",
     "--corpus-dir", "--results",     "--shard",       "--balance",      "--jobs",
@@ -148,7 +148,7 @@ const std::set<std::string_view> kOfTheRunAlone = {
 struct EachOutcome {
   CapturedRun captured;
   int status = kDone;
-  bool is_known = false;       // its result was there already
+  bool is_known = false;       // its result existed already
   std::optional<Error> usage;  // the command line is wrong, not the input
 };
 
@@ -180,7 +180,7 @@ corpus::Shard ShardFromEnvironment() {
                             "--shard auto");
 }
 
-// A command over more inputs than one, or over a corpus.
+// A command over several inputs, or over a corpus.
 class EachRun {
  public:
   // `tells`: always reports the total.
@@ -302,7 +302,7 @@ class EachRun {
     return head;
   }
 
-  // All that the inputs together read and write, before anything is written.
+  // All files that the inputs together read and write, before anything is written.
   void CheckFiles() const {
     CommandFiles all;
     inputs_.Files(all);
@@ -370,8 +370,8 @@ class EachRun {
     return is_done ? kDone : one->Run(context);
   }
 
-  // The input's hash, and the key that it gives the result. A manifest is believed where the size
-  // is right, because to read everything may take longer than the command.
+  // Returns the input's hash, and the key of its result. A manifest is trusted if the size is
+  // right, because reading everything may take longer than the command.
   std::string TakeContent(size_t index) {
     corpus::Member& member = members_[index];
     const CorpusEntry& entry = entries_[index];

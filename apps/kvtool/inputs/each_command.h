@@ -29,7 +29,7 @@ class EachCommand : public Command {
   // Returns true if a given folder is one input, however many caches are in it, because this
   // command reads it as a whole.
   virtual bool TakesFolder(const Source&) const { return false; }
-  // Called once, before the files are checked: where the results of these inputs go.
+  // Called once, before the files are checked, with the destination of these inputs' results.
   virtual void PlaceResults(const CommandInputs&) {}
   // True if failures never end the run, even without --keep-going.
   virtual bool GoesOn() const { return inputs_.keep_going; }
@@ -48,20 +48,21 @@ class EachCommand : public Command {
   virtual std::vector<std::string> Words() const { return {}; }
   void TakeAll(const std::vector<CorpusEntry>& entries);
 
-  // A pattern may have matched several, so one that is not named itself counts as one of them.
+  // A pattern may have matched several inputs, so an input that is not named itself counts as one
+  // of many.
   FlagsFor flags_for() const {
     const bool is_one =
         inputs_.given.size() == 1 && !inputs_.searches() && input_ == inputs_.given.front();
     return is_one ? FlagsFor::kOne : FlagsFor::kSeveral;
   }
   const InputOptions& inputs() const { return inputs_; }
-  // Place of the inputs, as messages call it.
+  // Position of the inputs, as named in messages.
   const std::string& place() const { return place_; }
   ReportOptions& report() { return report_; }
 
  protected:
-  // Takes what -o names for a folder, as --output-dir has it, if it is one: the result of the
-  // single input `given` has the name of that there.
+  // If -o names a folder, treats it as --output-dir does: the result of the single input `given`
+  // gets that name in it.
   void EnterFolder(const std::string& given, std::string& output, std::string& folder);
   void DeclareInputs(CommandLine& line, const std::string& place, const std::string& text,
                      const std::string& keep_going_text = "");
@@ -69,10 +70,10 @@ class EachCommand : public Command {
   InputOptions inputs_;
   std::string place_;
   std::string name_;                 // of this copy's input
-  std::vector<std::string> joined_;  // all of them where they are joined, else that one
+  std::vector<std::string> joined_;  // all inputs if they are joined, otherwise one
 };
 
-// A failure that ends a run over several inputs is followed by this hint.
+// This hint follows a failure that ends a run over several inputs.
 inline constexpr const char* kGoOnHint = "hint: --keep-going goes on with the other inputs";
 
 // Base class of commands: EachOf<Inspect>, or with more in common EachOf<Inspect, Base>.
@@ -84,9 +85,9 @@ class EachOf : public Base {
   }
 };
 
-// Moves the name that -o gave to `folder`, as --output-dir has it, if several inputs have results
-// and the name is that of a folder. Throws kUsage where a folder was searched
-// for inputs, and nothing says where their results go.
+// Moves the name in -o to `folder`, as --output-dir does, if several inputs have results and the
+// name is a folder's. Throws kUsage if a folder was searched for inputs and no option says where
+// their results go.
 void TakeOutputFolder(const CommandInputs& inputs, bool to_stdout, std::string& output,
                       std::string& folder);
 

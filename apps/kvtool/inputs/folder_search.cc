@@ -22,15 +22,15 @@ bool IsFolder(const fs::path& path) {
   return fs::is_directory(path, failed);
 }
 
-// A reader's opinion of one file or folder, from its first bytes.
+// A reader's guess about one file or folder, from its first bytes.
 struct FirstLook {
   std::string format;
-  bool is_snapshot = false;             // or might be one if it were whole, or were read
-  std::optional<Finding> refused = {};  // why it does not open
+  bool is_snapshot = false;             // or might be one if it were complete
+  std::optional<Finding> refused = {};  // why it cannot be opened
   bool opens() const { return is_snapshot && !refused; }
 };
 
-// A file that unpacks to more than a look may unpack counts as a snapshot.
+// A file that unpacks to more than the search may unpack counts as a snapshot.
 FirstLook LookAt(const std::string& path, const OpenOptions& reading) {
   FirstLook look;
   Source source;
@@ -49,7 +49,7 @@ FirstLook LookAt(const std::string& path, const OpenOptions& reading) {
     options.max_bytes = most;
     OpenSnapshot(source, options);
   } catch (const Error& error) {
-    // Damaged, or something else in the same container: a trace, weights, a model.
+    // Damaged, or other contents in the same container: a trace, weights, a model.
     Diagnosis other;
     other.max_bytes = most;
     look.refused = error.finding();
@@ -75,7 +75,7 @@ class Searcher {
   void Search(const fs::path& folder, const std::string& name) {
     if (IsStoreFolder(folder)) return search_.left_out.push_back(folder.string());
     const std::optional<std::vector<fs::path>> children = ListChildren(folder);
-    // An input that cannot be read fails by itself.
+    // An unreadable input fails on its own.
     if (!children) return Add(folder, name, true, {"", false, Finding::kOpenFailed});
     if (!TakesWhole(folder, *children, name)) SearchBelow(*children, name);
   }
@@ -87,7 +87,7 @@ class Searcher {
       std::error_code failed;
       const bool is_link = fs::is_symlink(child, failed);
       if (IsFolder(child) && !(is_link && !asked_)) {
-        // A link to a folder may lead back to where the search came from.
+        // A link to a folder may lead back to the search's starting point.
         if (!is_link) Search(child, called);
       } else if (!(is_link && !asked_) && (fs::is_regular_file(child, failed) ||
                                            (IsNamedArchive(child) && !fs::exists(child, failed)))) {
@@ -124,7 +124,7 @@ class Searcher {
   // of another format, or several caches of one format that look like one. Archives beside a cache
   // do not matter.
   bool IsOne(const FirstLook& whole) const {
-    // A flag or a choice is missing, which the error names.
+    // A flag or a choice is missing; the error names it.
     if (whole.refused == Finding::kUsage || whole.refused == Finding::kAmbiguousFormat) return true;
     if (whole.opens() && looks_.size() == 1) return true;
     const bool several = whole.refused == Finding::kDuplicateName;
@@ -201,7 +201,7 @@ class Searcher {
   bool IsWholeAlone(const fs::path& file) const {
     std::error_code failed;
     if (!asked_ && fs::is_symlink(file, failed)) return false;
-    if (!fs::is_regular_file(file, failed)) return false;  // to open a pipe is to wait for it
+    if (!fs::is_regular_file(file, failed)) return false;  // opening a pipe would block
     try {
       return (DetectFormat(Source::Open(file), {}).traits & kStandsAlone) != 0;
     } catch (const Error&) {
@@ -235,7 +235,7 @@ class Searcher {
         places.insert(file.substr(0, file.find('/')));
       }
     } catch (const Error& error) {
-      // A damaged dump is one, too.
+      // A damaged dump counts as one, too.
       if (format.read_dumps == nullptr || error.finding() == Finding::kAmbiguousFormat) {
         return false;
       }
@@ -256,7 +256,7 @@ class Searcher {
     const FirstLook look = IsOfTrace(path) ? FirstLook() : LookAt(path.string(), reading_);
     const bool counts = look.is_snapshot || takes_archives_alone_;
     const std::string format = counts ? look.format : IsNamedArchive(path) ? "kvz" : "";
-    // An input that cannot be opened may be anything, so the command says why.
+    // An input that cannot be opened may be anything; the command reports why.
     std::error_code failed;
     const bool is_shut = look.format.empty() && look.refused &&
                          InfoOf(*look.refused).code == ErrorCode::kIo && fs::exists(path, failed);
@@ -293,7 +293,7 @@ GivenFolder SearchGivenFolder(const FolderRules& rules, const std::string& folde
                               const std::string& name) {
   GivenFolder given;
   const OpenOptions& reading = rules.reading;
-  // Options that say how to read the folder make it one input.
+  // Options for reading the folder make it one input.
   if (!reading.from.empty() || !reading.raw.empty() || !reading.order.empty()) return given;
   if (rules.takes_folder) {
     try {
@@ -317,7 +317,7 @@ GivenFolder SearchGivenFolder(const FolderRules& rules, const std::string& folde
   try {
     OpenRun(folder);
   } catch (const Error&) {
-    return given;  // a recording that has not finished, which the command refuses
+    return given;  // an unfinished recording, which the command refuses
   }
   searcher.SearchBelow(*children, name);
   given.is_one = given.found.entries.empty() || searcher.HoldsPages();

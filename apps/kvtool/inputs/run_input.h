@@ -12,8 +12,8 @@
 
 namespace kv {
 
-// If `path` is a recorded run, replaces it by the run's snapshot and lets the run answer what no
-// flag does: how many kv heads there are. Throws as OpenRun does.
+// If `path` is a recorded run, replaces it by the run's snapshot and takes from the run what no
+// flag gives: the number of kv heads. Throws as OpenRun does.
 std::optional<RecordedRun> TakeRun(std::string& path, SnapshotOptions& options);
 // Fields of a run for `inspect`, which opens its trace.
 std::string RunText(const RecordedRun& run, const OpenOptions& reading);
@@ -22,10 +22,10 @@ const Fields<RecordedRun>& RecordedRunFields();
 // Rotation of the run's keys, if no flag and no model file gives it.
 void TakeRope(const std::optional<RecordedRun>& run, const SnapshotOptions& options,
               RopeOptions& rope);
-// The run's trace, where no flag names one and the run has one.
+// The run's trace, if no flag names one and the run has one.
 void TakeTrace(const std::optional<RecordedRun>& run, std::string& trace);
-// Returns true if an array belongs to a trace DIR/STEM-L0-Q.npy, whose arrays look like caches, or
-// a file is named as a trace is, DIR/STEM.trace.npz, which may hold K and V, too.
+// Returns true if an array belongs to a trace DIR/STEM-L0-Q.npy, whose arrays resemble caches, or
+// if a file has the name of a trace, DIR/STEM.trace.npz, which may contain K and V, too.
 bool IsOfTrace(const std::filesystem::path& file);
 // The trace beside a snapshot DIR/STEM.*: DIR/STEM of its arrays (DIR/STEM-L0-Q.npy ...), or the
 // file DIR/STEM.trace.safetensors (.npz, .pt). Empty if there is none.

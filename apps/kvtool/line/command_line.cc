@@ -47,7 +47,7 @@ std::string WrongWhole(std::string_view text, bool is_signed) {
   return fmt::format("'{}' is not a whole number{}", Escaped(text, 40), is_signed ? "" : " from 0");
 }
 
-// Makes "-7" of "-007": the parser would read what begins with a zero as octal.
+// Turns "-007" into "-7", because the parser would read numbers with a leading zero as octal.
 std::string WithoutLeadingZeros(std::string text) {
   const size_t sign = text.front() == '-' ? 1 : 0;
   const size_t first = std::min(text.find_first_not_of('0', sign), text.size() - 1);
@@ -117,7 +117,7 @@ std::string HintOfUse(const CLI::App& app) {
   return fmt::format("'{} -h' shows how it is used", command);
 }
 
-// "INI was not able to parse levle": what else it may have meant.
+// "INI was not able to parse levle": suggests a similar option.
 Error ExplainConfigError(std::string_view text, const CLI::App& app) {
   std::string_view key = text.substr(text.find_last_of(' ') + 1);
   if (key.ends_with(".++")) key.remove_suffix(3);  // a section's opening
@@ -167,7 +167,7 @@ KnownWords KnownWordsOf(const CLI::App& app, const Option::NotesOf& notes) {
   return words;
 }
 
-// Words for verbs that other programs have taught.
+// Verbs of other programs, and ours for them.
 constexpr std::pair<std::string_view, std::string_view> kLearntVerbs[] = {
     {"ls", "list"},      {"put", "add"},       {"save", "add"},    {"create", "add"},
     {"rm", "remove"},    {"delete", "remove"}, {"restore", "get"}, {"extract", "get"},

@@ -20,7 +20,7 @@ class ParseError;
 
 namespace kv {
 
-// Headings of the options that -h leaves out: those of every command, and of many.
+// Headings of options that -h omits: those of every command, and those of many.
 inline constexpr const char* kEverywhere = "Everywhere";
 inline constexpr const char* kManyInputs = "Many inputs";
 
@@ -30,16 +30,16 @@ inline constexpr const char* kManyInputs = "Many inputs";
 // Returns the fault of a value's text; empty if there is none.
 using ValueCheck = std::function<std::string(const std::string& text)>;
 
-// An option that has been declared. A handle: copies mean the same option.
+// A declared option. A handle: copies refer to the same option.
 class Option {
  public:
   // Data about an option that the parser does not keep.
   struct Notes {
     std::vector<std::string> words;    // that completions offer
-    bool closed = false;               // no others may be given
-    bool needed = false;               // though the parser does without
+    bool closed = false;               // no other words may be given
+    bool needed = false;               // although the parser does not require it
     bool essential = false;            // always shown by -h
-    bool hidden = false;               // works, but is shown nowhere
+    bool hidden = false;               // works, but is never shown
     std::vector<std::string> aliases;  // names that work but are not shown, with their dashes
     std::string letters;               // short names that the parser does not know
   };
@@ -48,7 +48,7 @@ class Option {
   Option(CLI::Option* option, NotesOf* notes) : option_(option), notes_(notes) {}
 
   Option& Required();
-  // Needed, unless another option says the same: the command looks.
+  // Required, unless another option gives the same; the command checks.
   Option& RequiredAlone();
   Option& Group(const std::string& heading);  // where help lists it; none hides it
   Option& Essential();                        // -h shows it, wherever it is declared

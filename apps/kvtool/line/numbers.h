@@ -61,8 +61,8 @@ struct ParameterText {
 const ParameterText& RuntimeParameterText(std::string_view name);
 // Options of the analyzer that judges the engine's logs.
 const ParameterText& AnalyzerOptionText(std::string_view name);
-// Returns the names to declare a parameter by, "--hot-sink|--hot-sink-tokens,...". `prefix` begins
-// the engine's names, which work as well, and not the flags.
+// Returns the names to declare a parameter by, "--hot-sink|--hot-sink-tokens,...". `prefix`
+// precedes only the engine's names, which work as well.
 std::string FlagNames(const ParameterText& parameter, std::string_view prefix);
 // Refuses values that the engine itself would clamp, because it would then run with other settings.
 ValueCheck ParameterCheck(std::string_view name);

@@ -295,7 +295,7 @@ void ReportOptions::Emit(Console& console, std::string_view name, const Value& r
 void ReportOptions::Emit(Console& console, nlohmann::ordered_json document,
                          const OutputRules& rules) const {
   if (CapturedRun* captured = console.captured()) {
-    // A command over one input makes one, in an array or not.
+    // A command over one input makes one document, in an array or not.
     captured->document = std::move(document.is_array() ? document.at(0) : document);
     captured->rules = force ? RulesFor(true) : rules;
     return;

@@ -100,7 +100,7 @@ struct SnapshotOptions {
 };
 
 // The profile that a command codes with at `levels`; null without --profile. Throws kUsage for
-// several, and where it serves none of these levels.
+// several, and if none of these levels uses one.
 const GivenProfile* ProfileToCodeWith(const OpenOptions& options, std::span<const Effort> levels);
 
 // One output file or folder: -o, -c, -f.
@@ -110,12 +110,12 @@ struct OutputOptions {
   bool force = false;
 
   void Declare(CommandLine& line, const std::string& what);
-  // Throws kUsage where binary data, called `what`, cannot go to standard output: it is a terminal,
-  // or has the document.
+  // Throws kUsage if binary data, called `what`, cannot go to standard output: it is a terminal, or
+  // gets the document.
   void RequireStdout(const Console& console, bool json, std::string_view what) const;
 };
 
-// --json, --json-out, --json-version, --csv, and -f where the command does not declare it before.
+// --json, --json-out, --json-version, --csv, and -f unless the command declares it itself.
 struct ReportOptions {
   bool json = false, force = false;
   std::string json_out, csv;
@@ -141,7 +141,7 @@ struct ReportOptions {
     if (wanted() || console.captured() != nullptr)
       Emit(console, name, fields().Object(result), rules);
   }
-  void Files(CommandFiles& files) const;  // throws kUsage where two documents go to stdout
+  void Files(CommandFiles& files) const;  // throws kUsage if two documents go to stdout
 };
 
 // The part of a snapshot: --layers 0-3,27, --tokens 0-511, --kv k|v|both.
@@ -191,7 +191,7 @@ struct RopeOptions {
   uint32_t dims = 0;
 
   void Declare(CommandLine& line, const char* group);
-  // The same without --rope-style, for commands that try both.
+  // The same without --rope-style, for commands that try both styles.
   void DeclareUnpaired(CommandLine& line, const char* group);
   // Bases and scalings in flags apply to all layers. Nothing if no source gives them. Without
   // --rope-style the pairs are those of `keys`, whose order differs between engines (null: pairs do

@@ -28,14 +28,14 @@ std::vector<std::string> KnownTypes() {
   return words;
 }
 
-// Types that engines have for heads of this size.
+// Types that engines support for heads of this size.
 std::vector<std::string> UsualTypes(uint32_t head_dim) {
   if (head_dim % 32 == 0) return {"q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"};
   return {"fp8_amax", "int8_per_token_head"};
 }
 
-// The rows on the front, by descending bytes, and of many some that are evenly spread. The answer
-// is always among them, in place of a row of as many bytes.
+// The rows on the front, by descending bytes; if there are many, an even selection. The answer is
+// always among them, replacing a row with as many bytes.
 std::vector<SavingRow> RowsToPrint(const std::vector<SavingRow>& rows,
                                    const std::optional<advise::Answer>& answer) {
   constexpr size_t kMost = 16;
@@ -136,7 +136,7 @@ void AddStreaming(const advise::AdviceRequest& request, const advise::Advice& ad
 using advise::Advice;
 using advise::LossKind;
 
-// Says that a table does not hold all.
+// Says that a table is not complete.
 std::string SomeOf(size_t printed) {
   return fmt::format(", of these {} here (all: --json, --html-out)", printed);
 }
@@ -340,11 +340,11 @@ std::string CommandFor(const std::optional<advise::Answer>& answer, size_t runs,
     return "llama-server " + answer->flags + " ...";
   const bool evicts = answer->kind != "types", stores = answer->kind != "eviction";
   if (evicts && runs > 1) return {};  // a plan names the tokens of one prompt
-  if (command_line.find("plan-out") != command_line.npos) return {};  // it is written already
+  if (command_line.find("plan-out") != command_line.npos) return {};  // already written
   std::string plans;
   if (evicts) plans += answer->is_chosen ? " --chosen-plan-out plan.json" : " --plan-out plan.json";
   if (stores) plans += " --quant-plan-out types.json";
-  // The outputs of this run exist now, and -f would write over files that are not its own.
+  // The outputs of this run exist now, and -f would also overwrite files of others.
   const bool writes = command_line.find("-out") != command_line.npos ||
                       command_line.find(" --csv") != command_line.npos;
   return writes ? "the same without its outputs, but with" + plans : command_line + plans;

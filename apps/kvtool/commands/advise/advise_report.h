@@ -20,7 +20,7 @@ namespace kv {
 
 // Results of `advise` beyond eviction.
 struct FoundSavings {
-  std::optional<advise::Savings> savings;  // none: `why_not` says why
+  std::optional<advise::Savings> savings;  // `why_not` says why there are none
   std::string why_not;
   std::vector<advise::LosslessLevel> levels;
   std::vector<advise::SavingRow> rows;
@@ -30,7 +30,7 @@ struct FoundSavings {
              const std::optional<advise::Answer>& answer) const;
 };
 
-// The options of everything that is not eviction.
+// The options apart from eviction.
 struct SavingsOptions {
   std::vector<std::string> types;
 
@@ -46,7 +46,7 @@ struct SavingsOptions {
 // Settings with which an engine does what one candidate does, and their result.
 struct EngineSettings {
   std::string engine;
-  std::string configuration;  // of the engine, which takes the parameters; empty: its own
+  std::string configuration;  // of the engine; empty: the parameters are options of its own
   const advise::Candidate* candidate = nullptr;
   Value parameters;
   double ratio = 1, loss = 0;  // of the worst prompt, as shown
@@ -69,7 +69,7 @@ void PrintAdvice(Console& console, const advise::Runs& runs, const advise::Advic
 // plans. Empty if there is none, or if this run writes them.
 std::string CommandFor(const std::optional<advise::Answer>& answer, size_t runs,
                        const std::string& command_line);
-// The last lines of all.
+// Prints the last lines of the output.
 void PrintAnswer(Console& console, const std::optional<advise::Answer>& answer,
                  const std::string& command);
 

@@ -39,7 +39,7 @@ bool IsStateFile(const fs::path& path) {
   }
 }
 
-// To ask a reader about a folder is to open all files in it, so a few of them are asked first.
+// Asking a reader about a folder opens all files in it, so a few files are asked first.
 bool IsOneDump(const std::string& folder) {
   constexpr size_t kAsked = 3;
   size_t asked = 0;
@@ -68,9 +68,9 @@ std::pair<int64_t, int64_t> Times(const struct stat& file) {
   return {sys::ModifiedAt(file).tv_sec, sys::AccessedAt(file).tv_sec};
 }
 
-// Returns when the files of a dump were last written and read. The folder's own times are newer, as
-// to list a folder is to read it; they count where it has no files. Dumps have folders of layers at
-// most.
+// Returns when the files of a dump were last written and read. The folder's own times are newer,
+// because listing a folder reads it; they count only if it has no files. Dumps have at most one
+// level of folders.
 std::pair<int64_t, int64_t> NewestTimes(const std::string& folder, const struct stat& own) {
   constexpr int kDeepest = 2;
   std::optional<std::pair<int64_t, int64_t>> newest;
@@ -87,8 +87,8 @@ std::pair<int64_t, int64_t> NewestTimes(const std::string& folder, const struct 
   return newest.value_or(Times(own));
 }
 
-// Finds the states below the inputs, in bounded depth and number. It opens nothing but regular
-// files: to open a pipe is to wait for it, and a link may lead anywhere.
+// Finds the states below the inputs, in bounded depth and number. It opens only regular files,
+// because opening a pipe blocks, and a link may lead anywhere.
 class StateWalk {
  public:
   explicit StateWalk(StatesAdvice& advice) : advice_(advice) {}
@@ -195,7 +195,7 @@ Described Describe(const Place& place, const OpenOptions& reading, uint64_t most
   }
 }
 
-// Compares files of one size byte by byte, and others by all K, V and token ids.
+// Compares files of equal size byte by byte, and others by all K, V and token ids.
 bool Holds(const Place& whole, const Place& part, const OpenOptions& reading) {
   try {
     const auto open = [&](const Place& place) {
@@ -212,7 +212,7 @@ bool Holds(const Place& whole, const Place& part, const OpenOptions& reading) {
   }
 }
 
-// Samples the largest state of each of the largest geometries, by their bytes.
+// Samples the largest state of each of the largest geometries, in the order of their bytes.
 std::vector<advise::GeometrySample> TakeSamples(const std::map<std::string, const Place*>& places,
                                                 const OpenOptions& reading,
                                                 const StatesAdvice& advice) {
@@ -241,7 +241,7 @@ std::vector<advise::GeometrySample> TakeSamples(const std::map<std::string, cons
   return samples;
 }
 
-// Says why there is nothing to advise on.
+// Returns why there is nothing to advise on.
 [[noreturn]] void RefuseAll(const std::string& input, const StatesAdvice& advice,
                             ThreadPool& pool) {
   std::error_code failed;
@@ -261,7 +261,7 @@ std::vector<advise::GeometrySample> TakeSamples(const std::map<std::string, cons
       .Hint("'kvtool doctor FILE' says why; recorded runs are given one by one");
 }
 
-// The words for a shell that name the states as inputs of a command.
+// The shell words that name the states as inputs of a command.
 class CommandWords {
  public:
   CommandWords(const StatesRequest& request, const StatesAdvice& advice,
@@ -288,7 +288,7 @@ class CommandWords {
     return fmt::format("kvtool compress -r {} --output-dir {}", Folder(),
                        ShellWord(Beside(".kvz")));
   }
-  // Empty for many states: others may have come into their folder by then.
+  // Empty for many states, because others may have been added to their folder by then.
   std::string Delete() const {
     if (places_.size() > kMostListed) return {};
     return (HasFolders() ? "rm -r " : "rm ") + Listed();
@@ -316,8 +316,8 @@ class CommandWords {
     return std::any_of(places_.begin(), places_.end(),
                        [](const Place& place) { return place.is_folder; });
   }
-  // A store names a state after its file: states of one name would be versions of one state, and
-  // it takes no line breaks.
+  // A store names a state after its file: states with one name would be versions of one state, and
+  // names may have no line breaks.
   bool NeedsNames() const {
     std::set<std::string> names;
     return std::any_of(places_.begin(), places_.end(), [&](const Place& place) {
@@ -476,7 +476,7 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
 }
 
 void PrintStates(Console& console, const StatesAdvice& advice) {
-  constexpr size_t kMostShown = 5;  // of a screen of 24 lines
+  constexpr size_t kMostShown = 5;  // for a screen of 24 lines
   constexpr size_t kMostLeftOut = 6;
   const advise::StatesText text = advise::TextOf(
       advice, kMostShown, console.verbosity > 0 ? advice.left_out.size() : kMostLeftOut);

@@ -24,7 +24,7 @@ namespace {
 using advise::Advice;
 using advise::LossKind;
 
-constexpr double kUsualKl = 0.02, kUsualError = 0.05;  // limits where none is given
+constexpr double kUsualKl = 0.02, kUsualError = 0.05;  // limits if none is given
 
 // The result of a run; its document has these fields.
 struct Advised {
@@ -334,7 +334,7 @@ class AdviseCommand : public Command {
         throw Error(Finding::kUsage, "--policy {}: it knows the rows to come, which no engine does",
                     name);
       }
-      // A plan that evicts nothing holds all tokens from the start.
+      // A plan that evicts nothing keeps all tokens from the start.
       return policy.is_bound || policy.spending == eviction::Spending::kNone;
     });
     candidates.budgets =

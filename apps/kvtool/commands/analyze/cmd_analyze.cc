@@ -37,7 +37,7 @@ std::string FlagOf(mnn::offline::Stream stream) {
   return flag;
 }
 
-// The options of MNN's offline experiment, under the names its script has.
+// The options of MNN's offline experiment, under the names in its script.
 struct OfflineOptions {
   std::string codec, json_out, md_out;
   std::string stage = "both", scope = "front_n", entry_mode = "per_meta", layer_ids;

@@ -299,8 +299,8 @@ void EngineLogOptions::AddWords(std::vector<std::string>& words) const {
   }
 }
 
-// Logs of engines without a suite come without rules: the command line, a config or a baseline has
-// them. Without a config, what none of these speaks of is only shown, unless the log has no end.
+// Logs of engines without a suite have no rules: the command line, a config or a baseline supplies
+// them. Without a config, cases without any rule are only shown, unless the log has no end.
 void GateCases::TakePlain(bool holds_suite, llamacpp::LogsRead& read, gate::Config& config,
                           gate::GateResult& result) const {
   if (read.cases.empty()) return;

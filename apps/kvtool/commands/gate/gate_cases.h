@@ -22,15 +22,15 @@
 
 namespace kv {
 
-// Returns true if a word of the command line is a config rather than a snapshot or recorded run:
-// a text, which no cache is, or a file that does not exist.
+// Returns true if a word of the command line is a config rather than a snapshot or recorded run: a
+// text file, which no cache is, or a file that does not exist.
 bool IsGateConfig(const std::string& path);
 
 // Returns the text of a config or summary. Throws kLimit beyond 16 MiB, and what FileSource::Open
 // throws.
 std::string ReadGateText(const std::string& path);
 
-// Hints at --engine-logs where logs were given in another place.
+// Suggests --engine-logs if logs were given in another place.
 void HintAtLogs(const std::string& path, Error& error);
 
 // Paths in a config are relative to its folder. Both name the file in what they throw: kUsage or
@@ -42,7 +42,7 @@ gate::Baseline ReadGateBaseline(const std::string& path);
 // pipe the other two are refused.
 gate::OutputNames PlaceOutputs(gate::OutputNames names);
 
-// All files of a run, refused before the first case runs and finished together.
+// All output files of a run, refused before the first case runs and finished together.
 class OutputFiles {
  public:
   explicit OutputFiles(OutputRules rules) : rules_(std::move(rules)) {}
@@ -150,9 +150,9 @@ struct GateInit {
 // Runs `kvtool gate --init`: writes the config to its output.
 ExitStatus RunGateInit(const GateInit& init, Context& context);
 
-// Returns the config that RunGateInit would write of one run, ready to judge that very run: a limit
-// that only repeats a fault of the run is 0 instead. `name` names the cases, `inputs` stay open for
-// the judgement. Throws what RunGateInit throws.
+// Returns the config that RunGateInit would write for one run, ready to judge that same run. A
+// limit that would only repeat a fault of the run is 0 instead. `name` names the cases; `inputs`
+// stay open for the judgement. Throws as RunGateInit.
 gate::Config FitConfig(const GateInit& init, const std::string& name, GateInputs& inputs,
                        Context& context);
 

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A shorter cache has no eighth that a range could be cut from.
+// No range can be cut from an eighth of a shorter cache.
 constexpr uint64_t kFewestTokens = 32;
 constexpr size_t kMostRuns = 100;
 
@@ -42,8 +42,8 @@ uint64_t TokensOf(const Snapshot& snapshot) {
   return shortest;
 }
 
-// Runs of the same text through the same layers are recordings of the same thing. Where no token
-// ids were recorded, equal sizes must do.
+// Runs of the same text through the same layers count as recordings of one setting. Without
+// recorded token ids, equal sizes decide.
 std::string KindOf(const GateInputs::Pair& pair, const gate::DataSize& size) {
   const std::vector<int32_t>& tokens =
       pair.trace && !pair.trace->tokens.empty() ? pair.trace->tokens : pair.snapshot.tokens;
@@ -120,7 +120,7 @@ class Initialiser {
   gate::MeasuredCase MeasureCase(gate::SizedCase sized, const gate::DataSize& size,
                                  GateInputs::Pair& pair) {
     gate::MeasuredCase measured{std::move(sized), {}};
-    // Samples end the prompt elsewhere than the trace says; its views are shared.
+    // In samples the prompt ends elsewhere than in the trace, whose views are shared.
     std::optional<AttentionTrace> trace = pair.trace;
     const bool is_stream = trace && trace->block_scores;
     if (trace && !is_stream) trace->prompt_tokens.reset();
@@ -198,7 +198,8 @@ gate::Config FitConfig(const GateInit& init, const std::string& name, GateInputs
   gate::Config config =
       gate::ParseConfig(MeasureConfig(init, {name}, inputs, context), "", mnn::Engine());
   for (gate::CaseSpec& spec : config.cases) {
-    // Paths stay as given: a config's are relative to its folder, and `inputs` know how to read.
+    // Paths stay as given: those of a config are relative to its folder, and `inputs` know how to
+    // read them.
     spec.snapshot = init.runs.front();
     spec.trace = init.trace;
     spec.reading = {};

@@ -17,7 +17,7 @@ using gate::CaseResult;
 using gate::RuleOutcome;
 using gate::Status;
 
-// Coloured words in a table would upset its padding; the table stays plain.
+// The table has no colours, because they would upset its padding.
 std::string Words(Status status) {
   return status == Status::kFail ? "FAIL" : std::string(Text(status));
 }
@@ -67,8 +67,8 @@ void PrintFailures(Console& console, const CaseResult& item) {
   }
 }
 
-// A figure of the table. Those of replays are always shown, unless every case is an engine's log
-// without a verdict of its own; the others where such a log, or that of a suite, has them.
+// A figure of the table. Figures of replays are always shown, unless every case is an engine's log
+// without a verdict of its own; the others are shown if such a log, or that of a suite, has them.
 struct FigureColumn {
   std::string_view title, metric, unit;
   double scale = 1;

@@ -147,7 +147,7 @@ const Fields<Agreement>& AgreementFields() {
   return fields;
 }
 
-// A way to store a side that was tried.
+// A tried way to store one side.
 struct TriedOrigin {
   DType dtype;
   const Hypothesis& hypothesis;
@@ -530,7 +530,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     const bool neither = k_.empty() && v_.empty() && plan_.empty();
     const std::vector<std::string>& k = neither ? usual : k_;
     const std::vector<std::string>& v = neither ? usual : v_;
-    // The first type is the cache as it came, with which the others are compared, so it must lose
+    // The first type is the unchanged cache, with which the others are compared, so it must lose
     // nothing.
     const bool is_bf16 = snapshot.layers.front().k.dtype == DType::kBF16;
     std::vector<std::string> names = {is_bf16 ? "bf16" : "f16"};

@@ -306,7 +306,7 @@ std::string Three(const std::optional<double>& value) {
 size_t WorstHead(const MethodQuality::Layer& layer) {
   size_t worst = 0;
   for (size_t h = 1; h < layer.heads.size(); ++h) {
-    // A head whose error is NaN loses against every other one.
+    // A head whose error is NaN counts as better than every other one.
     if (!(layer.heads[h].output_error.mean <= layer.heads[worst].output_error.mean) &&
         layer.heads[h].output_error.count > 0) {
       worst = h;

@@ -55,7 +55,7 @@ std::vector<std::string> QuantWarnings(const Snapshot& snapshot, const ReplayReq
   uint64_t rows = 0, undefined = 0;
   std::vector<uint32_t> lost;
   for (const quantisation::LayerFigures& layer : result.layers) {
-    const quantisation::PairFigures& whole = layer.all.front();  // figures of the cache as it came
+    const quantisation::PairFigures& whole = layer.all.front();  // figures of the unchanged cache
     rows += whole.rows;
     undefined += whole.undefined_rows;
     if (whole.rows > 0 && whole.rows == whole.undefined_rows) lost.push_back(layer.layer);
@@ -70,7 +70,7 @@ std::vector<std::string> QuantWarnings(const Snapshot& snapshot, const ReplayReq
   }
   for (const bool is_key : {true, false}) {
     const auto& types = is_key ? request.store.k_types : request.store.v_types;
-    for (uint32_t i = 1; i < types.size(); ++i) {  // index 0 is the cache as it came
+    for (uint32_t i = 1; i < types.size(); ++i) {  // index 0 is the unchanged cache
       std::string why = WhyUnchanged(request, result, i, is_key);
       if (!why.empty()) warnings.push_back(std::move(why));
     }

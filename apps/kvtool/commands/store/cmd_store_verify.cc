@@ -76,7 +76,7 @@ struct StoreCounted {
   uint64_t saved() const { return stats.referenced_raw_bytes - stats.live_raw_bytes; }
 
   // Advice that frees bytes without losing a state. Older versions are kept, however large:
-  // different states may share a name, as files of one name in several folders do.
+  // different states may share a name, like files with one name in several folders.
   struct Advice {
     std::string_view kind;
     uint64_t freed_bytes = 0;

@@ -22,7 +22,7 @@ namespace {
 
 constexpr uint64_t kRowsOfFeature = 5;  // with fewer the basis fits only its own rows
 
-// The rows of K and V to learn from, and those to judge by.
+// The rows of K and V to learn from, and those for testing.
 struct Lesson {
   transform::CacheRows learn, held_out;
 };
@@ -98,7 +98,7 @@ class Lessons {
   Lesson k_, v_;
 };
 
-// Warns of lessons that teach little; throws kUsage if they teach nothing.
+// Warns if there is little to learn from; throws kUsage if there is nothing.
 void RequireEnough(const Lesson& k, const LearnFlags& flags, const std::vector<std::string>& inputs,
                    Console& console) {
   if (inputs.size() == 1) {

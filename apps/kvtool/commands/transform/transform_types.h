@@ -30,7 +30,7 @@ struct TransformedSide {
 struct TransformUse {
   HashedFile file;
   const Transform* transform = nullptr;
-  bool is_self = false;  // learnt from the very cache that it is judged by
+  bool is_self = false;  // learnt from the cache that it is tested on
   uint64_t first_full = 0, last_full = 0;
   struct Type {
     const TransformedSide* side;
@@ -48,8 +48,8 @@ class TransformTypes {
   // Reads the transform if one is named. Throws kUsage if it was learnt from this very cache
   // without --allow-self, kInconsistent if it belongs to other caches.
   void Open(const Snapshot& snapshot, const ModelRope* rope);
-  // Codes the prompt's middle; `keep_first` and `keep_last` replace the transform's own numbers if
-  // one is given. Returns null for names of other types.
+  // Codes the middle of the prompt; `keep_first` and `keep_last` replace the transform's own
+  // numbers if one is given. Returns null for names of other types.
   const quant::CacheType* Make(const std::string& name, bool is_key, uint64_t prompt,
                                uint64_t keep_first, uint64_t keep_last);
 
