@@ -31,7 +31,7 @@ struct Box {
 // Places a name at a dot: beside it, above, below, or further away with a line to it.
 struct Place {
   double x, y;         // of the text
-  const char* anchor;  // the class that aligns it
+  const char* anchor;  // class for its alignment
   Box box;
   bool is_away;
 };
@@ -51,14 +51,14 @@ std::vector<Place> PlacesAt(double x, double y, double width) {
   return places;
 }
 
-constexpr size_t kMostNamed = 60;       // points of one chart that look for a place for their name
-constexpr size_t kMostPoints = 2000;    // of a series: more than a screen shows
+constexpr size_t kMostNamed = 60;       // points of one chart that need a place for their name
+constexpr size_t kMostPoints = 2000;    // of a series: more than fits a screen
 constexpr size_t kMostEntries = 40;     // of a legend
 constexpr double kMostNameWidth = 190;  // of a point
 constexpr double kMostTickWidth = 90;
 constexpr double kLeastLog = 1e-300;  // powers of ten below it count as 0
 
-// A chart with the places of its axes.
+// A chart with the positions of its axes.
 struct Plot {
   const LineChart& chart;
   Axis x, y;
@@ -162,7 +162,7 @@ void DrawAxes(const Plot& plot, Marks& out) {
   out.push_back(Text("t", 2, 12, plot.chart.y_label, kChartWidth - 4));
 }
 
-// Names of targets are left out where they would hide each other; all are tooltips.
+// Names of targets are omitted if they would overlap; all are tooltips.
 void DrawTargets(const Plot& plot, std::vector<Box>& taken, Marks& out) {
   double free_from = 0;
   for (const ChartTarget& target : plot.chart.targets) {
@@ -224,7 +224,7 @@ void DrawSeries(const Plot& plot, size_t index, Marks& out) {
   }
 }
 
-// Names of series below the plot, in their order, which is the same in all charts of a page.
+// Names of series below the plot, in the same order in all charts of a page.
 std::vector<LegendEntry> LegendOf(const Plot& plot) {
   std::vector<LegendEntry> entries;
   for (size_t i = 0; i < plot.chart.series.size() && entries.size() < kMostEntries; ++i) {
@@ -357,7 +357,7 @@ struct Shade {
     if (!std::isfinite(value)) return {};
     return {kind, static_cast<int>(std::lround(std::clamp(value, 0.0, 1.0) * kShades))};
   }
-  // Gives a mark its look.
+  // Sets the style of a mark.
   Mark Of(Mark mark) const {
     mark.classes = shade < 0 ? "kx" : fmt::format("k{}", kind);
     if (shade >= 0) mark.strength = 0.06 + 0.94 * shade / kShades;
@@ -394,7 +394,7 @@ std::vector<LegendEntry> LegendOf(const StripMap& map) {
   return entries;
 }
 
-// A row's cells. Those without a tooltip are gathered by their shade: a path for many is a fraction
+// A row's cells. Those without a tooltip are grouped by shade: one path for many takes a fraction
 // of the bytes.
 void DrawRow(const StripRow& row, const Axis& axis, double y, double height,
              std::map<Shade, std::vector<Mark::Step>>& paths, Marks& out) {

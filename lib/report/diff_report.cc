@@ -105,7 +105,7 @@ double ShareOf(uint64_t part, uint64_t all) {
 
 std::string PercentText(double share) { return fmt::format("{:.3g}%", 100 * share); }
 
-// One difference is as easy to see as many are: the root of the share, and never quite pale.
+// A single difference is as visible as many: shades follow the root of the share, never quite pale.
 double StrengthOf(double share) { return share == 0 ? 0 : 0.3 + 0.7 * std::sqrt(share); }
 
 // "3.12% of the values differ, at most 0.5 apart"

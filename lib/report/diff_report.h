@@ -27,10 +27,10 @@ std::string BitsText(DType dtype, uint64_t bits);
 // both caches.
 const Fields<TensorDiff>& TensorDiffFields();
 const Fields<SnapshotDiff>& SnapshotDiffFields();
-// The same without the word whether they count as equal, where others decide that.
+// The same without the statement whether they count as equal, which others decide.
 const Fields<SnapshotDiff>& DifferenceFields();
 
-// "token 3 head 0 dim 17": where a tensor that differs does so first.
+// "token 3 head 0 dim 17": the first difference in a tensor.
 std::string PlaceText(const TensorDiff& diff);
 // The tensors that differ.
 TextTable DiffTable(const SnapshotDiff& diff);

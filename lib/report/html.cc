@@ -29,7 +29,7 @@ std::string_view ClassOf(Tone tone) {
   return "open";
 }
 
-// A name that an address can hold: letters and digits, the rest as '-'.
+// A name for use in an address: letters and digits, all else as '-'.
 std::string Anchor(std::string_view title) {
   std::string anchor;
   for (const char c : title) {
@@ -98,7 +98,7 @@ bool IsBlank(std::string_view cell) { return cell.empty() || cell == "-"; }
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// The length of the number that a cell begins with, or 0.
+// Length of the number at the beginning of a cell, or 0.
 size_t NumberLength(std::string_view cell) {
   size_t at = 0, digits = 0;
   const auto skip_digits = [&] {
@@ -144,7 +144,7 @@ Number NumberIn(std::string_view cell) {
 struct TableColumn {
   bool is_number = false;
   const ColumnUnit* unit = nullptr;  // of all cells, for the header
-  bool has_units = false;            // different ones: cells carry their values for the script
+  bool has_units = false;            // different units: cells carry their values for the script
 };
 
 TableColumn ColumnOf(const std::vector<std::vector<std::string>>& rows, size_t c) {

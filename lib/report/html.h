@@ -21,7 +21,7 @@ struct Record {
   std::string word;                  // such as "pass"
   std::vector<std::string> cells;    // one per column after the word
   std::optional<double> gauge = {};  // value / limit, drawn as a bar with the limit in its middle
-  std::string remark = {};           // shown on a line of its own below the cells
+  std::string remark = {};           // shown on a separate line below the cells
 };
 
 // One row of a grid of judged things, a cell for each column.
@@ -34,7 +34,7 @@ struct GridRow {
   std::vector<Cell> cells;
 };
 
-// A picture of a page, for files of its own.
+// A picture of a page, for files.
 struct PictureFile {
   std::string name;  // "error-against-ratio.svg", different for each picture of a page
   Picture picture;
@@ -46,7 +46,7 @@ struct PictureFile {
 // The command and the inputs of a page, shown at its end.
 struct Origin {
   std::string program;              // "kvtool 0.2.0, commit 0123abc"; empty: the page does not say
-  std::string command;              // as a shell takes it
+  std::string command;              // quoted for a shell
   std::vector<std::string> inputs;  // name, size and hash of each
 };
 
@@ -70,7 +70,7 @@ class Page {
   void Feature(std::string_view more = {});
   // Adds `more` to the caption of the page's figure.
   void FeatureText(std::string_view more) { feature_text_ = more; }
-  // Adds a table whose first row is the header and whose first column stays in sight. Columns of
+  // Adds a table whose first row is the header and whose first column stays visible. Columns of
   // numbers are right-aligned; a unit that all their cells have ("x", "%", "KiB") moves to the
   // header. `strong` lists rows to emphasise, counted from 0 without the header. Rows beyond the
   // first 2000 are counted, not shown.

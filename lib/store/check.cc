@@ -15,9 +15,9 @@ namespace kv::store {
 
 namespace {
 
-// Temporary read errors are rethrown: a repair would discard objects that are called damaged, and a
-// collection would remove them. Objects of a newer codec are not damaged either and rethrown; a
-// newer file version is not exempt, because one flipped bit can produce it.
+// Temporary read errors are rethrown: otherwise a repair would discard sound objects as damaged,
+// and a collection would remove them. Objects of a newer codec are not damaged either and rethrown;
+// a newer file version is not exempt, because one flipped bit can produce it.
 Problem DescribeProblem(const std::string& where, const Error& error) {
   const bool is_later =
       error.code() == ErrorCode::kUnsupported && error.finding() != Finding::kUnsupportedVersion;

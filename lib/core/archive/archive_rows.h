@@ -46,7 +46,7 @@ class ArchiveRows : public RowSource {
             std::span<std::byte> rows) const override;
 
  private:
-  // A chunk, as far as it was needed so far.
+  // A chunk, with the parts that were needed so far.
   struct Chunk {
     const ArchivedChunk* chunk = nullptr;
     std::mutex mutex;

@@ -19,7 +19,7 @@ Candidate OnBudget(const std::string& policy, const eviction::KeepBudget& budget
   Candidate candidate;
   candidate.policy = policy;
   candidate.budget = budget;
-  candidate.paper.grow = false;  // the share of a part of the cache is its budget at every step
+  candidate.paper.grow = false;  // at every step, its share of the tokens so far
   return candidate;
 }
 

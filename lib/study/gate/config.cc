@@ -27,7 +27,7 @@ std::string Suggest(std::string_view word, const std::vector<std::string>& known
 }
 
 // One value of a config, with its path, such as "cases[2].rules[0]". Each accessor throws kConfig
-// with the path if the value is not of the kind that is asked for.
+// with the path if the value has another type than requested.
 struct Node {
   const Json& json;
   std::string path;
@@ -115,7 +115,7 @@ constexpr size_t kMostCases = 1000;
 constexpr double kMostTokens = 1e9;
 constexpr double kMostDim = 1 << 20;  // heads, or values of one
 constexpr double kMostRepeats = 1000;
-constexpr size_t kLongestName = 200;  // as the messages say
+constexpr size_t kLongestName = 200;  // as named in messages
 constexpr size_t kShortestCommit = 7;
 
 const MetricInfo& Metric(const Node& node, const Engine& engine) {
@@ -127,7 +127,7 @@ const MetricInfo& Metric(const Node& node, const Engine& engine) {
     known.emplace_back(one->name);
     if (!one->word.empty()) known.emplace_back(one->word);
   }
-  // "perplexity" is meant for "loss.perplexity".
+  // Suggests "loss.perplexity" for "perplexity".
   const auto part = std::find_if(known.begin(), known.end(), [&](const std::string& one) {
     return !name.empty() && one.ends_with("." + name);
   });
@@ -181,7 +181,7 @@ std::vector<DeltaRule> DeltasOf(const Node& node, const Engine& engine) {
   return rules;
 }
 
-// A name of a commit, or the beginning of one that is long enough to mean one.
+// A commit's name, or a prefix that is long enough to be unambiguous.
 std::string CommitOf(const Node& node) {
   std::string commit = node.Text();
   if (commit.size() < kShortestCommit || commit.size() > kLongestName) {
@@ -208,7 +208,7 @@ ParamValue ParamOf(const ParamInfo& info, const Node& node) {
   }
   if (info.words == "*") return node.Text();
   std::vector<std::string> words = Split(info.words, '|');
-  // The engine's number of a word is its place.
+  // A word's index is the engine's number for it.
   if (info.most && node.json.is_number())
     return words[node.Whole(0, static_cast<double>(*info.most))];
   return node.OneOf(words);
@@ -242,7 +242,7 @@ OnNotRun OnNotRunOf(const Node& node) {
   return node.OneOf({"fail", "warn"}) == "fail" ? OnNotRun::kFail : OnNotRun::kWarn;
 }
 
-// A list of names, or how many at least.
+// A list of names, or a minimum number.
 ExpectedCases ExpectedOf(const Node& node) {
   ExpectedCases expected;
   if (node.json.is_number()) {
@@ -265,7 +265,7 @@ std::optional<double> AtolOf(const Node& node) {
   return atol;
 }
 
-// One for both, or {"k": 0.001, "v": "bit_equal"}.
+// One value for both, or {"k": 0.001, "v": "bit_equal"}.
 Tolerance::OfBoth AtolsOf(const Node& node, const Tolerance::OfBoth& otherwise) {
   if (!node.json.is_object()) return {AtolOf(node), AtolOf(node)};
   Tolerance::OfBoth of = otherwise;
@@ -311,7 +311,7 @@ QuantTypes QuantOf(const Node& node) {
   return types;
 }
 
-// The keys that "defaults" and a case share. Rules are the caller's.
+// The keys that "defaults" and a case share. The caller handles rules.
 void ApplyShared(const Node& node, const std::filesystem::path& folder, const Engine& engine,
                  CaseSpec& spec) {
   for (const auto& [key, path] : {std::pair{"snapshot", &spec.snapshot},
@@ -382,7 +382,7 @@ std::string Alternatives(std::span<const std::string_view> words) {
   return text;
 }
 
-// The mode that a node gives.
+// The mode that a node of the config gives.
 std::string ModeOf(const Node& node, const Engine& engine) {
   if (node.json == kCompare) return std::string(kCompare);
   if (node.json == kQuant) return std::string(kQuant);
@@ -461,7 +461,7 @@ Config ParseConfig(std::string_view text, const std::filesystem::path& folder,
   }
   const Json defaults = root.Has("defaults") ? json.at("defaults") : Json::object();
   Node{defaults, "defaults"}.RequireKeys(SharedKeys());
-  // Checked even where no case uses it.
+  // Checked even if no case uses it.
   CaseSpec unused = engine.NewCase();
   ApplyShared({defaults, "defaults"}, folder, engine, unused);
   if (defaults.contains("rules")) RulesOf({defaults["rules"], "defaults.rules"}, engine);

@@ -12,7 +12,7 @@
 
 namespace kv::gate {
 
-// The cases that a run must decide: either by name, or a least number of them.
+// The cases that a run must decide: their names, or a minimum number.
 struct ExpectedCases {
   std::vector<std::string> names = {};
   std::optional<uint64_t> count = {};
@@ -24,7 +24,7 @@ struct Config {
   std::vector<CaseSpec> cases = {};
   std::vector<DeltaRule> baseline_rules = {};
   std::optional<std::vector<DeltaRule>> pinned_rules = {};  // absent: the rules on a baseline
-  std::string pinned_commit = {};         // that a pinned baseline must be of; empty: any
+  std::string pinned_commit = {};         // that the pinned baseline must be from; empty: any
   OnNotRun on_not_run = OnNotRun::kFail;  // for cases that only engine logs name
   ExpectedCases expected = {};
 };
@@ -45,7 +45,7 @@ Config CompareConfig(const std::string& snapshot, const std::string& reference,
 // can run do not fail the gate.
 Config SuiteConfig(const std::string& snapshot, const std::string& trace, const Engine& engine);
 
-// The first engine's rules on how far figures may move from a baseline's.
+// The first engine's rules on the permitted change of figures from a baseline's.
 std::vector<DeltaRule> DefaultBaselineRules(const Engine& engine);
 
 // Parses a rule as a command line gives it, such as "loss.mean_kl<=0.01"; it is required. Throws
@@ -71,18 +71,18 @@ struct SizedCase {
   std::string_view question;
 };
 
-// One case of a run. The first sample is the case as the config will have it; the others move the
-// end of the prompt, so that the figures are over other tokens.
+// One case of a run. The first sample is the case of the config; the others move the end of the
+// prompt, so that the figures cover other tokens.
 struct MeasuredCase {
   SizedCase sized;
   std::vector<CaseResult> samples;
 };
 
 struct MeasuredRun {
-  std::string name;             // of the run; cases are called after it
+  std::string name;             // of the run; names of cases begin with it
   std::string snapshot, trace;  // as the config gives them
   Reading reading;
-  std::string kind;  // runs of one kind are recordings of the same thing: they show its noise
+  std::string kind;  // runs of one kind are recordings of one setting: they show its noise
   bool has_attention = false;
   std::vector<MeasuredCase> cases;
 };
@@ -95,7 +95,7 @@ std::vector<uint64_t> SamplePrompts(const DataSize& size);
 std::string FirstConfig(std::span<const MeasuredRun> runs, const Engine& engine,
                         std::string_view made_by);
 
-// A rule for a first config, and how its limit was found.
+// A rule for a first config, and how its limit was computed.
 struct SizedRule {
   Rule rule;
   std::string remark;

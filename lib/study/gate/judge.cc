@@ -19,7 +19,7 @@
 namespace kv::gate {
 namespace {
 
-using Document = nlohmann::json;  // finds keys fast, however many an object has
+using Document = nlohmann::json;  // finds keys fast in objects of any size
 using FigureMap = std::map<std::string, double, std::less<>>;
 
 std::string WordOr(const Document& json, const char* key) {
@@ -98,7 +98,8 @@ void ReadCase(const Document& item, const std::map<std::string, std::string>& ha
     for (const Document& rule : *rules) {
       if (!rule.is_object()) continue;
       of.failed |= WordOr(rule, "status") == "fail";
-      // A figure of the engine's row that its logs do not bear out was not measured then, either.
+      // A figure in the engine's row that its logs do not confirm counts as not measured in the
+      // baseline, too.
       const auto value = rule.find("value");
       if (value != rule.end() && value->is_null()) of.figures.erase(WordOr(rule, "metric"));
     }
@@ -113,7 +114,7 @@ void ReadCase(const Document& item, const std::map<std::string, std::string>& ha
   of.settings = ReadSettings(item);
 }
 
-// A baseline passed if it says so and nothing in it says otherwise.
+// A baseline passed if it states so and nothing in it contradicts that.
 bool Passed(const Document& json, const Baseline& baseline) {
   const bool stated =
       baseline.verdict.empty() ? IsTrue(json, "overall_pass") : baseline.verdict == "pass";
@@ -158,7 +159,7 @@ std::string NameOf(const Baseline& baseline) {
   return (baseline.is_pinned ? "pinned baseline " : "baseline ") + Escaped(baseline.file);
 }
 
-// Measured then, unknown now. Figures of an engine's run and of a replay are not the same ones.
+// Measured then, unknown now. Figures of an engine's run and of a replay are different figures.
 bool WasMeasured(const Engine& engine, const BaselineCase& older, const CaseResult& result,
                  const RuleOutcome& rule) {
   const MetricInfo* info = engine.FindMetric(rule.rule.metric);
@@ -178,7 +179,7 @@ std::string OtherSnapshot(const BaselineCase& older, const CaseResult& result) {
   return {};
 }
 
-// Figures of attention come from the trace: another one over the same cache gives others.
+// Figures of attention come from the trace: another trace of the same cache gives others.
 std::string OtherTrace(const BaselineCase& older, const CaseResult& result) {
   if (older.origin != Name(Origin::kReplay) || result.origin != Origin::kReplay) return {};
   if (!older.states_trace || older.trace_hash == result.trace_hash) return {};
@@ -195,7 +196,7 @@ std::string OtherData(const JudgeOptions& options, const BaselineCase& older,
   return snapshot.empty() ? OtherTrace(older, result) : snapshot;
 }
 
-// Programs before 0.2 did not write the hash: the next baseline will have it.
+// Versions before 0.2 did not write the hash: the next baseline will have it.
 bool LacksTraceHash(const JudgeOptions& options, const Baseline& baseline,
                     const BaselineCase& older, const CaseResult& result) {
   return baseline.is_ours && !options.new_recordings && !older.states_trace &&
@@ -212,9 +213,9 @@ void AddUnmeasured(const CaseResult& result, Baseline& baseline) {
   }
 }
 
-// A difference that equal runs of the engine show as well breaks no rule. Where the noise is that
-// of the figure's own repetitions, it excuses a tenth of the older value at most, and no limit that
-// names a value: else a run that is restless enough could not fail.
+// A difference within the noise of equal runs breaks no rule. If the noise is that of the figure's
+// own repetitions, it excuses at most a tenth of the older value, and no limit that names a value:
+// otherwise a run with enough noise could not fail.
 void MindNoise(const CaseResult& result, RuleOutcome& rule) {
   constexpr double kMostExcused = 0.1;
   const Measurement* measured = result.measured.Find(rule.rule.metric);
@@ -237,16 +238,16 @@ void MindNoise(const CaseResult& result, RuleOutcome& rule) {
       100 * width);
 }
 
-// Adds rules on how far this case's figures may have moved from those of a baseline. A figure that
-// the older run measured and this one does not fails, asked for by a rule on its movement or by one
-// of the case's own; times are compared only where asked.
+// Adds rules on the permitted change of this case's figures from those of a baseline. A figure that
+// the older run measured and this one did not fails if a rule on its change or a rule of the case
+// asks for it; times are compared only on request.
 void AddRulesOf(const Baseline& baseline, const std::vector<DeltaRule>& rules,
                 const JudgeOptions& options, const GateResult& gate, CaseResult& result) {
   const bool lenient = options.lenient_baseline;
   const auto older = baseline.cases.find(result.spec.name);
   if (older == baseline.cases.end()) return;
   std::vector<RuleOutcome> deltas = CompareWithBaseline(older->second, rules, *gate.engine, result);
-  // Logs of engines without a suite know nothing of its names.
+  // Logs of engines without a suite do not have its names.
   const bool is_plain = result.origin == Origin::kLogs && !result.logs;
   for (RuleOutcome& rule : deltas) {
     if (!rule.value && lenient) rule.status = Status::kNotRun;
@@ -427,7 +428,7 @@ void CheckBaseline(const JudgeOptions& options, Baseline& baseline, GateResult& 
   }
 }
 
-// Fails all that could not be decided.
+// Fails every case that could not be decided.
 void Tighten(CaseResult& result) {
   for (RuleOutcome& rule : result.rules) {
     if (rule.status != Status::kNotRun && rule.status != Status::kInconclusive) continue;

@@ -22,8 +22,8 @@ class LogFolder {
   std::string Shown(const std::string& name) const { return shown_ + "/" + name; }
   bool exists() const;
   LogFolder Sub(const std::string& name) const { return {path_ / name, Shown(name)}; }
-  // The names of the regular files, or of the folders, directly in it, sorted. Files that are not
-  // wanted, such as dumps, do not count towards the limit. Throws kLimit.
+  // Returns the names of the regular files, or of the folders, directly in it, sorted. Excluded
+  // files, such as dumps, do not count towards the limit. Throws kLimit.
   using Wanted = bool (*)(std::string_view name);
   std::vector<std::string> Files(Wanted wanted = nullptr) const { return Names(false, wanted); }
   std::vector<std::string> Folders() const { return Names(true, nullptr); }

@@ -26,8 +26,8 @@ struct Subject {
 // are not finite. Sets figures and `result.reference`.
 void MeasureCache(const Subject& subject, CaseResult& result);
 
-// Runs a case that nothing is replayed for: one of mode compare, which must have a reference, or of
-// mode quant, whose figures MeasureQuant adds.
+// Runs a case without a replay: one of mode compare, which must have a reference, or of mode quant,
+// whose figures MeasureQuant adds.
 CaseResult CompareCase(const CaseSpec& spec, const Subject& subject);
 
 // Sets the figures quant.*: the effect of the case's "quant" types on its cache. Needs queries.

@@ -29,8 +29,8 @@ using Params = std::vector<std::pair<std::string, ParamValue>>;
 
 struct ParamInfo {
   std::string_view name;
-  std::string_view words = {};  // the words that it takes, between bars; "*": any list of words
-  std::optional<uint64_t> most = {};  // a whole number that must not be larger
+  std::string_view words = {};        // the permitted words, between bars; "*": any list of words
+  std::optional<uint64_t> most = {};  // an upper limit that is a whole number
   std::string_view word = {};         // engine-neutral name that a config may use
 };
 // Finds it by either name.
@@ -60,7 +60,7 @@ struct Tolerance {
   std::optional<double> Of(uint32_t layer, bool is_value) const;
 };
 
-// Types in which the cache would be kept: names of lib/study/quantisation/types.
+// Types in which to store the cache: names of lib/study/quantisation/types.
 struct QuantTypes {
   std::string k, v;
 };
@@ -80,25 +80,25 @@ struct CaseSpec {
   std::string reference_from;
   Tolerance tolerance;
   std::optional<QuantTypes> quant;        // figures quant.* are measured
-  std::string runtime;                    // one of the engine's; empty: its first
-  std::vector<uint64_t> prompt_tokens;    // one row each; if empty, the trace says
-  std::optional<uint64_t> decode_tokens;  // of each row; nothing: to the end of the cache
-  uint64_t repeat = 5;  // equal baselines that are run to find the noise of speeds
+  std::string runtime;                    // one of the engine's runtimes; empty: its first
+  std::vector<uint64_t> prompt_tokens;    // one row each; empty: those of the trace
+  std::optional<uint64_t> decode_tokens;  // of each row; absent: to the end of the cache
+  uint64_t repeat = 5;  // number of equal baselines that measure the noise of speeds
   Params params;        // rules that override those of the engine's mode
   std::vector<Rule> rules;
   bool own_rules = false;  // given by the config, not by the engine
   OnNotRun on_not_run = OnNotRun::kFail;
 };
 
-// The mode of a case that is compared with its reference and not replayed.
+// The mode of a case that is only compared with its reference.
 inline constexpr std::string_view kCompare = "compare";
-// The mode of a case whose cache is stored in other types, and neither compared nor replayed.
+// The mode of a case whose cache is only stored in other types.
 inline constexpr std::string_view kQuant = "quant";
 inline bool OnlyCompares(const CaseSpec& spec) { return spec.mode == kCompare; }
 
-// Adds the rules that a case with a reference has: the same layers, and no value beyond the
-// tolerance unless its own rules limit the distance in other figures. Any figure that a rule on the
-// reference names becomes required.
+// Adds the rules of a case with a reference: the same layers, and no value beyond the tolerance
+// unless its own rules limit the distance in other figures. Any figure that a rule on the reference
+// names becomes required.
 void RequireReference(CaseSpec& spec);
 
 struct CaseResult;
@@ -131,8 +131,8 @@ struct EngineReport {
   std::span<const std::string_view> columns;  // the table of true figures in summary.md
   std::span<const FigurePair> pairs;
   std::span<const HistoryFigure> history;
-  std::span<const std::string_view> remarks;  // on how to read the engine's own summary.json
-  // The row of a replayed case, in which null is not measured, and its schema.
+  std::span<const std::string_view> remarks;  // about the engine's own summary.json
+  // The row of a replayed case, in which unmeasured figures are null, and its schema.
   Value (*row)(const CaseResult& result, const OutputNames& outputs);
   Value (*row_schema)();
   Value::Object (*log_figures)();  // schemas of the true figures that only logs have
@@ -145,26 +145,26 @@ struct EngineReport {
 // and figures. The program passes it in.
 struct Engine {
   std::string_view name;
-  std::span<const std::string_view> runtimes;  // that a case may be replayed on; the first: unless
-                                               // the case says otherwise
+  std::span<const std::string_view> runtimes;  // that cases may be replayed on; the first is
+                                               // used unless the case names another
   std::span<const std::string_view> modes;
-  std::string_view mode_param;    // the parameter that says the mode too
+  std::string_view mode_param;    // the parameter that also gives the mode
   std::string_view switch_param;  // the parameter without which nothing is compressed
   std::span<const ParamInfo> params;
   std::span<const MetricInfo> metrics;           // besides OwnMetrics()
-  std::span<const DeltaRule> baseline_rules;     // where a config has none
-  std::span<const SuiteInfo> suites;             // the first: unless a case says otherwise
+  std::span<const DeltaRule> baseline_rules;     // if a config has none
+  std::span<const SuiteInfo> suites;             // the first is the default of a case
   std::span<const std::string_view> case_names;  // of all suites, in their order
   // One of `case_names` with its suite, mode, parameters and rules.
   CaseSpec (*suite_case)(std::string_view name);
-  std::vector<Rule> (*rules_of)(std::string_view mode);  // where a config has none
+  std::vector<Rule> (*rules_of)(std::string_view mode);  // if a config has none
   EngineReport report;
 
   // Every figure that a rule can name: the gate's own, then the engine's.
   std::vector<const MetricInfo*> Metrics() const;
   // Finds a figure by its name or its word; null if there is none.
   const MetricInfo* FindMetric(std::string_view name) const;
-  // A nameless case in the first suite.
+  // A case without a name in the first suite.
   CaseSpec NewCase() const;
   // Does nothing for other names.
   std::optional<CaseSpec> FindSuiteCase(std::string_view name) const;
@@ -180,8 +180,8 @@ class CaseNames {
   std::set<std::string> taken_;
 };
 
-// Requires that decoded bytes equal their source, unless a rule of the case already speaks of that
-// or the case compresses nothing.
+// Requires that decoded bytes equal their source, unless a rule of the case already does or the
+// case compresses nothing.
 void RequireContent(const Engine& engine, CaseSpec& spec);
 
 // Returns what a report shows beside a verdict on this figure, such as " (measured_ratio 1.27)".
@@ -193,25 +193,25 @@ struct BaselineCase {
   std::map<std::string, double, std::less<>> figures;  // without the unknown ones
   std::string origin;                                  // such as "replay"; empty if not stated
   bool passed = false, failed = false;
-  std::vector<std::string> snapshot_hashes;  // the older run may state one, or the same twice
+  std::vector<std::string> snapshot_hashes;  // the older run may state one, or one twice
   bool states_trace = false;  // true if it records which trace it used, or that it had none
   std::string trace_hash;     // empty without a trace
   // Parameters and lengths that a replay ran with, as JSON texts.
   std::map<std::string, std::string> settings;
 };
 
-// An older summary.json, as far as this run is compared with it.
+// The parts of an older summary.json that are compared with this run.
 struct Baseline {
   std::string file;
   std::string generated_at, verdict, commit, version;
   bool is_ours = false;  // written by kvtool, not by the engine's suite
-  bool passed = false;   // the summary says so, and no case of it failed
+  bool passed = false;   // the summary states so, and no case of it failed
   bool is_pinned = false;
   std::map<std::string, BaselineCase, std::less<>> cases;
 
   // Facts about this run.
   std::vector<std::string> missing_cases = {};  // cases of the baseline that this run lacks
-  std::vector<std::string> problems = {};       // why the baseline says little or nothing here
+  std::vector<std::string> problems = {};       // why the baseline proves little or nothing here
 };
 
 // Figures of one layer in the worst row. A ratio that was not measured is absent.
@@ -230,7 +230,7 @@ struct ResidentSample {
 struct RowFigures {
   uint64_t prompt_tokens = 0, decode_tokens = 0;
   double lossy_ratio = 1, lossless_ratio = 1;  // as the engine reports them
-  double whole_model_ratio = 1;                // the ratio that those two hide
+  double whole_model_ratio = 1;                // the ratio that those two conceal
   std::optional<double> measured_ratio;
   std::optional<double> attention_error_mean;
 };
@@ -270,14 +270,14 @@ struct OutputNames {
 };
 
 struct GateResult {
-  const Engine* engine = nullptr;  // whose cases, figures and reports these are
+  const Engine* engine = nullptr;  // the engine whose cases, figures and reports these are
   std::string commit;  // what this run measures, in the words of its caller; may be empty
   std::vector<CaseResult> cases;
   // The last run, and one that stays the same from run to run: small steps add up against it.
   std::optional<Baseline> baseline, pinned;
-  std::vector<std::string> reasons, warnings;  // of a verdict that no rule explains
+  std::vector<std::string> reasons, warnings;  // of a verdict without a deciding rule
   std::optional<Value> engine_logs;            // what logs say about the whole suite
-  bool starts_baseline = false;  // no rule judges its logs: later runs compare with it
+  bool starts_baseline = false;  // no rule judges its logs: later runs are compared with it
 
   uint64_t count(Status status) const;
   uint64_t count(const SuiteInfo& suite) const;
@@ -293,8 +293,8 @@ struct GateResult {
 // Makes the result of a case that will not be run.
 CaseResult NotRun(CaseSpec spec, std::string reason);
 
-// Takes the case of this name out of the logs' cases. If the config gives rules of its own, these
-// replace the thresholds, but not the engine's evidence. Nothing if the logs have no such case.
+// Removes the case of this name from the logs' cases and returns it. Rules in the config replace
+// the thresholds, but not the engine's evidence. Nothing if the logs have no such case.
 std::optional<CaseResult> TakeCase(const CaseSpec& spec, std::vector<CaseResult>& of_logs);
 
 // Removes the case likewise, and adds the outcomes of its rules to those of a replayed case. `path`

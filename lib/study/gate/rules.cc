@@ -356,7 +356,7 @@ std::string NumberText(double value, bool is_flag) {
 
 std::string Text(const RuleOutcome& outcome) {
   const Rule& rule = outcome.rule;
-  if (std::isnan(rule.limit)) return rule.shown();  // a rule in words: its reason says it all
+  if (std::isnan(rule.limit)) return rule.shown();  // its reason contains everything
   const std::string limit = NumberText(rule.limit, rule.is_flag);
   if (!outcome.value)
     return fmt::format("{} unknown, {} {} asked", rule.shown(), Name(rule.op), limit);

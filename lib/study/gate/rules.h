@@ -17,7 +17,7 @@ namespace kv::gate {
 // The party that defines a figure.
 enum class Voice {
   kOriginal,  // a key of the engine's own gate, with its definition
-  kTrue,      // ours: measured on the very bytes, with the worst row instead of the best
+  kTrue,      // ours: measured on the same bytes, with the worst row instead of the best
 };
 
 // The input that a figure requires.
@@ -69,20 +69,20 @@ struct Where {
 // token reads "token 16", or "tokens 16:17" with `always_range`.
 std::string Text(const Where& where, bool always_range = false);
 
-// The values that a figure may have where a replay cannot know it more closely. A rule that holds
-// for some of them only is inconclusive.
+// The possible values of a figure that a replay cannot determine exactly. A rule that holds for
+// only some of them is inconclusive.
 struct FigureRange {
   double least = 0, most = 0;
   std::string why;
 };
 
-// One figure: a value, or the reason why it is not known.
+// One figure: a value, or the reason why it is unknown.
 struct Measurement {
   std::optional<double> value;
-  std::string reason;  // with a value: what explains it, should its rule fail
+  std::string reason;  // with a value: an explanation, in case its rule fails
   Where where = {};
-  std::optional<double> noise = {};       // how far the figure varies when nothing is changed
-  std::string noise_why = {};             // whose noise that is; empty: of the suite's baselines
+  std::optional<double> noise = {};       // variation of the figure if nothing is changed
+  std::string noise_why = {};             // the source of that noise; empty: the suite's baselines
   std::optional<FigureRange> range = {};  // nothing: `value` is exact
   bool undefined = false;                 // measured, but not a number: every rule on it fails
 };
@@ -93,11 +93,11 @@ class Measurements {
   void Set(std::string_view name, double value, Where where = {}, std::string note = {});
   void Missing(std::string_view name, std::string reason);
   void Undefined(std::string_view name, std::string reason);
-  // These have no effect on a figure that is not there.
+  // These have no effect on a missing figure.
   void SetNoise(std::string_view name, double noise, std::string why = {});
   void SetRange(std::string_view name, const FigureRange& range);
   void Copy(std::string_view name, const Measurements& from);  // `from` must have the figure
-  // Null if nothing was ever said about the figure.
+  // Null if nothing was recorded for the figure.
   const Measurement* Find(std::string_view name) const;
   std::optional<double> Value(std::string_view name) const;
 
@@ -115,10 +115,10 @@ struct Rule {
   std::string metric;
   Op op = Op::kAtLeast;
   double limit = 0;       // NaN if a rule of engine logs has none
-  bool required = false;  // the rule fails if its figure is not known
+  bool required = false;  // the rule fails if its figure is unknown
   bool implied = false;   // no config requested the rule, so it alone decides nothing
   bool is_flag = false;   // the figure and the limit are true (1) or false (0)
-  std::string word = {};  // what its config calls the metric, where that is another name
+  std::string word = {};  // the config's name of the metric, if that is another
 
   const std::string& shown() const { return word.empty() ? metric : word; }
 };
@@ -137,14 +137,14 @@ struct RuleOutcome {
   std::optional<double> margin;
   std::string reason;  // why the rule was not run, or what explains its status
   Where where;
-  std::string reproduce;                // the command line that shows a failure again
+  std::string reproduce;                // the command line that reproduces a failure
   std::optional<double> baseline = {};  // for a rule against a baseline, the older value
   bool pinned = false;                  // that baseline is the pinned one, not the last
   // For engine logs, the engine's own value and verdict, which may differ.
   std::optional<double> engine_value = {};
   std::optional<bool> engine_pass = {};
 
-  // The margin as a share of the limit; infinite where that says nothing.
+  // The margin as a share of the limit; infinite if that is meaningless.
   double slack() const;
 };
 
@@ -176,7 +176,7 @@ struct DeltaRule {
   std::string_view metric;
   std::optional<double> max_drop, max_rise;
   bool is_flag = false;   // the metric is true (1) or false (0)
-  bool is_asked = false;  // by a config: it must compare something
+  bool is_asked = false;  // given by a config: it must compare something
 };
 
 }  // namespace kv::gate

@@ -120,7 +120,7 @@ const Fields<Where>& WhereFields() {
 
 const Fields<RuleOutcome>& RuleFields() {
   using Outcome = RuleOutcome;
-  // A figure of the rule's metric, which is a flag or a number.
+  // A figure of the rule's metric, a flag or a number.
   const auto figure = [](auto get) {
     return [=](const Outcome& of) {
       const std::optional<double> value = get(of);

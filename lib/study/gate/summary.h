@@ -23,16 +23,16 @@ const Fields<GateSummary>& SummaryFields(const Engine& engine,
 // cases.jsonl. Figures that were not measured are null.
 Value RowOf(const GateResult& gate, const CaseResult& result, const OutputNames& outputs);
 
-// Writes summary.md: what failed and how to reproduce it, then the bullets and lines of the
-// engine's own summary.md word for word, then all rules and the true figures. Where no case is of
-// an engine's suite, the engine's lines are left out. It can serve as the summary of a CI job.
+// Writes summary.md: failures and how to reproduce them, then the bullets and lines of the engine's
+// own summary.md word for word, then all rules and the true figures. Without a case of an engine's
+// suite, the engine's lines are omitted. It can serve as the summary of a CI job.
 std::string SummaryMarkdown(const GateResult& result, const OutputNames& outputs);
 
 // A line that GitHub Actions shows beside a file: "::error file=gate.json,line=3,title=...::text".
 struct Annotation {
   bool is_error = true;  // else a warning
-  std::string file;      // as seen from the repository; may be empty
-  uint64_t line = 0;     // from 1; 0: not known
+  std::string file;      // relative to the repository; may be empty
+  uint64_t line = 0;     // from 1; 0: unknown
   std::string title, text;
 };
 
@@ -43,8 +43,8 @@ std::string WorkflowCommand(const Annotation& annotation);
 // Returns the line of each case's name in a config, counted from 1.
 std::map<std::string, uint64_t> LinesOfCases(std::string_view config, const GateResult& result);
 
-// Says why a gate failed or is not sure, most important first. GitHub shows ten errors and ten
-// warnings of a step, so no more are returned: the last one says how many were left out.
+// Returns why a gate failed or is inconclusive, most important first. GitHub shows ten errors and
+// ten warnings of a step, so no more are returned: the last one gives the number of omitted ones.
 std::vector<Annotation> AnnotationsOf(const GateResult& result, const std::string& file,
                                       const std::map<std::string, uint64_t>& lines);
 

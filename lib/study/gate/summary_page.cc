@@ -207,7 +207,7 @@ std::string Delta(const std::optional<double>& older, double now) {
   return fmt::format("{:+.2g}%", 100 * (now - *older) / std::abs(*older));
 }
 
-// A rule with a limit of its own, on a figure that can drift.
+// A rule with its own limit, on a figure that can drift.
 bool Drifts(const RuleOutcome& rule) {
   return rule.value && !rule.baseline && !rule.rule.is_flag && std::isfinite(rule.rule.limit) &&
          rule.rule.limit != 0 && rule.rule.op != Op::kEqual && rule.rule.op != Op::kDiffers &&
@@ -276,8 +276,8 @@ LineChart NewChart(const HistoryFigure& figure, std::string title) {
   return chart;
 }
 
-// A case with limits on the figure has a chart of its own, so that their distance is seen; the
-// others share one.
+// A case with limits on the figure has its own chart, so that their distance is visible; the others
+// share one.
 void AddCharts(const History& history, const HistoryFigure& figure, size_t& left, Page& page) {
   LineChart shared = NewChart(figure, std::string(figure.name));
   if (figure.from_zero) shared.y_min = 0;
@@ -325,7 +325,7 @@ void AddHistory(const History& history, const Engine& engine, Page& page) {
 
 // With characters that every page can show.
 std::string Pretty(std::string text) {
-  // A sign and its number stay on one line.
+  // A sign and its number are not separated by a line break.
   for (const auto& [plain, sign] :
        {std::pair{" >= ", "\u00a0\u2265\u00a0"}, std::pair{" <= ", "\u00a0\u2264\u00a0"}}) {
     for (size_t at = text.find(plain); at != std::string::npos; at = text.find(plain, at)) {

@@ -17,8 +17,8 @@ struct Summary {
 // kLimit.
 Summary ParseSummary(std::string_view text, std::string_view file);
 
-// A summary.json as its readers need it. kvtool's own and that of an engine's suite look the same
-// here. Members are empty if the document lacks them.
+// A summary.json in the form that renderers need; kvtool's own and that of an engine's suite are
+// the same here. Members are empty if the document lacks them.
 
 // Writes an outcome such as "2.61x, needs >= 3x".
 std::string Sentence(const RuleOutcome& outcome);
@@ -31,7 +31,7 @@ struct CaseView {
   std::vector<RuleOutcome> rules;
   // Figures by name, with dots for nested objects: by the engine's definitions, and the true ones.
   std::vector<std::pair<std::string, Json>> engine, truth;
-  std::vector<std::pair<std::string, std::string>> missing;  // a figure, and why it is not known
+  std::vector<std::pair<std::string, std::string>> missing;  // a figure, and why it is unknown
   std::vector<Json> rows;                                    // one per prompt length
   std::vector<LayerFigures> layers;
   std::vector<ResidentSample> resident;

@@ -17,7 +17,7 @@ namespace kv::quantisation {
 
 struct ReplayRequest {
   StoreRequest store;
-  // The first pair is the cache as it came, whose types lose nothing.
+  // The first pair is the unchanged cache, whose types lose nothing.
   std::vector<TypePair> pairs;
   uint32_t head_dim = 0;          // of K: llama.cpp refuses block types that do not divide a head
   uint64_t prompt_tokens = 0;     // rows from this position on are measured

@@ -86,7 +86,7 @@ struct KeptPair {
 };
 // Measures a cache that holds the tokens of a plan, stored in the types: [combination][query head],
 // without the figures of attention itself. Stored values are those of the whole cache, because
-// engines store a token when it comes and drop it later.
+// engines store a token when it arrives and drop it later.
 std::vector<std::vector<PairRows>> MeasureKept(
     const LayerAttention& attention, const StoredLayer& stored, const StoreRequest& request,
     std::span<const KeptPair> kept, const eviction::MeasuredRows& rows, ThreadPool& pool);

@@ -17,7 +17,7 @@
 namespace kv {
 namespace {
 
-// At most, and places in each of their tensors.
+// Maximum numbers of layers, and of places in each of their tensors.
 constexpr uint64_t kSampledLayers = 32, kSampledPlaces = 4;
 constexpr uint64_t kPlaceBytes = kCheckupBytes / kSampledLayers / 2 / kSampledPlaces;
 constexpr uint64_t kChunkOfCheckup = uint64_t{1} << 20;
