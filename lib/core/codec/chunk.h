@@ -47,7 +47,7 @@ struct CodecNeeds {
 struct CodecRow {
   CodecId id;
   std::string_view name;
-  // Inputs of decoding beside the payload.
+  // Inputs of decoding apart from the payload.
   CodecNeeds needs = {};
   // Returns true if a chunk of this type may be stored in the codec; decoders refuse other chunks.
   bool (*takes)(DType dtype);

@@ -79,8 +79,8 @@ struct EncodedChunk {
   bool by_matches = false;
 };
 
-// A chunk as rows of units, in which each unit stands below the same channel of the token before.
-// Bytes that the shape does not explain form one row.
+// A chunk as rows of units, in which each unit is below the same channel of the token before. Bytes
+// that the shape does not explain form one row.
 struct ChunkGrid {
   uint64_t rows = 1, columns = 0;
 };
@@ -92,7 +92,7 @@ class NeighbourSource;  // cdf/layers.h
 class Profile;          // profiled/profile.h
 class ReferenceRows;    // ref/ref.h
 
-// Everything that decoding reads beside the payload. The codec's row in table.cc says which of
+// Everything that decoding reads apart from the payload. The codec's row in table.cc says which of
 // these it needs.
 struct ChunkInputs {
   RowSteps steps = {};  // positions of the chunk's rows

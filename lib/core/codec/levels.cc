@@ -444,7 +444,7 @@ EncodedChunk EncodeByCost(const ChunkShape& shape, ByteSpan raw, Effort effort,
   const ChunkGrid grid = GridOf(shape, raw.size());
   if (effort > Effort::kFast && grid.rows > 1 && raw.size() % grid.rows == 0) {
     const RowPlan plan = FindRepeatedRows(raw, raw.size() / grid.rows, &scratch.context.arena);
-    // A reference costs some bytes, and a row saves the more the longer it is.
+    // A reference costs some bytes, and a longer row saves more.
     if ((grid.rows - plan.unique) * (raw.size() / grid.rows) > kReferenceBytes * grid.rows) {
       return EncodeRows(shape, raw, plan, grid, effort, steps, scratch);
     }

@@ -110,8 +110,8 @@ struct BlockSegment {
   uint64_t offset = 0;  // in the frame, from where offsets of blocks count
   PlaneBlocks planes;
 };
-// Lists what a decoder on a device reads. Throws as ReadFrameHeader and ReadSegments, and
-// kUnsupportedKind for a frame of other codecs. A frame that is stored raw has no segments.
+// Lists the blocks that a decoder on a device reads. Throws as ReadFrameHeader and ReadSegments,
+// and kUnsupportedKind for a frame of other codecs. A frame that is stored raw has no segments.
 std::vector<BlockSegment> ListBlocks(ByteSpan frame);
 
 // Throws kUnsupportedKind for a codec that this library does not have. It belongs to a newer

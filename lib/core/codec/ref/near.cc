@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
-// Near rows by static tables (near.h; FORMAT.md, "Near rows"). The expected size of an error is the
-// product of a scale per channel and a factor per row; together with the exponent of the expected
-// value it gives a class, which is the context of the distance.
+// Similar rows by static tables (near.h; FORMAT.md, "Similar rows"). The expected size of an error
+// is the product of a scale per channel and a factor per row; together with the exponent of the
+// expected value it gives a class, which is the context of the distance.
 
 #include "lib/core/codec/ref/near.h"
 
@@ -251,8 +251,8 @@ uint32_t LowZeros(const NearRows& near) {
   return static_cast<uint32_t>(std::countr_zero(any));
 }
 
-// Marks rows as own rows if their errors are so large that coding them without a reference takes
-// fewer bits, judged by the sum of their classes. Returns true if there are any.
+// Marks rows as remaining rows if their errors are so large that coding them without a reference
+// takes fewer bits, judged by the sum of their classes. Returns true if there are any.
 bool FindOwnRows(NearRows& near, const uint8_t* classes, double own_bits) {
   std::vector<uint32_t> own;
   const double most = (own_bits - kBitsBeyond + kOctavesBelow) * static_cast<double>(near.columns);
@@ -344,7 +344,7 @@ uint64_t RawBits(const ContextCounts& counts) {
 }  // namespace
 
 // Equal rows are only marked. The others get scales, classes from them, perhaps a second round
-// without the own rows, and are then coded as symbols by class with raw low bits.
+// without the remaining rows, and are then coded as symbols by class with raw low bits.
 void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWriter& out) {
   ContextScratch& scratch = codec.context;
   MarkEqualRows(near);

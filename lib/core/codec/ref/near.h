@@ -12,9 +12,9 @@
 #include "lib/core/codec/codec.h"
 #include "lib/core/kernels/residual.h"
 
-// Near rows: rows of 16-bit floats that are coded by their difference from expected rows. There are
-// three codings of the differences, and a forecast of them from neighbouring chunks. Internal to
-// lib/core/codec/ref, whose FORMAT.md is the grammar.
+// Similar rows (NearRows in the code): rows of 16-bit floats that are coded by their difference
+// from expected rows. There are three codings of the differences, and a forecast of them from other
+// chunks. Internal to lib/core/codec/ref, whose FORMAT.md is the grammar.
 //
 // near.cc codes distances with static tables (kRef), near_differences.cc a list of the few values
 // that differ (kRefSparse), near_distributions.cc learned distributions (kRefCdf), and
@@ -72,7 +72,7 @@ class ExpectedRows {
   std::vector<uint8_t> bytes_;  // one row of 8-bit floats
 };
 
-// All near rows of a chunk, in order.
+// All similar rows of a chunk, in order.
 struct NearRows {
   HalfForm form;
   uint64_t columns = 0;
@@ -86,27 +86,27 @@ struct NearRows {
 
 // Sets the factors: kEqualRow for rows that are as expected, kOwnRow for rows that are cheaper to
 // code without a reference, at `own_bits` a value. Then appends everything that a decoder needs to
-// turn `expected` into `values`, except for own rows.
+// turn `expected` into `values`, except for remaining rows.
 void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& scratch, ByteWriter& out);
-// Decodes into `values` and `factors`, which have their final sizes; values of own rows stay.
+// Decodes into `values` and `factors`, which have their final sizes; values of remaining rows stay.
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
 void DecodeNearRows(ByteReader& reader, NearRows& near, CodecScratch& scratch);
 
 // Returns the contexts of residuals in their order: the classes of the expected values.
 std::vector<uint16_t> ResidualClassOrder();
-uint64_t CodedRows(const NearRows& near);  // neither equal nor own rows
+uint64_t CodedRows(const NearRows& near);  // neither equal nor remaining rows
 // Computes the classes of all coded rows, one after another.
 void ComputeClasses(const NearRows& near, const std::vector<int16_t>& scales, uint8_t* classes);
 
-// Parts that the other codings of near rows share.
+// Parts that the other codings of similar rows share.
 void WriteFactors(const ArenaVector<uint8_t>& factors, CodecScratch& scratch, ByteWriter& out);
 void ReadFactors(ByteReader& reader, NearRows& near, CodecScratch& scratch);
 void CopyEqualRows(NearRows& near);
 
 // Codings whose distributions are learned on the way are smaller and slower than tables.
 //
-// An ErrorForecast predicts by how much the values of a near row exceed the expected ones. Calls of
-// Expect and Learn alternate, in the order of the rows; equal rows are left out.
+// An ErrorForecast predicts by how much the values of a similar row exceed the expected ones. Calls
+// of Expect and Learn alternate, in the order of the rows; equal rows are left out.
 class ErrorForecast {
  public:
   virtual ~ErrorForecast() = default;
@@ -114,8 +114,8 @@ class ErrorForecast {
   virtual void Learn(uint64_t near_row, const float* errors) = 0;
 };
 
-// Sets the factors of rows that are as expected to kEqualRow; no row becomes an own row. Returns
-// false without appending anything if too few rows differ.
+// Sets the factors of rows that are as expected to kEqualRow; no row becomes an remaining row.
+// Returns false without appending anything if too few rows differ.
 bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& scratch,
                              ByteWriter& out, ErrorForecast* forecast = nullptr);
 // Behaves as DecodeNearRows.
@@ -129,18 +129,18 @@ constexpr uint64_t kVeryFewDifferences = 128;
 
 // Returns the number of values that differ from the expected ones, or any number above `most`.
 uint64_t CountDifferences(const NearRows& near, uint64_t most);
-// Makes no row an own row and leaves the factors unchanged.
+// Makes no row an remaining row and leaves the factors unchanged.
 void EncodeNearDifferences(const NearRows& near, CodecScratch& scratch, ByteWriter& out);
 // Behaves as DecodeNearRows, and sets all factors to 0.
 void DecodeNearDifferences(ByteReader& reader, NearRows& near, CodecScratch& scratch);
 
-// Forecasts the errors of near rows from those of neighbours: where one layer of a cache differs
+// Forecasts the errors of similar rows from those of neighbours: where one layer of a cache differs
 // from the reference, the next layer differs in a similar way.
 
 // A neighbour, and the layer that represents it in the references.
 struct ErrorNeighbour {
   Neighbour neighbour;
-  std::vector<uint32_t> layers;  // per near run, the reference's number of the layer
+  std::vector<uint32_t> layers;  // per similar run, the reference's number of the layer
   Hash128Bytes hash = {};        // of the reference's rows, run after run
 };
 
@@ -149,7 +149,7 @@ struct ErrorsHead {
   std::vector<ErrorNeighbour> neighbours;
   Rotation rotation;  // of K
   std::vector<int32_t>
-      turns_of_runs;  // of K, for each near run: steps by which it is further on here
+      turns_of_runs;  // of K, for each similar run: steps by which it is further on here
 };
 
 void WriteErrorsHead(const ErrorsHead& head, ByteWriter& out);
@@ -158,9 +158,9 @@ ErrorsHead ReadErrorsHead(ByteReader& reader, uint64_t near_runs);
 
 class NeighbourErrors : public ErrorForecast {
  public:
-  // `near_runs` are the chunk's near runs; its near rows are their rows in order. Collects the
-  // hashes of the references' rows, for the caller to compare or store. Throws as NeighbourSource
-  // and ReferenceRows, kBadFrame, kReferenceDiffers.
+  // `near_runs` are the chunk's similar runs; its similar rows are their rows in order. Collects
+  // the hashes of the references' rows, for the caller to compare or store. Throws as
+  // NeighbourSource and ReferenceRows, kBadFrame, kReferenceDiffers.
   NeighbourErrors(const ErrorsHead& head, std::span<const ReferenceRun> near_runs, uint64_t rows,
                   uint64_t columns, const ReferenceRows& references,
                   const NeighbourSource& neighbours);
@@ -175,7 +175,7 @@ class NeighbourErrors : public ErrorForecast {
   class Taps;
 
   const ErrorsHead& head_;
-  std::vector<uint32_t> rows_;  // of the chunk, per near row
+  std::vector<uint32_t> rows_;  // of the chunk, per similar row
   std::vector<Hash128Bytes> hashes_;
   std::vector<std::unique_ptr<Taps>> taps_;
   BlockRegression block_;

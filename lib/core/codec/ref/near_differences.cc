@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
-// Near rows as a list of the values that differ (near.h; FORMAT.md has the grammar of codec 30).
+// Similar rows as a list of the values that differ (near.h; FORMAT.md has the grammar of codec 30).
 // Gaps between differences and the distances are Rice codes around running means, with one mean for
 // the values of each exponent: differences from rounding are the more frequent the smaller a value
 // is.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
-// Near rows under learned distributions (near.h; FORMAT.md has the grammar of codec 26): a
+// Similar rows under learned distributions (near.h; FORMAT.md has the grammar of codec 26): a
 // ChannelModel predicts the errors, and the value is coded under the distribution that follows for
 // it.
 

@@ -86,7 +86,7 @@ ErrorsHead ReadErrorsHead(ByteReader& reader, uint64_t near_runs) {
   return head;
 }
 
-// Yields the errors of one neighbour in the near rows, with the rotation of K undone.
+// Yields the errors of one neighbour in the similar rows, with the rotation of K undone.
 class NeighbourErrors::Taps {
  public:
   Taps(const ErrorsHead& head, const ErrorNeighbour& one, NeighbourChunk chunk, uint64_t rows,

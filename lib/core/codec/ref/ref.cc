@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 
 // The encoder of reference chunks (ref.h; FORMAT.md, "Reference chunks"): which parts of the
-// proposed runs help, and how the near rows are coded. Reading rows of a reference is expensive, so
-// samples decide first.
+// proposed runs help, and how the similar rows are coded. Reading rows of a reference is expensive,
+// so samples decide first.
 
 #include "lib/core/codec/ref/ref.h"
 
@@ -26,27 +26,27 @@ namespace {
 // at least this many rows, from which the forecast can learn.
 constexpr uint64_t kLeastGainByNeighbours = 200, kLeastRowsToLearn = 64;
 
-// A chunk whose near rows are to be coded.
+// A chunk whose similar rows are to be coded.
 struct NearChunk {
   const ChunkShape& shape;
   uint64_t rows;
   double own_bits;  // bits per value without a reference
   Effort effort;
   std::span<const ReferenceRun> runs;  // all runs, equal ones included
-  std::span<const size_t> near_of;     // per near run, the proposed run that it is part of
+  std::span<const size_t> near_of;     // per similar run, the proposed run that it is part of
   const Rotation& rotation;            // of keys
   const ReferenceRows& references;
   const BesideNeighbours* neighbours;  // may be nullptr
 };
 
-// Chooses the coding of a chunk's near rows: a list of the values that differ, static tables, or
+// Chooses the coding of a chunk's similar rows: a list of the values that differ, static tables, or
 // learned distributions, with or without a forecast from neighbours.
 class NearEncoder {
  public:
   NearEncoder(const NearChunk& chunk, NearRows& near, CodecScratch& scratch, ErrorsHead& errors)
       : chunk_(chunk), near_(near), scratch_(scratch), errors_(errors) {}
 
-  // Appends the near rows, rotation first, and sets their factors, kOwnRow for rows that are
+  // Appends the similar rows, rotation first, and sets their factors, kOwnRow for rows that are
   // cheaper to code without a reference. Returns kRef, kRefSparse, kRefCdf or kRefLayers; only the
   // last uses the errors' head.
   CodecId Encode(ByteWriter& out) {
@@ -73,7 +73,7 @@ class NearEncoder {
   }
 
  private:
-  // Estimates the bytes of the rows that EncodeNearRows made own rows.
+  // Estimates the bytes of the rows that EncodeNearRows made remaining rows.
   double OwnBytes() const {
     const auto own = std::count(near_.factors.begin(), near_.factors.end(), kOwnRow);
     return static_cast<double>(own) * static_cast<double>(near_.columns) * chunk_.own_bits / 8;
@@ -85,8 +85,8 @@ class NearEncoder {
       return CodecId::kRef;
     }
     // Tables win where nearly all values are equal or lie on a coarse grid, so both codings are
-    // tried. Rows that one of them turned into own rows are charged with the bytes they will take
-    // there.
+    // tried. Rows that one of them turned into remaining rows are charged with the bytes they will
+    // take there.
     ByteWriter learned(scratch_.NewPayload()), tables(scratch_.NewPayload());
     const bool fits = EncodeNearDistributions(near_, HeadDim(chunk_.shape), scratch_, learned);
     EncodeNearRows(near_, chunk_.own_bits, scratch_, tables);
@@ -156,7 +156,7 @@ class NearEncoder {
   ErrorsHead& errors_;
 };
 
-// Fewer equal rows in a row than kFewEqualRows are coded as near rows. Between near rows even
+// Fewer equal rows in a row than kFewEqualRows are coded as similar rows. Between similar rows even
 // kFewBetweenNearRows equal ones are, because a run of its own costs more bytes than marking them.
 constexpr uint64_t kFewEqualRows = 8, kFewBetweenNearRows = 256;
 // A run is dropped if a sample of this many rows is cheaper to code without it.
@@ -166,8 +166,8 @@ constexpr uint64_t kSampledRows = 32;
 constexpr uint64_t kLongRun = 128, kFirstRows = 12;
 // Bits per value beyond those of its residual's magnitude.
 constexpr double kBitsBeyondMagnitude = 1.5;
-// Near rows are used if a sample's estimate is below this share of the size of literals. The margin
-// is larger for keys, which contexts of the row above serve better than values. Samples
+// Similar rows are used if a sample's estimate is below this share of the size of literals. The
+// margin is larger for keys, which contexts of the row above serve better than values. Samples
 // underestimate by some 6 %.
 constexpr double kClearLoss = 0.92, kClearLossOfKeys = 0.89;
 // Share of the literal size that a level may reach without a reference. Above it, the chunk is
@@ -187,7 +187,7 @@ constexpr std::array<uint8_t, 256> MakeSymbolBits() {
 }
 constexpr std::array<uint8_t, 256> kSymbolBits = MakeSymbolBits();
 
-// Encodes one chunk by proposed runs: takes the parts of each run that help, then codes the near
+// Encodes one chunk by proposed runs: takes the parts of each run that help, then codes the similar
 // rows together and all other rows as a chunk of their own.
 class ByReference {
  public:
@@ -320,7 +320,7 @@ class ByReference {
            (run.turn == 0 || !rotation_.turns.empty()) && IsFloat(dtype);
   }
 
-  // Divides a run into pieces: equal ones, which are copied, and near ones in between, which are
+  // Divides a run into pieces: equal ones, which are copied, and similar ones in between, which are
   // kept if a sample shows that they help.
   void TakeRead(const ReferenceRun& run, Bytes& bytes) {
     const std::optional<DType> dtype = Read(run, bytes);
@@ -372,8 +372,8 @@ class ByReference {
     uint64_t begin = 0, end = 0;
     bool equal = false;
   };
-  // Short equal pieces next to near ones become near, because a run of their own would cost more.
-  // Near pieces that touch are merged.
+  // Short equal pieces next to similar ones become near, because a run of their own would cost
+  // more. Similar pieces that touch are merged.
   std::vector<Piece> JoinPieces(std::vector<Piece> pieces) const {
     const auto is_near = [&](size_t i, uint64_t Piece::*here, uint64_t Piece::*there,
                              size_t other) {
@@ -492,7 +492,7 @@ class ByReference {
   std::vector<uint8_t> is_own_;  // per row of the chunk
   std::vector<uint32_t> near_row_;
   size_t taken_ = 0;             // index of the proposed run under examination
-  std::vector<size_t> near_of_;  // per near run: index of the proposed run that it is part of
+  std::vector<size_t> near_of_;  // per similar run: index of the proposed run that it is part of
   NearRows near_;
   ReferenceHead head_;
   uint64_t literal_ = 0;

@@ -7,7 +7,7 @@
 
 #include "lib/core/codec/ref/near.h"
 
-// Codes rows of a chunk by rows of another cache: equal rows as a copy, near ones by their
+// Codes rows of a chunk by rows of another cache: equal rows as a copy, similar ones by their
 // differences; the remaining rows are a chunk of their own in another codec. FORMAT.md in this
 // folder is the grammar.
 namespace kv {
@@ -59,7 +59,7 @@ constexpr uint64_t kRunBytes = 44;
 struct ReferenceHead {
   std::vector<ReferenceRun> runs;
   CodecId own_codec = CodecId::kRaw;
-  uint32_t own_bytes = 0;  // size of the chunk of own rows; 0 if there are none
+  uint32_t own_bytes = 0;  // size of the chunk of remaining rows; 0 if there are none
 };
 
 void WriteReferenceHead(const ReferenceHead& head, ByteWriter& out);
@@ -68,7 +68,7 @@ ReferenceHead ReadReferenceHead(ByteReader& reader, const ChunkShape& shape, uin
 
 // Returns the number of rows of a chunk in order 0; 1 if its shape does not explain its bytes.
 uint64_t ReferenceGridRows(const ChunkShape& shape, uint64_t raw_bytes);
-// Returns the shape of the chunk that the own rows form.
+// Returns the shape of the chunk that the remaining rows form.
 ChunkShape OwnRowsShape(const ChunkShape& shape, uint64_t raw_bytes, uint64_t rows);
 
 }  // namespace kv

@@ -171,8 +171,8 @@ std::vector<Neighbour> ReadErrorNeighbours(const ChunkShape& shape, ByteSpan pay
 
 namespace {
 
-// Decodes one chunk: reads the rows of references, then the near rows, then the own rows, each into
-// its place in the chunk.
+// Decodes one chunk: reads the rows of references, then the similar rows, then the remaining rows,
+// each into its place in the chunk.
 class ReferenceDecoder {
  public:
   ReferenceDecoder(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
@@ -222,7 +222,7 @@ class ReferenceDecoder {
     near_.values.resize(near_.expected.size());
   }
 
-  // Copies equal rows from the references, and computes what near rows are expected to be.
+  // Copies equal rows from the references, and computes what similar rows are expected to be.
   void ReadReferences() {
     const uint64_t rotation_at = reader_.offset();
     const Rotation rotation = near_.rows() > 0 ? ReadRotation(reader_, near_.columns) : Rotation();
@@ -295,8 +295,8 @@ class ReferenceDecoder {
     if (own == 0) return;
     if (own == rows_) return inner(head_.own_codec, shape_, own_chunk, raw_, scratch_, inputs_);
     const ChunkShape own_shape = OwnRowsShape(shape_, raw_.size(), own);
-    // The own rows are usually consecutive, as the tokens that a cache has beyond its reference;
-    // they can then be decoded in place.
+    // The remaining rows are usually consecutive, as the tokens that a cache has beyond its
+    // reference; they can then be decoded in place.
     const auto first = static_cast<uint64_t>(std::ranges::find(is_own_, 1) - is_own_.begin());
     if (std::all_of(is_own_.begin() + static_cast<ptrdiff_t>(first),
                     is_own_.begin() + static_cast<ptrdiff_t>(std::min(first + own, rows_)),

@@ -58,9 +58,9 @@ EncodedChunk EncodeWide(const ChunkShape& shape, ByteSpan raw, CodecScratch& scr
 void DecodeWide(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                 CodecScratch& scratch, const ChunkInputs& inputs, InnerDecoder inner);
 
-// The two halves of every head are coded apart, for pages in which K and V lie side by side in each
-// head: their statistics differ. CanSplit returns true if the shape explains the bytes and a head
-// has an even number of units.
+// The two halves of every head are coded separately, for pages with K and V side by side in each
+// head, because their statistics differ. CanSplit returns true if the shape explains the bytes and
+// a head has an even number of units.
 bool CanSplit(const ChunkShape& shape, uint64_t raw_bytes);
 // Encodes a chunk for which CanSplit holds. The result may be longer than `raw`.
 EncodedChunk EncodeSplit(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch,
