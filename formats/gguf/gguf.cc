@@ -485,7 +485,7 @@ std::vector<bool> UnrotatedLayers(const ModelGeometry& geometry, const gguf::Met
   const bool windows = std::any_of(geometry.layers.begin(), geometry.layers.end(), is_sliding);
   const bool windows_only = name == "cohere2" || name == "afmoe" || (name == "exaone4" && windows);
   const bool fourth_not = name == "llama4" || name == "smollm3";
-  // Granite has this key for whether it rotates at all.
+  // For Granite, this key tells whether K is rotated at all.
   const bool none = name.starts_with("granite") &&
                     metadata.Count(name + ".rope.scaling.finetuned").value_or(1) == 0;
   for (size_t i = 0; i < unrotated.size(); ++i) {

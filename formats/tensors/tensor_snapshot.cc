@@ -248,7 +248,7 @@ Reading ReadJoined(const TensorFile& file, const KvTensors& found, const OpenOpt
   return ReadVllm(found.layers.begin()->second.k->view, GivenHeads(options));
 }
 
-// Reads the only array of a file, whose name is no help.
+// Reads the only array of a file, whatever its name.
 Reading ReadLone(const TensorFile& file, const KvTensors& found, const OpenOptions& options) {
   const TensorView& array = found.layers.begin()->second.k->view;
   const auto& shape = array.shape;

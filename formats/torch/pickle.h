@@ -260,7 +260,7 @@ class PickleKeys {
     }
   }
 
-  // From this many slots on the table only doubles when it grows: clearing its pages costs more
+  // A table with this many slots or more only doubles when it grows: clearing its pages costs more
   // than filling it.
   static constexpr size_t kLarge = 1 << 20;
   std::vector<Slot> slots_;

@@ -56,7 +56,7 @@ void Fill(T* to, T value) {
   std::memcpy(static_cast<void*>(to), &value, to->struct_size);
 }
 
-// A caller's array, whose elements lie struct_size apart.
+// A caller's array, whose elements are struct_size bytes apart.
 template <typename T>
 class Elements {
  public:

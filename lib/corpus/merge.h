@@ -220,7 +220,7 @@ struct MergeFailure {
   std::string finding, text, command;
 };
 
-// The report of kvtool merge on a corpus, besides its header and inputs.
+// The report of kvtool merge on a corpus, apart from its header and inputs.
 struct MergeReport {
   const Merged* merged = nullptr;      // must outlive the report
   std::optional<std::string> verdict;  // over all inputs, if the command gives verdicts

@@ -59,7 +59,7 @@ class Scenario:
         return found in (old, complete)
 
     def leftovers(self, kvtool, folder):
-        """What a failed run left inside its output; empty if nothing."""
+        """Returns what a failed run left inside its output; empty if nothing."""
         return ""
 
 

@@ -196,8 +196,8 @@ std::string Help(const CommandEntry& entry, const Subject& subject, size_t examp
                      OptionsHelp(subject.program, subject.line, width));
 }
 
-// One screen: the essential options, and of those without a heading as many as there is room for,
-// the first ones first.
+// Fits one screen: the essential options, then those without a heading in their order, as long as
+// there is room.
 std::vector<OptionDescription> FirstOptions(const CommandEntry& entry, Subject subject) {
   constexpr size_t kMostLines = 40, kLinesAround = 4, kColumns = 80;
   const auto lines_in = [](const std::string& text) {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""What vLLM's scheduler knows of the rows that a tier stores, and what it must be told."""
+"""The facts about stored rows that vLLM's scheduler knows, and those that the user supplies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def identity_of(spec: Any, row_bytes: int) -> dict[str, Any]:
 def hints_of(
     config: Any, row_bytes: int, kv_heads: int | None, head_size: int | None, head_size_v: int | None
 ) -> tuple[Content | None, PageLayout]:
-    """How rows are separated into K and V, or None, and the shape of the result."""
+    """Returns how rows are separated into K and V, or None, and the shape of the result."""
     for name, value in (("kv_heads", kv_heads), ("head_size", head_size), ("head_size_v", head_size_v)):
         if value is not None:
             count_option(value, name)

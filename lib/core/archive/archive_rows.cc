@@ -264,7 +264,7 @@ void ArchiveRows::Keep(const std::shared_ptr<Chunk>& chunk, uint64_t bytes) cons
     }
   }
   for (const std::shared_ptr<Chunk>& one : old) {
-    // A chunk that is in use stays until it is next asked for.
+    // A chunk in use stays until the next request for it.
     if (one == chunk || !one->mutex.try_lock()) continue;
     one->whole = Bytes();
     one->own = Bytes();

@@ -90,7 +90,7 @@ class NeighbourPlan {
     std::vector<Neighbour> neighbours;
     uint32_t depth = 0;
   };
-  // Returns an empty choice for a chunk that is to stand on its own.
+  // Returns an empty choice for a chunk that is to be independent.
   Choice Of(const ChunkHead& head) const;
 
   // The neighbours of one chunk.

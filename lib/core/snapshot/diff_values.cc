@@ -20,7 +20,7 @@ uint64_t LoadBits(const std::byte* from, uint32_t bytes) {
 }
 
 // Returns the number of steps between two floats of one type, counted over its representable
-// values; 0 and -0 are no step apart.
+// values; the distance of 0 and -0 is 0.
 uint64_t UlpDistance(uint64_t a, uint64_t b, uint32_t bytes) {
   const uint64_t sign = uint64_t{1} << (8 * bytes - 1);
   const uint64_t x = a & (sign - 1), y = b & (sign - 1);

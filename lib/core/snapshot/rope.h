@@ -133,7 +133,8 @@ inline constexpr const char* kRopePairs = "rope_pairs";
 inline constexpr std::string_view kPairsOfLlama = "llama.cpp";
 inline constexpr std::string_view kPairsOfTransformers = "transformers";
 
-// Whose rule decides the order of pairs if none is recorded by name. Each engine decides by model.
+// The engine whose rule decides the order of pairs if none is recorded by name. Each engine decides
+// by model.
 enum class PairsOwner { kUnknown, kLlama, kTransformers };
 PairsOwner FindPairsOwner(const Snapshot& snapshot);
 

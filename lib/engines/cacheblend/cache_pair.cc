@@ -59,8 +59,8 @@ void RequireSameShapes(const std::vector<KvRows::Layer>& first, const std::strin
   }
 }
 
-// Returns rows [first, first + count) where they lie in memory, if they are consecutive with all
-// heads in order. Most caches store tokens so and need no copy. Otherwise null.
+// Returns rows [first, first + count) in place, if they are consecutive with all heads in order.
+// Most caches store tokens in this way and need no copy. Otherwise returns null.
 const std::byte* RowsInPlace(const KvTensor& tensor, uint64_t first, uint64_t count) {
   const uint64_t unit = tensor.unit_bytes(), head = tensor.units_per_head() * unit;
   for (const StridedPiece& piece : tensor.pieces) {

@@ -143,8 +143,8 @@ std::vector<AttentionError> MeasureAttention(const CachePair& caches, const Quer
                                              std::span<const std::vector<uint8_t>> recomputed,
                                              ThreadPool& pool);
 
-// The attention of the recomputed tokens' own queries over blended keys, and what the bottom-right
-// mask leaks of later tokens.
+// The attention of the recomputed tokens' own queries over blended keys, and the share that the
+// bottom-right mask wrongly gives to later tokens.
 struct LeakError {
   uint64_t queries = 0;  // number of queries measured
   // mean share that the bottom-right mask gives to keys of later tokens

@@ -56,7 +56,7 @@ struct ReportExtras {
   bool pass() const;
 };
 
-// Data of kvtool.blend beside its inputs and warnings.
+// Data of kvtool.blend apart from its inputs and warnings.
 struct Report {
   const CachePair& caches;
   const Result& result;

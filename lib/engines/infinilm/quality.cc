@@ -122,7 +122,7 @@ class Measurement {
   }
 
  private:
-  // Rotations of the query rows, for all layers that are rotated alike.
+  // Rotations of the query rows, for all layers with the same rotation.
   struct Turns {
     Rope rope;
     uint32_t head_dim;

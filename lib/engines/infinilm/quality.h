@@ -107,9 +107,9 @@ struct StepQuality {
   std::vector<NormRatio> norm_ratios;
 };
 
-// Throws kUsage if the number of query heads is no multiple of the cache's or the rotation does not
-// fit them, and kUnsupportedKind if the rotation depends on the length and the run is too long for
-// one rotation.
+// Throws kUsage if the number of query heads is not a multiple of the cache's or the rotation does
+// not fit them, and kUnsupportedKind if the rotation depends on the length and the run is too long
+// for one rotation.
 StepQuality MeasureStep(const Snapshot& cache, const Snapshot& compressed, const StepPlan& plan,
                         const QualityOptions& options, ThreadPool& pool);
 

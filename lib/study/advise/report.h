@@ -16,8 +16,8 @@ namespace kv::advise {
 // Smallest ratio of the whole cache to the rest of it that counts; below 1 because of rounding.
 inline constexpr double kLeastRatio = 0.999999;
 
-// The fields of kvtool.advise beside its inputs, remarks, engines and savings. page.cc implements
-// AdvicePage, report.cc the rest.
+// The fields of kvtool.advise apart from its inputs, remarks, engines and savings. page.cc
+// implements AdvicePage, report.cc the rest.
 struct Report {
   const Runs& runs;
   const AdviceRequest& request;

@@ -90,20 +90,20 @@ AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan&
 struct Calibration {
   double p10, median, p90;
 };
-// From 498 runs of SmolLM2-135M-Instruct (Q4_1) with 4 samples a row: 336 of docs/closed-loop.md (8
-// policies, 4 budgets, 6 texts, plans on all layers and on some) and 162 of the study before it (10
-// policies, 3 ratios, 3 texts). Alone, the two studies have the quantiles 0.46, 0.73, 1.20 and
-// 0.47, 0.70, 1.02.
+// Measured in 498 runs of SmolLM2-135M-Instruct (Q4_1) with 4 samples a row: 336 of
+// docs/closed-loop.md (8 policies, 4 budgets, 6 texts, plans on all layers and on some) and 162 of
+// the study before it (10 policies, 3 ratios, 3 texts). Alone, the two studies have the quantiles
+// 0.46, 0.73, 1.20 and 0.47, 0.70, 1.02.
 inline constexpr Calibration kGradientCalibration = {0.46, 0.72, 1.13};
-// From 60 runs of the older study, those with a KL below 0.2, with one weight per layer measured on
-// one of the texts.
+// Measured in 60 runs of the older study, those with a KL below 0.2, with one weight per layer
+// measured on one of the texts.
 inline constexpr Calibration kSensitivityCalibration = {0.69, 0.89, 1.54};
 // From 75 runs of the same model with its weights widened to F32, on 3 texts of 1,024 tokens: pairs
 // of types in llama.cpp (-ctk, -ctv) and in torch, rows from 512 on, 4 or 8 samples a row. All 90
 // runs of docs/closed-loop.md have 0.59, 0.73, 0.93.
 inline constexpr Calibration kQuantGradientCalibration = {0.55, 0.72, 0.92};
-// From the same runs, with layer weights measured on a fourth text. The method underrates the
-// difference between K (0.76) and V (1.55).
+// Measured in the same runs, with layer weights measured on a fourth text. The method underrates
+// the difference between K (0.76) and V (1.55).
 inline constexpr Calibration kQuantSensitivityCalibration = {0.66, 1.0, 1.95};
 
 // The cause of a change of outputs. Errors of stored values have any direction, those of lost

@@ -244,7 +244,7 @@ class Replayer {
     return run;
   }
 
-  // Only one run of the whole cache is needed, as it is the same for every target.
+  // A single run of the whole cache suffices, because it is the same for every target.
   bool IsThere(std::string_view policy) const {
     return FindPolicy(policy)->spending == Spending::kNone &&
            std::any_of(result_.runs.begin(), result_.runs.end(),

@@ -44,7 +44,7 @@ const ParamValue* Find(const Params& params, std::string_view name);
 bool IsOn(const Params& params, std::string_view name);
 double NumberOr(const Params& params, std::string_view name, double fallback);
 
-// How to read a snapshot. Each member has the meaning of the flag of the same name.
+// Options for reading a snapshot. Each member has the meaning of the flag of the same name.
 struct Reading {
   std::string from, gguf;
   uint32_t kv_heads = 0, head_dim = 0;

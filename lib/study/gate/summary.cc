@@ -379,7 +379,7 @@ const Fields<Baseline>& BaselineFields() {
   return fields;
 }
 
-// The table from its beginning to the rows.
+// Adds the first fields of a summary, before those of its rows.
 void AddVerdict(const Engine& engine, Fields<GateSummary>& fields) {
   using Summary = GateSummary;
   fields.Add({"generated_at",

@@ -99,7 +99,8 @@ struct SearchPoint {
 
 struct SearchResult {
   bool is_nats = false;  // unit of a loss: nats, or the mean of 1 - cosine over layers
-  // From the whole cache to the smallest one; each step saves bytes at the least loss per byte.
+  // The path from the whole cache to the smallest one; each step saves bytes at the least loss per
+  // byte.
   std::vector<SearchPoint> path;
   std::vector<SearchPoint> uniform;       // one pair for all layers, in the order of the pairs
   std::optional<SearchPoint> best;        // empty if nothing on the path is within the limits

@@ -18,7 +18,7 @@ std::string_view TypeName(const ReplayRequest& request, const TypePair& pair, bo
 // Returns "-ctk q8_0 -ctv q5_1 -fa on", or "" if llama.cpp has no such cache.
 std::string EngineFlags(const ReplayRequest& request, const TypePair& pair);
 
-// Data of kvtool.quant beside its inputs, plans and advice.
+// Data of kvtool.quant apart from its inputs, plans and advice.
 struct Report {
   const Snapshot& snapshot;
   const AttentionTrace& trace;

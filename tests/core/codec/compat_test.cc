@@ -56,7 +56,7 @@ std::optional<Snapshot> WithHeads(const Source& source, uint32_t heads) {
   }
 }
 
-// By how many bytes in ten thousand a chunk of the level may be larger than the engine's. The
+// Tolerance, in ten-thousandths, by which a chunk of the level may be larger than the engine's. The
 // default level does not search for matches that would cost more than they save.
 uint64_t AllowedLoss(Effort effort) { return effort == Effort::kDefault ? 40 : 10; }
 

@@ -60,7 +60,7 @@ std::vector<SavingRow> RowsToPrint(const std::vector<SavingRow>& rows,
   return some;
 }
 
-// Under the names of MNN's configuration file.
+// The names are those of MNN's configuration file.
 Value MnnParameters(const eviction::BlockConfig& config) {
   Value parameters = Value::Object{{"kv_h2o_enable", true}};
   mnn::h2o::ForEachParameter(config, [&](std::string_view name, double value) {

@@ -73,7 +73,7 @@ std::string CommandFor(const std::optional<advise::Answer>& answer, size_t runs,
 void PrintAnswer(Console& console, const std::optional<advise::Answer>& answer,
                  const std::string& command);
 
-// How to configure each engine: one line for its parameters and one for their effect.
+// Instructions for each engine: one line for its parameters and one for their effect.
 void PrintSettings(Console& console, advise::LossKind kind,
                    const std::vector<EngineSettings>& settings);
 

@@ -374,7 +374,7 @@ class AdviseCommand : public Command {
     WriteEvents(plan_, std::move(plan), advice.plans.front());
   }
 
-  // What the chosen point keeps, and in which types.
+  // Describes what the chosen point keeps, and in which types.
   void WriteChosen(const advise::Runs& runs, const Advice& advice,
                    const FoundSavings& savings) const {
     if (!savings.savings->searched.found.best) return;

@@ -302,8 +302,8 @@ class Compress : public EachOf<Compress> {
   }
   bool HasOutputDir() const override { return true; }
   void Continue() override { output_.one.force = true; }
-  // As 'cp --update' has it, except that equal times say nothing: writes may follow one another
-  // fast.
+  // Compares as 'cp --update' does, except that equal times prove nothing, because writes may
+  // follow each other quickly.
   bool IsDone() const override {
     std::error_code failed;
     if (!update_ || input_ == "-") return false;

@@ -342,7 +342,7 @@ class TextLog {
     if (!tokens) return false;
     Speed& of = before.ends_with("prompt") ? prompt_ : generation_;
     of.has_line = true;
-    // Without a prompt or a generation the line says 0 ms for 1 token, which is no speed.
+    // Without a prompt or a generation the line says 0 ms for 1 token, which is not a speed.
     if (*ms == 0) return true;
     const bool is_time = std::isfinite(*ms) && *ms > 0 && *tokens >= 0;
     of.ms += is_time ? *ms : std::numeric_limits<double>::quiet_NaN();

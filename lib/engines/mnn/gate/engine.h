@@ -20,7 +20,7 @@ std::vector<gate::SizedCase> SizedCases(const gate::DataSize& size);
 // Reads and judges the output of MNN's tools, and adds the figures that rules can name. Throws what
 // AnalyzeEngineLogs throws.
 logs::EngineVerdict ReadLogs(const logs::EngineLogsInput& input);
-// Returns the fields of logs beside their cases: "engine_logs" of a summary.
+// Returns the fields of logs apart from their cases: "engine_logs" of a summary.
 const Fields<logs::EngineVerdict>& LogsFields();
 
 // The suites of MNN's tests: replays of its lossless runtime, and runs of its program llm_demo over

@@ -255,8 +255,8 @@ std::shared_ptr<const EngineRun> PlanIntervals(const EngineCase& of) {
 
 MnnGeometry ToMnnGeometry(const EngineCase& of) {
   const KvTensor& k = of.snapshot.layers.front().k;
-  // Block types have no whole bytes per element; fp16 stands in, as the engine has fp16 and fp32
-  // only.
+  // Block types have no whole bytes per element; fp16 replaces them, because the engine has only
+  // fp16 and fp32.
   const uint32_t bytes = IsBlockQuantised(k.dtype) ? 2 : Info(k.dtype).block_bytes;
   const auto layers = static_cast<uint32_t>(of.snapshot.layers.size());
   return {layers, of.trace.query_heads, k.heads, k.head_dim, bytes};

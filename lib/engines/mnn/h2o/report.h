@@ -12,7 +12,7 @@ namespace kv::mnn::h2o {
 using eviction::Report;
 using eviction::Run;
 
-// Returns the fields of kvtool.h2o beside its inputs.
+// Returns the fields of kvtool.h2o apart from its inputs.
 const Fields<Report>& ReportFields();
 const Fields<MnnMetrics>& MetricsFields();
 

@@ -295,8 +295,7 @@ void CheckReport(const SuiteCase& c, const std::string& shown, const GateBullets
       missing.size() == 1 ? "" : fmt::format(" and {} more figures", missing.size() - 1)));
 }
 
-// Reads the report of a case and the logs beside it. Both are judged, and where they differ the
-// worse counts.
+// Reads the report of a case and its logs. Both are judged, and if they differ the worse counts.
 void ReadReportAndLogs(const LogFolder& folder, const std::optional<OfflineRatio>& upper,
                        const std::optional<OfflineRatio>& online, CaseLogs& logs) {
   SuiteCase& c = logs.suite_case;

@@ -36,7 +36,7 @@ std::string Sentence(const RuleOutcome& rule) {
   return rule.reason.empty() ? text : text + ": " + rule.reason;
 }
 
-// Sets how far inside its limit each value lies.
+// Sets the distance of each value from its limit.
 void SetMargins(CaseResult& c) {
   for (RuleOutcome& rule : c.rules) {
     if (!rule.value || std::isnan(rule.rule.limit)) continue;

@@ -65,7 +65,7 @@ inline Json NumberJson(const std::optional<double>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
-// State of a log's table beside the rows that were added. The engine's parser drops rows silently.
+// State of a log's table apart from the added rows. The engine's parser drops rows silently.
 struct TableState {
   bool has_header = false;
   size_t rows = 0;  // complete rows

@@ -17,9 +17,9 @@ using gate::Op;
 using gate::RuleOutcome;
 using gate::Status;
 
-// True figures of a case's logs, beside the engine's own. The engine takes the best row, kvtool the
-// worst; the engine takes an offline estimate, kvtool the bytes that were compressed; kvtool
-// compares rows of equal lengths, and allows for the noise of the baselines.
+// True figures of a case's logs, for comparison with the engine's own. The engine takes the best
+// row, kvtool the worst; the engine takes an offline estimate, kvtool the bytes that were
+// compressed; kvtool compares rows of equal lengths, and allows for the noise of the baselines.
 
 // Noise of the engine's speed, from repeated baselines of a suite in which nothing changed.
 struct BaselineNoise {

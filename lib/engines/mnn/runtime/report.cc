@@ -327,7 +327,7 @@ void AddMemory(const ReplayResult& result, report::Page& page) {
                                    "come on top of the raw rows they stand for.");
 }
 
-// Adds the ratios beside the memory; consecutive figures share a row.
+// Adds the ratios next to the memory; consecutive figures share a row.
 void AddRatios(const ReplayResult& result, report::Page& page) {
   report::LineChart chart;
   chart.title = "Ratio of verified blobs by layer";
