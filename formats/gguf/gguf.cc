@@ -365,7 +365,8 @@ std::vector<ModelGeometry::Layer> ReadLayers(const Keys& keys, std::string_view 
   const uint32_t rank = dim("attention.kv_lora_rank", 0);
   const uint32_t latent = rank == 0 ? 0 : rank + dim("rope.dimension_count", 0);
   const std::vector<bool> sliding = SlidingLayers(keys, architecture, count);
-  // These hybrids give the interval of attention layers instead of the heads of each layer.
+  // For these hybrids the file gives the interval of attention layers instead of the heads of each
+  // layer.
   const uint32_t interval = FullAttentionInterval(keys, architecture);
   std::vector<ModelGeometry::Layer> layers;
   for (uint32_t i = 0; i < count; ++i) {

@@ -201,8 +201,8 @@ class Recorder:
     # The end.
 
     def add_gradients(self, *, samples: int, seed: int = 0, progress: Callable[[int, int], object] | None = None) -> None:
-        """While active, after the run: its tokens are processed again, for `samples` gradients of the decode
-        rows."""
+        """While active (after the run), processes the run's tokens again, for `samples` gradients of the
+        decode rows."""
         if self.prompt_tokens is None or self.prompt_tokens >= len(self.tokens):
             raise CaptureError("gradients need decode rows, and this run has none")
 

@@ -57,7 +57,7 @@ class GroupLayout {
     return column == cuts_.size() ? sizes_[0] : cuts_[column];
   }
 
-  std::vector<uint64_t> cuts_, sizes_, begins_;  // begin of each file, if there are no cuts
+  std::vector<uint64_t> cuts_, sizes_, begins_;  // first byte of each file, if there are no cuts
   uint64_t bytes_ = 0;
 };
 

@@ -18,7 +18,7 @@ namespace kv {
 namespace {
 
 // Returns the relative norm of a difference between recorded and stored keys that rounding
-// explains: the error of the stored type, and some more.
+// explains: the error of the stored type, plus a margin.
 double NearKeys(DType dtype) {
   if (!IsBlockQuantised(dtype) || dtype == DType::kQ8_0) return 0.02;
   return dtype == DType::kQ5_0 || dtype == DType::kQ5_1 ? 0.07 : 0.13;

@@ -33,7 +33,7 @@ SmallCache KeepLast(const FloatMatrix& k, const FloatMatrix& v,
                     std::span<const TokenRange> sources);
 
 // Keeps the `count` tokens with the smallest key norms, in their order; of equal norms the earlier
-// one. Tokens with a NaN norm are the first to go.
+// one. Tokens with a NaN norm are evicted first.
 SmallCache KeepSmallestKeys(const FloatMatrix& k, const FloatMatrix& v, uint64_t count);
 
 // Quantises rows symmetrically to `bits` bits and dequantises them again, in place. Each row has

@@ -197,7 +197,7 @@ class Programme {
     for (const uint32_t size : kAscendSizes) {
       const CodeGroup group{size, kAscendTypes[type]};
       if (size > end) break;
-      // Only int4 has groups of 8, and no type smaller ones.
+      // Only int4 has groups of 8; no type has smaller ones.
       if (group.type == CodeType::kInt4 ? size < kNibbles : size == kNibbles) continue;
       if (group.bits() > budget_) continue;
       const double error = errors_.Of(end - size, size, group.type);

@@ -86,7 +86,7 @@ TEST_CASE("a folder left aside by a run that was killed gets its name back", "[o
         Finding::kExists);
   CHECK(Contents(dir / "out/old") == "old");
   CHECK(EntriesIn(dir.path()) == 1);
-  // and a replaced one is removed before the end
+  // A replaced folder is removed if the name exists.
   dir.WriteFile(".out.kvtool-replaced/older", AsBytes("older"));
   CHECK_THROWS_AS(AtomicFolder(dir / "out", Overwrite::kRefuse), Error);
   CHECK(Contents(dir / "out/old") == "old");

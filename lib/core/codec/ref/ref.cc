@@ -273,7 +273,7 @@ class ByReference {
     return static_cast<double>(literal_) * repeated.unique / static_cast<double>(rows_);
   }
 
-  // Samples a few rows of a long run: true if one of them is equal or all together are near.
+  // Samples a few rows of a long run: true if one of them is equal or all together are similar.
   // Reading the whole run takes far longer.
   bool IsWorthReading(const ReferenceRun& run, Bytes& bytes) {
     if (run.rows < kLongRun) return true;

@@ -17,8 +17,7 @@ namespace kv::llamacpp {
 // llama-perplexity says of the loss. FORMAT.md has the lines and fields. A case has figures that
 // the gate's rules can name, its types as parameters, and no suite.
 
-// Largest number of cases of a bench, and of all logs of a folder together; a config may have as
-// many.
+// Limit on the cases of a bench, and of all logs of a folder together; a config has the same limit.
 inline constexpr size_t kMostCases = 1000;
 
 struct LogsRead {

@@ -30,8 +30,7 @@ constexpr std::string_view kDeaths[] = {
     "not found",  "Aborted",   "core dumped",    "Killed",       "Segmentation fault",
     "terminate ", "Bus error", "not executable", "out of memory"};
 
-// The analyzer prints these, but they count for its verdict only if the report asks for
-// consistency.
+// The analyzer prints these, but its verdict includes them only if the report asks for consistency.
 constexpr std::string_view kPartsOfConsistency[] = {
     "kv_restore_activity_pass", "kv_fallback_clean_pass", "kv_async_activity_pass",
     "kv_invalid_log_pass"};

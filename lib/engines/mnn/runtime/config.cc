@@ -212,8 +212,7 @@ std::optional<uint64_t> TokenBudget(const Config& c, const LayerCall& call) {
   const bool applies = (c.scope == Scope::kFrontN && front) ||
                        (c.scope == Scope::kH2oKept && kept) || (both && (front || kept));
   if (!applies) return std::nullopt;
-  // Layers in front get their whole length, layers that H2O compacts get the length that it will
-  // leave.
+  // Front layers get their whole length, layers that H2O compacts get the length after compaction.
   uint64_t budget =
       c.scope == Scope::kFrontN || (both && front) ? call.length : call.final_keep_tokens;
   // Store mode can leave the front layers out; those that H2O compacts still get its length.

@@ -41,7 +41,7 @@ std::string Text(const AttentionCase& made, const ReplayRequest& request, int th
          PlanEvents(result.runs.front()).dump();
 }
 
-// Budgets, then every rule of the engine.
+// nullptr stands for budgets; the others are the engine's rules.
 constexpr const eviction::EngineRule* kEngines[] = {nullptr, &kIntervals, &kDesign, &kMnn, &kMnnR6};
 
 std::vector<std::string> AllPolicies() {
