@@ -68,8 +68,7 @@ struct DumpMeta {
   uint32_t layer = 0;
   uint64_t begin = 0;   // first token (logical; 0 for packed)
   uint64_t tokens = 0;  // number of rows in the files
-  uint64_t added =
-      0;  // tokens of the engine's update: more than `tokens` if the dump was limited
+  uint64_t added = 0;   // tokens of the engine's update: more than `tokens` if the dump was limited
   uint32_t kv_heads = 0, head_dim = 0;
   DType dtype = DType::kF16;
   // true: the engine's own cache was quantised; the dump holds its input

@@ -19,7 +19,7 @@ struct RecordedRun {
   uint64_t context_length = 0;  // that the model was trained for; 0: not recorded
   uint64_t tokens = 0, prompt_tokens = 0;
   std::optional<double> nll;  // mean over the decoded tokens
-  // 0: not recorded, or layers differ.
+  // 0 if not recorded, or if layers differ.
   uint32_t layers = 0, query_heads = 0, kv_heads = 0, head_dim = 0;
 
   // Rotation of the keys, in the values of the flags of these names. A base of 0 means not

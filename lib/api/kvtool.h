@@ -701,9 +701,10 @@ KVT_API kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t 
 KVT_API kvt_status kvt_reader_need(const kvt_reader* reader, size_t index, kvt_need* out);
 
 /* Gives the reader the caches that its archive was coded against, in any order, also more than it
- * needs; a second call replaces the first. Fetches a few chunks, to tell which is which. Parts may
- * be readable without: for the others kvt_reader_read returns KVT_E_REFERENCE_MISSING where the
- * cache was not given, and KVT_E_REFERENCE_DIFFERS where its rows are not those of the archive.
+ * needs; a second call replaces the first. Fetches a few chunks, to tell which is which. Some
+ * parts may be readable without the caches; for the others kvt_reader_read returns
+ * KVT_E_REFERENCE_MISSING where the cache was not given, and KVT_E_REFERENCE_DIFFERS where its rows
+ * are not those of the archive.
  * references: `count` pointers; the references may be freed before the reader.
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT; the status of the source; KVT_E_CANCELLED; KVT_E_BUSY;
  * KVT_E_NO_MEMORY. */

@@ -369,7 +369,7 @@ int kvt_queue_cancel(kvt_queue* queue, uint64_t ticket) {
 int kvt_queue_fd(kvt_queue* queue) {
   if (queue == nullptr) return -1;
   const int descriptor = queue->signal.Open();
-  for (uint32_t i = 0; i < queue->depth; ++i)  // completions from before
+  for (uint32_t i = 0; i < queue->depth; ++i)  // completed before this call
     if (GetPhase(queue->slots[i].word) == kDone) queue->signal.Raise();
   return descriptor;
 }

@@ -484,7 +484,7 @@ class Store::Adder {
   uint64_t number_ = 0;  // of the state, if it is added
   uint64_t newest_ = 0;  // state of this name that the source was compared with; 0: none
   std::mutex mutex_;
-  std::map<ObjectId, bool> sound_;  // cache of Has
+  std::map<ObjectId, bool> sound_;  // earlier results of Has
   std::set<ObjectId> damaged_;
   Cut next_;
   bool is_begun_ = false;

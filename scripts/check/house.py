@@ -14,7 +14,7 @@ import sys
 
 # Folders in which sources have the name of their header, or a header of the folder names them.
 HEADERS_NAME_SOURCES = ["lib/core/codec", "lib/core/archive", "lib/study/eviction", "lib/engines/mnn/h2o"]
-FIRST_OWN_CODEC = 16  # codecs with lower numbers are the engine's; formats/gear/FORMAT.md specifies them
+FIRST_OWN_CODEC = 16  # codecs below this number are the engine's; formats/gear/FORMAT.md specifies them
 # Formats without a grammar or fuzz target of their own.
 NO_GRAMMAR = {"kvz": "lib/core/archive/FORMAT.md"}
 # Hosts of package registries and their mirrors, with or without a scheme. Packages come through npm, pip and apt-get,

@@ -68,7 +68,7 @@ def run(model, tokens, arithmetic=torch.float32, first=0, batch=None):
     def turn(x, positions):
         angles = positions[:, None].double() * model.base ** (-torch.arange(0, dim, 2).double() / dim)
         cos, sin = angles.cos().to(arithmetic)[:, None], angles.sin().to(arithmetic)[:, None]
-        even, odd = x[..., 0::2], x[..., 1::2]  # a GGUF of this architecture has neighbours as pairs
+        even, odd = x[..., 0::2], x[..., 1::2]  # in a GGUF of this architecture, a pair is two neighbouring dims
         return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
 
     step = batch or len(tokens)

@@ -86,7 +86,7 @@ def check_leftovers(runner, scenario, folder, allowed, errors):
 
 
 def check_one(runner, scenario, template, old, complete, faults):
-    """One run with one fault; after a kill, a second run without."""
+    """Runs the command with one fault; after a kill, runs it again without faults."""
     folder = runner.fresh(template)
     names = {item.name for item in template.iterdir()} | {scenario.output, *scenario.beside}
     try:

@@ -461,10 +461,10 @@ TEST_CASE("whether quantised caches are rotated is never silently assumed", "[ll
   CHECK(opened(32, "auto").k_hadamard == kNo);
   CHECK(opened(32, "auto").notes.empty());
   CHECK_THROWS_AS(opened(32, "yes"), Error);
-  state.version = 2;  // layout C/D: written before and after
+  state.version = 2;  // C and D were written both before and after llama.cpp began to rotate
   CHECK(opened(64, "auto").v_hadamard == kUnknown);
   CHECK(opened(64, "yes").v_hadamard == kYes);
-  state.has_streams = false;  // layout B: before
+  state.has_streams = false;  // B was written before
   CHECK(opened(64, "auto").k_hadamard == kNo);
   CHECK(opened(64, "auto").notes.empty());
 }

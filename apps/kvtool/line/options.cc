@@ -40,8 +40,8 @@ std::string ProgramText() {
   return fmt::format("kvtool {}, commit {}", KVTOOL_VERSION, kBuildCommit);
 }
 
-// Path of each picture: the file itself if it is the only one, else beside it under its own name;
-// or in the folder.
+// Returns the path of each picture. If `svg` is a folder, all are in it. If it is a file, a single
+// picture is that file; several are beside it, with their names appended to its name.
 std::vector<std::string> PlacesOf(const std::vector<report::PictureFile>& pictures,
                                   const std::string& svg) {
   if (pictures.size() == 1 && (IsFileName(svg) || DescriptorNamed(svg))) return {svg};

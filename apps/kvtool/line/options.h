@@ -119,7 +119,7 @@ struct OutputOptions {
 struct ReportOptions {
   bool json = false, force = false;
   std::string json_out, csv;
-  int json_version = kJsonVersion;  // there is one
+  int json_version = kJsonVersion;  // the only version
 
   void Declare(CommandLine& line);
   void DeclareVersion(CommandLine& line);

@@ -120,8 +120,8 @@ class LayerRules:
         }
 
     def metadata(self) -> dict[str, str]:
-        """Returns keys of a trace: `scale` if all layers agree, else `scale.{l}` for each that has one; the others
-        likewise."""
+        """Returns keys of a trace. Each property is one key (`scale`) if all layers agree, else a key for each layer
+        that has it (`scale.{l}`)."""
         rules = self.rules()
         result = {}
         for key in Rule._fields:

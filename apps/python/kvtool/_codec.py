@@ -222,7 +222,7 @@ class Codec:
     async def encode_pages_async(
         self, pages: Sequence[Any], keys: Sequence[Key], *, layout: PageLayout | None = None, outs: Any = None
     ) -> BatchResult:
-        """encode_pages likewise. Do not change pages and outs until the result is ready."""
+        """Does what encode_pages does. Do not change pages and outs until the result is ready."""
         contexts = [self.context(key) for key in keys]
         arguments = (layout or self.layout).arguments()
         return await self._tickets().run(

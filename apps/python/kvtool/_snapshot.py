@@ -48,7 +48,7 @@ class Layer:
 
     @property
     def v(self) -> Array | None:
-        """V likewise; None in caches that keep K and V in one."""
+        """V, in the same form; None in caches that keep K and V in one."""
         return None if self.v_info is None else self._snapshot._array(self._place, True)
 
     def __repr__(self) -> str:

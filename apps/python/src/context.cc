@@ -11,7 +11,7 @@
 namespace kvtool_python {
 namespace {
 
-// None: not checked.
+// The context that a frame must have; it is not checked if the caller passed None.
 class WantedContext {
  public:
   explicit WantedContext(nb::handle context) : given_(!context.is_none()) {

@@ -126,7 +126,7 @@ struct Batch {
   size_t raw_bytes = 0;
   std::vector<size_t> offsets;      // of frames in this memory
   std::optional<Room> room;         // for frames, unless the caller gave buffers
-  std::vector<nb::object> raws;     // for raw bytes, likewise
+  std::vector<nb::object> raws;     // for raw bytes, unless the caller gave buffers
   std::vector<kvt_status> refused;  // of frames without memory
 };
 

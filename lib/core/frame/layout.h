@@ -73,7 +73,7 @@ inline constexpr uint64_t kMaxSegmentBytes = uint64_t{4} << 20;
 // The division of the raw bytes into segments: all of `segment_bytes` except the last.
 struct SegmentGrid {
   uint64_t raw_bytes = 0, segment_bytes = 0;
-  uint64_t row_bytes = 0;  // 0: bytes without rows
+  uint64_t row_bytes = 0;  // 0 if the bytes have no rows
   ChunkShape row;          // of one row
   size_t count = 1;
 

@@ -148,7 +148,8 @@ class AscendErrors {
   std::vector<double> tail_, rounded_;
 };
 
-// A division into groups up to some component: its last group, and the entry for the groups before.
+// One way to divide the components up to some index into groups: the last group, and the entry of
+// the groups before it.
 struct Entry {
   uint64_t bits = 0;
   double error = 0;

@@ -42,7 +42,7 @@ std::string LossLabel(LossKind kind);
 std::string LossRemark(LossKind kind);
 // Returns "streaming 0.25, sinks 4", or what the layers of a mixture do.
 std::string PlanText(const Advice& advice, const Point& point);
-// A layer, or some of its heads, of a mixture, and its candidate in short form; empty: unchanged.
+// A layer of a mixture, or some of its heads, and what is done to it; empty if nothing.
 struct PartOfMixture {
   uint32_t layer = 0;
   std::string text;

@@ -81,7 +81,7 @@ struct CaseSpec {
   Tolerance tolerance;
   std::optional<QuantTypes> quant;        // figures quant.* are measured
   std::string runtime;                    // one of the engine's runtimes; empty: its first
-  std::vector<uint64_t> prompt_tokens;    // one row each; empty: those of the trace
+  std::vector<uint64_t> prompt_tokens;    // one table row each; empty: those of the trace
   std::optional<uint64_t> decode_tokens;  // of each row; absent: to the end of the cache
   uint64_t repeat = 5;  // number of equal baselines that measure the noise of speeds
   Params params;        // rules that override those of the engine's mode
@@ -294,11 +294,11 @@ struct GateResult {
 CaseResult NotRun(CaseSpec spec, std::string reason);
 
 // Removes the case of this name from the logs' cases and returns it. Rules in the config replace
-// the thresholds, but not the engine's evidence. Nothing if the logs have no such case.
+// the thresholds, but not the engine's evidence. Returns nothing if the logs have no such case.
 std::optional<CaseResult> TakeCase(const CaseSpec& spec, std::vector<CaseResult>& of_logs);
 
-// Removes the case likewise, and adds the outcomes of its rules to those of a replayed case. `path`
-// is the place of the logs.
+// Removes the case of this name as TakeCase does, and adds the outcomes of its rules to those of a
+// replayed case. `path` is the place of the logs.
 void AddFromLogs(const CaseSpec& spec, std::string_view path, std::vector<CaseResult>& of_logs,
                  CaseResult& replayed);
 

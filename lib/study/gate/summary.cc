@@ -19,7 +19,8 @@ Value Described(std::string_view text, Value type) {
   return Value::Object{{"description", text}, {"type", std::move(type)}};
 }
 
-// Figures with a dot in their names are in objects: the part before the dot, and its description.
+// Figures with a dot in their names are members of an object. A group is that object: its name is
+// the part before the dot.
 struct FigureGroup {
   std::string_view name, text;
   bool nullable = true;

@@ -54,7 +54,7 @@ def main():
         refused = product.startswith(("refuse", "error: "))
         weights = re.search(r"bin/\S+", product)
         twin = golden / weights[0] if weights and not refused else None
-        # Its conversion is among these, and the manifest has the hash of both.
+        # A checkpoint whose conversion is in this folder, too; the manifest has the hashes of both.
         known = not product or refused or twin or "pth/" in product
         expected = 1 if refused else 0 if twin else item["exit"]
         ok = known and done.returncode == expected and os.path.exists(name) == (expected == 0)

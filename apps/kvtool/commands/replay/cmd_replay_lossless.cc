@@ -46,7 +46,7 @@ class ParameterFlags {
         .Group("The engine's H2O parameters (defaults as in the engine)");
   }
 
-  // Applies parameters: a recorded stream of block scores has those that it was recorded with.
+  // Sets the parameters. A recorded stream of block scores keeps those that it was recorded with.
   void Apply(bool gate, const AttentionTrace* trace, mnn::runtime::ReplayRequest& request) const {
     SwitchOn(request.lossless);
     if (gate) {

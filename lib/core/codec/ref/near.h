@@ -49,8 +49,8 @@ class ReferenceRows {
 // Throws kReferenceDiffers unless `fits`: the run's rows must have the size that the chunk needs.
 void RequireRows(bool fits, const ReferenceRun& run);
 
-// Factors, one byte per row: the half octaves by which the row's errors differ from the usual, plus
-// kFactorOfUsual; or kEqualRow or kOwnRow.
+// A factor is one byte per row: kEqualRow, kOwnRow, or kFactorOfUsual plus the half octaves by
+// which the row's errors differ from the usual.
 constexpr uint8_t kFactorOfUsual = 32, kMostFactor = 61, kEqualRow = 62, kOwnRow = 63;
 
 // Computes the expected rows: rows of a reference, rotated to their position and converted to the

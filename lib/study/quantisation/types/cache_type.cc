@@ -196,8 +196,8 @@ double StoreKiviSide(const CacheType& type, const Side& side, const StoreOptions
   return values * (bits / 8.0 + 2 * kHalfBytes / kGroup);
 }
 
-// Stores KVQuant: V per token, and K per channel without its rotation, which is undone before and
-// applied again after.
+// Stores KVQuant: V per token, and K per channel. K's rotation is undone first and applied again at
+// the end.
 double StoreKvQuantSide(const CacheType& type, const Side& side, const StoreOptions& options,
                         std::span<float> out) {
   const uint32_t bits = BitsIn(type.name);
@@ -277,7 +277,7 @@ double StoreTurbo(const CacheType& type, const Side& side, const StoreOptions&,
   return vectors * (codes + 2 * kHalfBytes);
 }
 
-// Stores vLLM's ultraquant, with keys rotated before and back after.
+// Stores vLLM's ultraquant. Keys are rotated first and rotated back at the end.
 double StoreUltraSide(const CacheType& type, const Side& side, const StoreOptions&,
                       std::span<float> out) {
   RequirePowerOfTwo(type, side);
