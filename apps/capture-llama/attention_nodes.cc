@@ -158,7 +158,7 @@ int64_t MeasureWindow(const ggml_tensor* mask, int32_t begin, int32_t count) {
   const auto visible = [&](int64_t cell) {
     const uint8_t* const value = row.data() + static_cast<size_t>(cell) * value_bytes;
     for (size_t i = 0; i < value_bytes; ++i) {
-      if (value[i] != 0) return false;  // -inf; a bias, which is refused elsewhere, has any number
+      if (value[i] != 0) return false;  // -inf: hidden. A bias is refused elsewhere.
     }
     return true;
   };

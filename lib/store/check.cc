@@ -16,8 +16,8 @@ namespace kv::store {
 namespace {
 
 // Temporary read errors are rethrown: otherwise a repair would discard sound objects as damaged,
-// and a collection would remove them. Objects of a newer codec are not damaged either and rethrown;
-// a newer file version is not exempt, because one flipped bit can produce it.
+// and a collection would remove them. Errors about a newer codec are rethrown, too, because such an
+// object is not damaged; a newer file version counts as damage, which one flipped bit can cause.
 Problem DescribeProblem(const std::string& where, const Error& error) {
   const bool is_later =
       error.code() == ErrorCode::kUnsupported && error.finding() != Finding::kUnsupportedVersion;

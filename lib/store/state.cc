@@ -290,7 +290,7 @@ StoredFile ReadFile(ByteReader& in, bool is_folder) {
   return file;
 }
 
-// A name must not be a file or an empty folder and at the same time lead to other files.
+// The name of a file or of an empty folder must not also be a parent folder of another name.
 void CheckNames(const StateRecord& record) {
   std::vector<std::string_view> names(record.empty_folders.begin(), record.empty_folders.end());
   for (const StoredFile& file : record.files) names.push_back(file.name);

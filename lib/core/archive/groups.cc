@@ -31,7 +31,7 @@ void GroupLayout::ForEachPiece(uint64_t begin, uint64_t bytes,
   const uint64_t end = std::min(begin + bytes, bytes_);
   while (begin < end) {
     Piece piece{.joined_offset = begin};
-    uint64_t left = 0;  // bytes left of the file's part that contains the byte
+    uint64_t left = 0;  // bytes from `begin` to the end of the file's part
     if (cuts_.empty()) {
       const auto after = std::upper_bound(begins_.begin(), begins_.end(), begin);
       piece.place = static_cast<size_t>(after - begins_.begin()) - 1;

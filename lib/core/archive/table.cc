@@ -262,7 +262,7 @@ void CheckNames(const SourceTable& table) {
     CheckName(folder, std::exchange(before, &folder));
     names.push_back(folder);
   }
-  // A name must not be a file or an empty folder and at the same time lead to other files.
+  // The name of a file or of an empty folder must not also be a parent folder of another name.
   const auto clash = FindNameClash(std::move(names));
   if (!clash) return;
   throw Error(Finding::kDuplicateName,

@@ -69,8 +69,8 @@ class SourceHasher {
 
 struct Task {
   ChunkHead head;
-  const FileSource* file = nullptr;     // the chunk's file, or
-  std::shared_ptr<const Bytes> joined;  // the bytes of its group
+  const FileSource* file = nullptr;     // the chunk's file
+  std::shared_ptr<const Bytes> joined;  // instead of it, the bytes of its group
 
   ByteSpan bytes() const { return joined != nullptr ? ByteSpan(*joined) : file->bytes(); }
 };

@@ -26,7 +26,7 @@ constexpr uint64_t kMostOfPipe = uint64_t{64} << 30;
 // Default limit for lists, plans and manifests.
 constexpr uint64_t kMostOfList = uint64_t{1} << 30;
 
-// When the bytes of a remote input are fetched: all before it is used, or those that are needed.
+// When the bytes of a remote input are fetched: all before its first use, or each when needed.
 enum class FetchMode { kWhole, kAsNeeded };
 
 // Opens "https://..." and similar; returns nullptr if `path` is a plain path.

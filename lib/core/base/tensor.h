@@ -58,8 +58,8 @@ struct TensorFile {
   std::vector<OpaqueValue> opaque;
   std::map<std::string, std::string> metadata;
   std::vector<std::string> notes;
-  // Throw if stored content is damaged (CRC of zip members). Opening skips them, because they read
-  // everything.
+  // Each throws if stored content is damaged (CRC of zip members). Opening does not run them,
+  // because they read everything.
   std::vector<std::function<void()>> checks;
 
   const NamedTensor* Find(std::string_view name) const;

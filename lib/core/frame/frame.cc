@@ -130,7 +130,7 @@ class FrameCoder::Budget {
     return static_cast<double>(floors_[i] == 0 ? grid.Size(i) : floors_[i]);
   }
   uint64_t Estimate() const {
-    // Trusts the finished segments less than fully, because these may be K and the others V.
+    // Trusts the ratio of finished segments a little less: these may be K and the others V.
     return done_ + static_cast<uint64_t>(estimated_.Left(0.95, 1) + repeating_.Left(0.5, 0));
   }
 

@@ -217,7 +217,7 @@ std::optional<ModelGeometry> GeometryOf(const AttentionTrace& trace) {
 
 namespace {
 
-constexpr float kMostProbability = 1.01f;  // rounding of half types, and more
+constexpr float kMostProbability = 1.01f;  // 1 and more than half types round by
 
 bool AllFinite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(),

@@ -13,7 +13,7 @@
 
 namespace kv::advise {
 
-// Smallest ratio of the whole cache to the rest of it that counts; below 1 because of rounding.
+// The least ratio of the whole cache to what is left of it: below 1 because of rounding.
 inline constexpr double kLeastRatio = 0.999999;
 
 // The fields of kvtool.advise apart from its inputs, remarks, engines and savings. page.cc

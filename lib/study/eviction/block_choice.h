@@ -66,7 +66,7 @@ struct BlockChoice {
   uint64_t kept = 0;  // tokens that stay; all of them if nothing is evicted
   uint64_t evicted = 0;
   KeepPlan plan;                      // indices into the cache; empty when nothing is evicted
-  std::vector<uint32_t> kept_blocks;  // ascending; empty if the plan is
+  std::vector<uint32_t> kept_blocks;  // ascending; empty like the plan
 };
 
 BlockBudget BlockBudgetOf(const BlockConfig& sanitised, uint64_t length);

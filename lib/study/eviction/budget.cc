@@ -109,7 +109,7 @@ uint64_t FirstShort(const KeepBudget& budget, const BudgetSteps& steps) {
   return token;
 }
 
-// `offset` is the difference of the layer's budget to the common one.
+// `offset` is the layer's budget minus the common one.
 void HoldTokens(const KeepBudget& budget, const BudgetSteps& steps, int64_t offset,
                 LayerSchedule& schedule) {
   uint64_t length = steps.first;
@@ -258,8 +258,7 @@ LayerSchedule BudgetSchedule(const PolicyInfo& policy, const PolicyOptions& opti
     }
     HoldTokens(budget, from, offset, schedule);
   }
-  // No query is left to see tokens that go after the last row, so that this eviction does not
-  // count.
+  // An eviction after the last row does not count, because no later query lacks its tokens.
   if (!schedule.evictions.empty() && schedule.evictions.front().token + 1 >= steps.end) {
     schedule.evictions.clear();
   }

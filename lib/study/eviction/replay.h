@@ -36,8 +36,8 @@ struct EngineRun {
 
 struct EngineCase;
 
-// An engine, or a timing other than that of budgets: when tokens are evicted and, if the engine
-// chooses them itself, which. Studies know engines only through such rows.
+// When an engine evicts tokens and, if it chooses them itself, which ones. Other timings than that
+// of budgets are described in the same way. Studies know engines only through such rows.
 struct EngineRule {
   std::string_view name, text;  // used in documents and titles
   std::string_view schedule;    // name of the schedule that policies follow

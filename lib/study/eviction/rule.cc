@@ -60,7 +60,7 @@ constexpr uint64_t kTileBytes = uint64_t{64} << 20;  // logits of a tile in memo
 // machine; longer ones go through the BLAS, which is several times as fast.
 constexpr uint64_t kKeysInCache = uint64_t{1} << 18;
 
-constexpr size_t kMostSums = 4;  // kinds of rules times times of their first eviction
+constexpr size_t kMostSums = 4;  // kept: one per kind of rule and moment of a first eviction
 
 HeadSums SumGroups(const LayerCaches& caches, std::vector<std::vector<double>> of_query_head) {
   const uint32_t group = caches.attention.group();

@@ -114,7 +114,7 @@ class ErrorForecast {
   virtual void Learn(uint64_t near_row, const float* errors) = 0;
 };
 
-// Sets the factors of rows that are as expected to kEqualRow; no row becomes an remaining row.
+// Sets the factors of rows that are as expected to kEqualRow; no row becomes a remaining row.
 // Returns false without appending anything if too few rows differ.
 bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& scratch,
                              ByteWriter& out, ErrorForecast* forecast = nullptr);
@@ -129,7 +129,7 @@ constexpr uint64_t kVeryFewDifferences = 128;
 
 // Returns the number of values that differ from the expected ones, or any number above `most`.
 uint64_t CountDifferences(const NearRows& near, uint64_t most);
-// Makes no row an remaining row and leaves the factors unchanged.
+// Makes no row a remaining row and leaves the factors unchanged.
 void EncodeNearDifferences(const NearRows& near, CodecScratch& scratch, ByteWriter& out);
 // Behaves as DecodeNearRows, and sets all factors to 0.
 void DecodeNearDifferences(ByteReader& reader, NearRows& near, CodecScratch& scratch);

@@ -372,7 +372,7 @@ class ByReference {
     uint64_t begin = 0, end = 0;
     bool equal = false;
   };
-  // Short equal pieces next to similar ones become near, because a run of their own would cost
+  // Short equal pieces next to similar ones become similar, because a run of their own would cost
   // more. Similar pieces that touch are merged.
   std::vector<Piece> JoinPieces(std::vector<Piece> pieces) const {
     const auto is_near = [&](size_t i, uint64_t Piece::*here, uint64_t Piece::*there,

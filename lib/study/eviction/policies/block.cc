@@ -55,7 +55,7 @@ class BlockRule : public Rule {
       const auto block = static_cast<uint64_t>(options_.config.block_tokens);
       std::vector<double> of_block(CeilDiv(scores.size(), block));
       for (size_t j = 0; j < scores.size(); ++j) of_block[j / block] += scores[j];
-      // `keep` is already in whole blocks above the floor, so that as a target it yields itself.
+      // `keep` is a number of whole blocks above the floor, so the target keeps exactly that many.
       const BlockBudget budget = BlockBudgetOf(options_.config, scores.size(), keep);
       BlockChoice decision = KeepBlocks(options_.config, budget, of_block);
       KV_ASSERT(decision.kept == keep);

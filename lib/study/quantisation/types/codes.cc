@@ -282,9 +282,9 @@ std::vector<float> VllmSigns(uint32_t dim) {
 namespace {
 
 constexpr int kRounds = 200, kSteps = 200;
-// deviations that are divided into steps, and the reach of the outer cells
+// deviations on each side that the first values span; outer cells end this many times as far out
 constexpr double kSpan = 3.5, kBeyond = 3;
-constexpr double kSettled = 1e-10;   // Lloyd-Max ends when no value moves further
+constexpr double kSettled = 1e-10;   // Lloyd-Max ends when no value moves by more
 constexpr float kLeastNorm = 1e-8f;  // the engines' guard against a zero vector
 
 // Returns the mean of a normal variable within [begin, end], by the trapezoid rule.
