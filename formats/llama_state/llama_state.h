@@ -77,7 +77,7 @@ struct Stream {
 struct Cache {
   bool has_v = true;
   bool v_transposed = false;
-  std::vector<RowShape> k, v;  // per layer; empty if every stream is
+  std::vector<RowShape> k, v;  // per layer; empty if all streams are empty
   std::vector<Stream> streams;
   bool operator==(const Cache&) const = default;
 };

@@ -125,7 +125,7 @@ size_t NumberLength(std::string_view cell) {
 struct Number {
   bool is_number = false;
   size_t length = 0;                 // only the number
-  const ColumnUnit* unit = nullptr;  // after it, with nothing else
+  const ColumnUnit* unit = nullptr;  // if nothing else follows the number
 };
 
 Number NumberIn(std::string_view cell) {

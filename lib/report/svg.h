@@ -73,7 +73,7 @@ struct ChartSeries {
 struct ChartTarget {
   double at = 0;
   std::string name;
-  bool is_y = false;  // a value of y, else of x
+  bool is_y = false;  // `at` is a value of y, otherwise of x
 };
 
 // Unit of an axis. Its values are short on the axis, and in tooltips as tables write them.

@@ -198,7 +198,7 @@ struct CollectReport {
   uint64_t skipped_packs = 0;  // to be rewritten, but there was no space
   uint64_t leftover_files = 0;
   uint64_t before_bytes = 0, after_bytes = 0;  // of the whole store
-  std::vector<StateRow> unlisted;              // kept, with all packs
+  std::vector<StateRow> unlisted;              // kept, so all packs stay
 };
 
 // A state's share of the store's objects.

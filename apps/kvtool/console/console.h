@@ -56,8 +56,8 @@ class RunDocument {
   // Drops the request, because help was requested.
   void Drop();
 
-  // Holds a document: it is printed if `print`, and written to `path`, and its rows to `csv`, if
-  // these are not empty.
+  // Holds a document. It is printed if `print` is set, and written to the file `path`, if any; its
+  // rows are written to the file `csv`, if any.
   void Hold(nlohmann::ordered_json made, bool print, const std::string& path,
             const std::string& csv, const OutputRules& rules);
   void Failed(const Error& error) { failures_.push_back(error); }
@@ -112,8 +112,8 @@ class Console {
   // the caller passes it through Printable.
   void Data(std::string_view text);  // stdout, for people: wrapped on a terminal, omitted with -q
   void Line(std::string_view text);  // the same, with a newline
-  // Writes stdout for programs, and output that was explicitly requested: lines are not wrapped,
-  // nothing with -qq.
+  // Writes stdout for programs, and output that was explicitly requested. Lines are not wrapped;
+  // with -qq nothing is written.
   void Product(std::string_view text);
   void Rows(const std::string& text);          // CSV with escaped cells
   void Json(nlohmann::ordered_json document);  // a product; numbers that are not finite become null

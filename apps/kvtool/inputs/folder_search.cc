@@ -276,7 +276,7 @@ class Searcher {
   const bool asked_, takes_archives_, takes_archives_alone_;
   const OpenOptions& reading_;
   FolderSearch& search_;
-  std::vector<FirstLook> looks_;  // at the entries
+  std::vector<FirstLook> looks_;  // one for each entry
   size_t listed_ = 0;
 };
 

@@ -146,7 +146,7 @@ class CommandLine {
   const std::string& program() const;
   // Set on the command line or in the file, for the command or its verb.
   bool Given(const std::string& option) const;
-  std::string Value(const std::string& option) const;  // the same, or in the environment
+  std::string Value(const std::string& option) const;  // as given there or in the environment
   std::string config_file() const;                     // empty if there is none
   // "--threads 4 (from KVTOOL_THREADS)": the options that were set, and where. For -vv.
   std::vector<std::string> Settings() const;

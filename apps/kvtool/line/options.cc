@@ -169,7 +169,7 @@ void SnapshotOptions::Files(CommandFiles& files) const {
   files.Reads(open.bases);
   files.Reads(profiles);
   std::error_code ignored;
-  if (std::filesystem::exists(open.order, ignored)) files.Reads(open.order);  // else a pattern
+  if (std::filesystem::exists(open.order, ignored)) files.Reads(open.order);  // or it is a pattern
 }
 
 Source SnapshotOptions::Open(const std::string& path) const {

@@ -23,7 +23,7 @@ struct ExpectedCases {
 struct Config {
   std::vector<CaseSpec> cases = {};
   std::vector<DeltaRule> baseline_rules = {};
-  std::optional<std::vector<DeltaRule>> pinned_rules = {};  // absent: the rules on a baseline
+  std::optional<std::vector<DeltaRule>> pinned_rules = {};  // if absent, baseline_rules apply
   std::string pinned_commit = {};         // that the pinned baseline must be from; empty: any
   OnNotRun on_not_run = OnNotRun::kFail;  // for cases that only engine logs name
   ExpectedCases expected = {};

@@ -176,7 +176,7 @@ struct DeltaRule {
   std::string_view metric;
   std::optional<double> max_drop, max_rise;
   bool is_flag = false;   // the metric is true (1) or false (0)
-  bool is_asked = false;  // given by a config: it must compare something
+  bool is_asked = false;  // given by a config, so it must compare something
 };
 
 }  // namespace kv::gate

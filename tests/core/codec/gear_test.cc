@@ -23,7 +23,7 @@ struct Sample {
   Bytes bytes;
 };
 
-// Words for which each predictor and backend wins somewhere.
+// Samples of words: each predictor and each backend wins in some plane.
 std::vector<Sample> Samples(uint32_t word_bytes, size_t words) {
   std::mt19937 random(static_cast<uint32_t>(words));
   std::normal_distribution<float> gauss;

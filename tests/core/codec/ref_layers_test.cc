@@ -259,11 +259,11 @@ TEST_CASE("chunks of errors that no encoder writes are refused", "[ref][layers]"
   CHECK(forged(kFirst + 5, 1) == Finding::kBadFrame);             // reserved
   CHECK(forged(kFirst + 6, 0) == Finding::kBadFrame);             // no columns
   CHECK(forged(kFirst + 6, kColumns + 1) == Finding::kBadFrame);  // more columns than allowed
-  CHECK(forged(kFirst + 7, 0xff) == Finding::kBadFrame);          // more than anybody may have
+  CHECK(forged(kFirst + 7, 0xff) == Finding::kBadFrame);          // more than any chunk may have
   CHECK(forged(kFirst + 8, 1) == Finding::kReferenceDiffers);     // the reference lacks this layer
   CHECK(forged(kFirst + 16, 1) == Finding::kReferenceDiffers);    // hash
   CHECK(forged(kTurns, 0) == Finding::kBadFrame);                 // no distance of partners
-  CHECK(forged(kTurns + 2, 0) != Finding::kInternal);             // rotated by nothing
+  CHECK(forged(kTurns + 2, 0) != Finding::kInternal);             // rotated by 0 positions
   // Rows are only taken from a neighbour with exactly as many columns.
   Case other = one;
   other.elsewhere.Put({12, true}, DType::kF32, Noise(99, 1));

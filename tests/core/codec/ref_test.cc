@@ -187,7 +187,7 @@ TEST_CASE("frames that no encoder writes are refused", "[ref]") {
     return RefusalOf(shape, bytes, raw.size(), &rows);
   };
   CHECK(forged(0, 25) == Finding::kBadFrame);             // inner codec needs references
-  CHECK(forged(0, 24) == Finding::kBadFrame);             // or splits heads
+  CHECK(forged(0, 24) == Finding::kBadFrame);             // inner codec splits heads
   CHECK(forged(1, 1) == Finding::kBadFrame);              // reserved
   CHECK(forged(11, 1) == Finding::kBadFrame);             // 2^24 runs
   CHECK(forged(14, 2) == Finding::kBadFrame);             // neither K nor V
@@ -195,7 +195,7 @@ TEST_CASE("frames that no encoder writes are refused", "[ref]") {
   CHECK(forged(20, 50) == Finding::kBadFrame);            // extends past the chunk
   CHECK(forged(27, 0x80) == Finding::kBadFrame);          // giant
   CHECK(forged(35, 0xff) == Finding::kReferenceDiffers);  // tokens that do not exist
-  CHECK(forged(36, 1) == Finding::kBadFrame);             // rotated by nothing
+  CHECK(forged(36, 1) == Finding::kBadFrame);             // rotated by 0 positions
   CHECK(forged(40, 0) == Finding::kReferenceDiffers);
   for (size_t size = 0; size < good.size(); size += size < 200 ? 1 : 97) {
     INFO(size);
