@@ -67,8 +67,8 @@ def in_python(text: str) -> str:
         return word + "_" * keyword.iskeyword(word) + (f"={match[2]}" if match[2] else "")
 
     text = text.replace("use -f/--force", "pass force=True").replace("--from opaque", 'from_="opaque"')
-    text = re.sub(r"'kvtool ([a-z0-9 -]+) -h' shows how it is used", r"'kvtool \1 --help' lists what can be a keyword", text)
-    return _FLAG.sub(name, text)
+    text = _FLAG.sub(name, text)
+    return re.sub(r"'kvtool ([a-z0-9 -]+) -h' shows how it is used", r"'kvtool \1 --help' lists what can be a keyword", text)
 
 
 def _class_for(finding: int, fault: int, message: str, file: str) -> tuple[type[Error], tuple[Any, ...]]:
