@@ -10,44 +10,38 @@ from typing import Any
 from . import _kvtool
 
 _warned = False
+# What torch and ml_dtypes, and NumPy as far as it has them, call element types.
+_NAMES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2",
+          "i8": "int8", "u8": "uint8"}  # fmt: skip
 # Types that arrive as integers of the same width.
 VIEWED = ("bf16", "f8_e4m3", "f8_e5m2")
 
 
-def _bf16() -> Any:
-    """ml_dtypes.bfloat16, or uint16 if ml_dtypes is not installed."""
-    global _warned
-    import numpy
-
-    try:
-        import ml_dtypes
-
-        return numpy.dtype(ml_dtypes.bfloat16)
-    except ImportError:
-        if not _warned:
-            _warned = True
-            warnings.warn("ml_dtypes is not installed: bf16 values are returned as uint16", stacklevel=4)
-        return numpy.dtype(numpy.uint16)
+def dtype_name(dtype: Any) -> str | None:
+    """kvtool's name of an element type of torch, or of its name; None: its values are coded as bytes."""
+    word = str(dtype).removeprefix("torch.")
+    return next((name for name, known in _NAMES.items() if known == word), None)
 
 
 def numpy_dtype(name: str, framework: str = "numpy") -> Any:
-    """Returns NumPy's dtype for one of kvtool's; with framework="uint16", the unsigned one of the same
-    width."""
+    """The dtype of NumPy for one of kvtool's; of the same width and unsigned with framework="uint16"."""
+    global _warned
     import numpy
 
-    plain = {"f32": "float32", "f16": "float16", "i8": "int8"}
     if framework == "uint16":
         return numpy.dtype({"f32": "uint32", "f16": "uint16", "bf16": "uint16"}.get(name, "uint8"))
-    if name == "bf16":
-        return _bf16()
-    if name.startswith("f8_"):
-        try:
-            import ml_dtypes
+    known = _NAMES.get(name, "uint8")
+    if name not in VIEWED:
+        return numpy.dtype(known)
+    try:
+        import ml_dtypes
 
-            return numpy.dtype(ml_dtypes.float8_e4m3fn if name == "f8_e4m3" else ml_dtypes.float8_e5m2)
-        except ImportError:
-            return numpy.dtype(numpy.uint8)
-    return numpy.dtype(plain.get(name, "uint8"))
+        return numpy.dtype(getattr(ml_dtypes, known))
+    except ImportError:
+        if name == "bf16" and not _warned:
+            _warned = True
+            warnings.warn("ml_dtypes is not installed: bf16 values are returned as uint16", stacklevel=3)
+        return numpy.dtype("uint16" if name == "bf16" else "uint8")
 
 
 def shape_of(info: dict[str, Any]) -> tuple[int, ...]:
@@ -87,9 +81,6 @@ def decode_array(
 def _torch(raw: bytes, info: dict[str, Any]) -> Any:
     import torch
 
-    names = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "i8": "int8", "f8_e4m3": "float8_e4m3fn"}
-    names["f8_e5m2"] = "float8_e5m2"
-    dtype = getattr(torch, names.get(info["dtype"], "uint8"))
-    if not raw:
-        return torch.empty(0, dtype=dtype).reshape(shape_of(info))
-    return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape_of(info))
+    dtype = getattr(torch, _NAMES.get(info["dtype"], "uint8"))
+    flat = torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype)
+    return flat.reshape(shape_of(info))

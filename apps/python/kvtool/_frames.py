@@ -11,7 +11,7 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ._codec import Codec, PageLayout, _Lease
@@ -25,18 +25,7 @@ logger = logging.getLogger(__name__)
 Storage = FrameDirectory | FrameMemory
 Opened = OpenFile | OpenBytes
 
-# torch's names of element types, by the codec's. Types without an entry are coded as bytes.
-TORCH_DTYPES = {
-    "torch.bfloat16": "bf16",
-    "torch.float16": "f16",
-    "torch.float32": "f32",
-    "torch.float8_e4m3fn": "f8_e4m3",
-    "torch.float8_e5m2": "f8_e5m2",
-    "torch.int8": "i8",
-    "torch.uint8": "u8",
-}
-
-# Findings below 1000 concern the call, not the frame.
+# Findings below 1000 are about the call, not about the frame.
 _FIRST_DATA_FINDING = 1000
 # Names of findings of refused frames in metrics. "version": a valid frame of a newer version of kvtool, with an
 # element type, codec or profile that this one does not have.
@@ -200,18 +189,21 @@ class FrameStore:
 
     # ---- storing ----
 
-    def store(self, items: Sequence[Item], layout: PageLayout) -> list[int | None]:
-        """Stores the missing objects. Returns for each item the bytes written, 0 if it was stored already, None on
-        failure."""
-        results: list[int | None] = [
-            0 if self.is_settled(item.name, item.context) else None for item in items
-        ]
+    def store(
+        self, items: Sequence[Item], layout: PageLayout, prepare: Callable[[list[Item]], object] | None = None
+    ) -> list[int | None]:
+        """Stores what is not there yet. Returns per item the bytes written, 0 where it was there, None on failure.
+
+        prepare: gets the items that are about to be coded together, and may give them other memory and tags."""
+        results: list[int | None] = [0 if self.is_settled(item.name, item.context) else None for item in items]
         missing = [index for index, result in enumerate(results) if result is None]
         self.counters.add(already_stored=len(items) - len(missing))
-        for group in self._groups(items, missing):
+        for group in grouped(missing, lambda index: _bytes_of(items[index].raw), self._group_bytes):
             if not self._stores.may_try():
                 self.counters.add(store_failures=len(group))
                 continue
+            if prepare:
+                prepare([items[index] for index in group])
             with self.codec.lease() as lease:
                 self._store_group(lease, [(index, items[index]) for index in group], layout, results)
         return results
@@ -280,7 +272,7 @@ class FrameStore:
         """Fills item.raw of each. Returns for each item the frame's tag, or None: the contents of raw are then
         undefined, and a damaged file was removed."""
         results: list[int | None] = [None] * len(items)
-        for group in self._groups(items, range(len(items))):
+        for group in grouped(range(len(items)), lambda index: _bytes_of(items[index].raw), self._group_bytes):
             with self.codec.lease() as lease:
                 self._load_group(lease, [(index, items[index]) for index in group], results)
         return results
@@ -396,21 +388,6 @@ class FrameStore:
         except OSError:
             pass  # it will be examined again
 
-    def _groups(self, items: Sequence[Item], indices: Iterable[int]) -> Iterator[list[int]]:
-        """Yields ranges of consecutive indices whose objects together fit the memory of a group, at least one
-        each."""
-        group: list[int] = []
-        total = 0
-        for index in indices:
-            size = _bytes_of(items[index].raw)
-            if group and total + size > self._group_bytes:
-                yield group
-                group, total = [], 0
-            group.append(index)
-            total += size
-        if group:
-            yield group
-
     def report(self) -> dict[str, Any]:
         """Counters and the state of the folder, for logs and health reports."""
         sums = self.counters.snapshot()
@@ -426,6 +403,21 @@ class FrameStore:
             "ratio": raw / stored if stored else None,
             **sums,
         }
+
+
+def grouped(indices: Iterable[int], size_of: Callable[[int], int], most_bytes: int) -> Iterator[list[int]]:
+    """Consecutive indices whose sizes together are at most `most_bytes`, at least one each."""
+    group: list[int] = []
+    total = 0
+    for index in indices:
+        size = size_of(index)
+        if group and total + size > most_bytes:
+            yield group
+            group, total = [], 0
+        group.append(index)
+        total += size
+    if group:
+        yield group
 
 
 def _finding_in(header: bytes) -> int | None:

@@ -9,17 +9,20 @@ decoding follows the tag: a different or wrong hint only makes compression worse
 from __future__ import annotations
 
 import dataclasses
-
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ._arrays import dtype_name
 from ._codec import PageLayout
+from ._configuration import count_option, engine_version
 
 Bytes = npt.NDArray[np.uint8]
 
-ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f8_e4m3": 1, "f8_e5m2": 1, "i8": 1, "u8": 1}
+# Names of vLLM that are not torch's.
+_ALIASES = {"half": "f16", "float": "f32", "fp8": "f8_e4m3", "fp8_e4m3": "f8_e4m3", "fp8_e5m2": "f8_e5m2"}
+_ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4}  # of other types 1
 _BITS = 14  # of each size in a tag
 _SPLIT = 1 << 2 * _BITS
 
@@ -87,8 +90,48 @@ def shape_apart(
     whole = count * (content.key_bytes + content.value_bytes) == size
     if not whole or content.key_bytes != content.value_bytes:
         return PageLayout(dtype)
-    dim = content.key_bytes // ITEM_BYTES[dtype]
+    dim = content.key_bytes // _ITEM_BYTES.get(dtype, 1)
     rows = 2 * count
     if head_outside_token or not kv_heads or rows % kv_heads:
         return PageLayout(dtype, (rows, 1, dim))  # neighbouring rows are tokens of one head
     return PageLayout(dtype, (rows // kv_heads, kv_heads, dim))
+
+
+def identity_of(spec: Any, row_bytes: int) -> dict[str, Any]:
+    """Everything that determines the bytes of a row, as far as the scheduler's side knows it."""
+    config = spec.config
+    parallel = config.parallel
+    fields = {
+        "engine": "vllm",
+        "version": engine_version("vllm"),
+        "model": config.model.name,
+        "dtype": str(config.model.dtype),
+        "row_bytes": row_bytes,
+        "blocks_per_chunk": spec.blocks_per_chunk,
+        "tokens_per_hash": config.cache.tokens_per_hash,
+        "groups": [(group.tokens_per_block, list(group.layer_names)) for group in config.groups],
+        "layout": getattr(config, "kv_cache_layout", None),
+        "canonical": getattr(config, "canonical_layout", False),
+        "replicated": getattr(config, "replicated_layout", False),
+    }
+    if not (parallel.is_parallelism_agnostic or fields["replicated"]):
+        sizes = ("tp_size", "pp_size", "pcp_size", "dcp_size", "rank")
+        fields["parallel"] = [getattr(parallel, name) for name in sizes]
+    return fields
+
+
+def hints_of(
+    config: Any, row_bytes: int, kv_heads: int | None, head_size: int | None, head_size_v: int | None
+) -> tuple[Content | None, PageLayout]:
+    """Returns how rows are separated into K and V, or None, and the shape of the result."""
+    for name, value in (("kv_heads", kv_heads), ("head_size", head_size), ("head_size_v", head_size_v)):
+        if value is not None:
+            count_option(value, name)
+    dtype = _ALIASES.get(str(config.model.dtype)) or dtype_name(config.model.dtype)
+    if dtype is None or head_size is None:
+        return None, PageLayout(dtype)
+    size = _ITEM_BYTES.get(dtype, 1)
+    content = Content(head_size * size, (head_size_v or head_size) * size)
+    layout = str(getattr(config, "kv_cache_layout", None) or "LBHNC").upper()
+    head_outside_token = "H" in layout and "N" in layout and layout.index("H") < layout.index("N")
+    return content, shape_apart(content, row_bytes, dtype, kv_heads, head_outside_token)

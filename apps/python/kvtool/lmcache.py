@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# SPDX-FileCopyrightText: The kvtool authors
 """LMCache: an L2 adapter that keeps chunks compressed and checked in a folder or in memory, and a serde for others.
 
     --l2-adapter '{"type": "plugin", "module_path": "kvtool.lmcache", "class_name": "KvtoolAdapter",
@@ -25,20 +24,25 @@ from typing import Any
 from lmcache.lmcache_native import Bitmap
 from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInterface
+from lmcache.v1.distributed.l2_adapters.config import L2AdapterConfigBase
 from lmcache.v1.platform import create_event_notifier
 
 from ._codec import PageLayout
+from ._configuration import StoreOptions, count_option
 from ._directory import HEADER_BYTES
 from ._errors import Error
-from ._frames import Item
+from ._frames import Item, grouped
 from ._kvtool import bound, frame_info
-from ._lmcache_config import KvtoolAdapterConfig
-from ._lmcache_objects import codec_of, layout_of, memory_of, name_key, page_key
 from ._lmcache_serde import (
     SERDE_NAME,
     KvtoolDeserializer,
     KvtoolSerializer,
+    codec_of,
+    layout_of,
     listen_to_serdes,
+    memory_of,
+    name_key,
+    page_key,
     register,
     serde_codecs,
 )
@@ -50,8 +54,51 @@ logger = logging.getLogger(__name__)
 
 register()
 
-_PART_BYTES = 8 << 20
+_PART_BYTES = 8 << 20  # that one thread moves at once
 Keys = Sequence[Any]
+
+_HELP = """kvtool adapter_params:
+- base_path (str): folder for the frames; or
+- memory_gb (number): GiB of memory for the frames, in place of a folder
+- level (str): "fast", "default", "high" or "max" (default "fast")
+- workers (int): that store, and as many that load, each an object at a time (default 2)
+- threads (int): that code one object; 0: as many as the process may use (default 1)
+- profile (str): a .kvp file of the model, for levels from "default" on
+- max_gb (number): limit of the folder in GiB, beyond which the least recently used objects go; 0: none (default)
+- revision (str): of the model's weights; objects of another revision are misses (default "")
+- head_dim (int): values per head, which helps compression a little (default: not known)
+- skip_salts (list): cache_salt of requests whose objects are neither stored nor found
+- durable (bool): write each file through to the disk (default false)"""
+
+
+class KvtoolAdapterConfig(L2AdapterConfigBase):
+    """adapter_params of the adapter; unknown ones are refused."""
+
+    def __init__(
+        self,
+        base_path: str = "",
+        workers: int = 2,
+        head_dim: int | None = None,
+        skip_salts: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        if isinstance(skip_salts, str) or not all(isinstance(salt, str) for salt in skip_salts):
+            raise ValueError("skip_salts must be a list of strings")
+        self.options = StoreOptions(folder=base_path, **options)
+        self.workers = count_option(workers, "workers")
+        self.head_dim = None if head_dim is None else count_option(head_dim, "head_dim")
+        self.skip_salts = frozenset(skip_salts)
+
+    @classmethod
+    def from_dict(cls, d: dict[str, Any]) -> KvtoolAdapterConfig:
+        try:
+            return cls(**d)
+        except TypeError as error:
+            raise ValueError(f"kvtool adapter_params: {error}\n{_HELP}") from None
+
+    @classmethod
+    def help(cls) -> str:
+        return _HELP
 
 
 class KvtoolAdapter(L2AdapterInterface):
@@ -177,7 +224,9 @@ class KvtoolAdapter(L2AdapterInterface):
             self._next_task += 1
         keys = list(keys)
         results: list[Any] = [None] * len(keys)
-        parts: Sequence[Sequence[int]] = [range(len(keys))] if objects is None else _parts(objects)
+        parts: list[list[int]] = [list(range(len(keys)))]
+        if objects:
+            parts = list(grouped(range(len(keys)), lambda i: int(objects[i].get_size()), _PART_BYTES))
         left = [len(parts)]
 
         def run(part: Sequence[int]) -> None:
@@ -339,21 +388,6 @@ def _bitmap(bits: Sequence[bool | None]) -> Any:
         if bit:
             bitmap.set(i)
     return bitmap
-
-
-def _parts(objects: Sequence[Any]) -> list[list[int]]:
-    """Indices that one thread processes at once: consecutive objects of up to 8 MiB, at least
-    one."""
-    parts: list[list[int]] = [[]]
-    size = 0
-    for i, obj in enumerate(objects):
-        bytes_ = obj.get_size()
-        if parts[-1] and size + bytes_ > _PART_BYTES:
-            parts.append([])
-            size = 0
-        parts[-1].append(i)
-        size += bytes_
-    return parts
 
 
 def _frame_in(memory: memoryview) -> memoryview | None:

@@ -14,6 +14,7 @@ engine's threads. See docs/engines/sglang.md. Made for SGLang 0.5.23.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,9 +22,10 @@ import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolHitPolicy, PoolName, PoolTransferResult
 
 from . import _codec
+from ._arrays import dtype_name
+from ._codec import PageLayout
 from ._configuration import CodecOptions, StoreOptions, engine_version, is_off
 from ._frames import Item
-from ._sglang_pools import fields_of, layout_of, memory_of
 
 __all__ = ["Codec", "KvtoolStore"]
 
@@ -33,6 +35,9 @@ logger = logging.getLogger(__name__)
 _OF_ENGINE = ("backend_name", "module_path", "class_name", "interface_v1", "enable_metadata_cache", "metadata_ttl",
               "prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token",
               "hicache_storage_pass_prefix_keys")  # fmt: skip
+# Everything that determines the order of a page's bytes. Pools of MLA and of states lack some of these.
+_FIELDS = ("dtype", "layout", "page_size", "layer_num", "head_num", "head_dim", "v_head_dim", "kv_lora_rank",
+           "qk_rope_head_dim", "kv_cache_dim", "storage_format_tag")
 
 
 class Codec(_codec.Codec):
@@ -56,21 +61,18 @@ class Codec(_codec.Codec):
         return int(page.numel() * page.dtype.itemsize)
 
     def encode_at(self, index: int, key: _codec.Key, out: Any = None) -> bytes | int:
-        """Returns the blob of the page whose first token is at `index` of the pool; with out, its
-        size."""
-        memory = memory_of(self.pool.get_data_page(index, flat=True).flatten())
+        """The blob of the page whose first token is at `index` of the pool; with out, its size."""
+        memory = _memory_of(self.pool.get_data_page(index, flat=True).flatten())
         if memory is None:
             raise TypeError("kvtool needs pages in host memory")
-        layout = layout_of(self.pool, len(memory))
-        if out is None:
-            return self.encode_page(memory, key, layout=layout)
-        return self.encode_page(memory, key, layout=layout, out=out)
+        coded: bytes | int = self.encode_page(memory, key, layout=_layout_of(self.pool, len(memory)), out=out)
+        return coded
 
     def decode_at(self, blob: Any, index: int, key: _codec.Key) -> None:
         """Writes the page of a blob into the pool. If the blob is refused, the pool is
         unchanged."""
         page = self.pool.get_dummy_flat_data_page()
-        memory = memory_of(page)
+        memory = _memory_of(page)
         self.decode_page(blob, key, out=memory)
         self.pool.set_from_flat_data_page(index, page)
 
@@ -220,7 +222,7 @@ class KvtoolStore(HiCacheStorage):
         """Returns the items of the tensors that have memory, and their indices."""
         items, indices = [], []
         for index, (key, tensor) in enumerate(zip(keys, tensors)):
-            memory = memory_of(tensor)
+            memory = _memory_of(tensor)
             if memory is not None:
                 items.append(Item(pool.codec.name(key), pool.codec.context(key), memory))
                 indices.append(index)
@@ -232,7 +234,7 @@ class KvtoolStore(HiCacheStorage):
             pool = self._pools[str(pool_name)]
             flat = [None if tensor is None else tensor.flatten() for tensor in tensors]
             items, indices = self._items(pool, keys, flat)
-            layout = layout_of(pool.pool, len(items[0].raw) if items else 0)
+            layout = _layout_of(pool.pool, len(items[0].raw) if items else 0)
             for index, size in zip(indices, self._frames.store(items, layout)):
                 done[index] = size is not None
         except Exception:
@@ -250,9 +252,12 @@ class KvtoolStore(HiCacheStorage):
             self._complain("pages were not loaded")
         return done
 
-    def _places(self, pool_name: Any, keys: Sequence[str], host_indices: Any) -> tuple[Any, list[int]]:
-        """Index of the first token of each page, or None if the engine's indices do not fit the
-        keys."""
+    def _places(
+        self, pool_name: Any, keys: Sequence[str], host_indices: Any, extra_info: Any
+    ) -> tuple[Any, list[int]]:
+        """The pool and the place of each page's first token; none of a request that is off, or whose indices do not fit."""
+        if _is_off(extra_info):
+            return None, []
         pool = self._pools.get(str(pool_name))
         size = getattr(pool.pool, "page_size", 1) or 1 if pool else 0
         if pool is None or host_indices is None or host_indices.numel() != len(keys) * size:
@@ -261,22 +266,18 @@ class KvtoolStore(HiCacheStorage):
         return pool.pool, [int(i) for i in host_indices[::size]]
 
     def _store_pages(self, pool_name: Any, keys: Sequence[str], host_indices: Any, extra_info: Any) -> list[bool]:
-        if _is_off(extra_info):
-            return [False] * len(keys)
         try:
-            pool, places = self._places(pool_name, keys, host_indices)
+            pool, places = self._places(pool_name, keys, host_indices, extra_info)
             pages = [pool.get_data_page(place, flat=True) for place in places]
         except Exception:
             self._complain("pages were not stored")
-            return [False] * len(keys)
+            pages = []
         return self._store(pool_name, keys, pages) if pages else [False] * len(keys)
 
     def _load_pages(self, pool_name: Any, keys: Sequence[str], host_indices: Any, extra_info: Any) -> list[bool]:
         done = [False] * len(keys)
-        if _is_off(extra_info):
-            return done
         try:
-            pool, places = self._places(pool_name, keys, host_indices)
+            pool, places = self._places(pool_name, keys, host_indices, extra_info)
             if not places:
                 return done
             one = pool.get_dummy_flat_data_page()
@@ -312,8 +313,46 @@ def _identity_of(config: Any, revision: str, pool_name: Any, pool: Any) -> dict[
         "dcp": [getattr(config, "dcp_rank", 0), getattr(config, "dcp_size", 1)],
         "mla": config.is_mla_model,
         "pool": str(pool_name),
-        "layout": fields_of(pool),
+        "layout": _fields_of(pool),
     }
     if pool_name == PoolName.MAMBA or not config.is_mla_model:
         fields["tp"] = [config.tp_rank, config.tp_size]
     return fields
+
+
+# ---- what host pools say of their pages ----
+
+
+def _fields_of(pool: Any) -> dict[str, str]:
+    fields = {name: str(getattr(pool, name, None)) for name in _FIELDS}
+    fields["pool"] = type(pool).__name__
+    return fields
+
+
+def _memory_of(tensor: Any) -> memoryview | None:
+    """Returns the bytes of a tensor on the host without a copy; None if that is impossible, because values written to
+    a copy would be lost."""
+    if tensor is None or not tensor.is_contiguous() or tensor.device.type != "cpu":
+        return None
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+
+
+def _layout_of(pool: Any, page_bytes: int) -> PageLayout:
+    """Pages are planes of K and V, whose axes depend on the layout. Rows are neighbouring tokens wherever the order
+    allows."""
+    dtype = dtype_name(getattr(pool, "dtype", None))
+    sizes: list[Any] = [getattr(pool, name, None) for name in ("layer_num", "page_size", "head_num", "head_dim")]
+    if dtype is None or not all(isinstance(size, int) and size > 0 for size in sizes):
+        return PageLayout(dtype)
+    layers, tokens, heads, dim = sizes
+    shapes: dict[Any, tuple[int, ...]] = {
+        "layer_first": (2 * layers * tokens, heads, dim),  # [2, layer, token, head, dim]
+        "page_first_direct": (2 * layers * tokens, heads, dim),
+        "page_first": (2 * tokens, layers * heads, dim),  # [2, token, layer, head, dim]
+        "page_head": (2 * heads * tokens, layers, dim),  # [2, head, token, layer, dim]
+    }
+    shape = shapes.get(getattr(pool, "layout", None))
+    itemsize = pool.dtype.itemsize
+    if shape is None or math.prod(shape) * itemsize != page_bytes:
+        return PageLayout(dtype)
+    return PageLayout(dtype, shape)

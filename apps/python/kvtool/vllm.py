@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# SPDX-FileCopyrightText: The kvtool authors
 """vLLM: a secondary tier of KV offloading that keeps chunks compressed and checked, on a local disk or in memory.
 
     --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
@@ -21,16 +20,22 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, RequestOffloadingContext
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+from vllm.v1.kv_offload.base import (
+    Locality,
+    LookupResult,
+    Medium,
+    OffloadingCounterMetadata,
+    OffloadingEvent,
+    OffloadingGaugeMetadata,
+    RequestOffloadingContext,
+)
 from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from ._configuration import StoreOptions, is_off
-from ._frames import Item
-from ._interleaved import Content
-from ._vllm_events import TierEvents
-from ._vllm_layout import hints_of, identity_of
-from ._vllm_metrics import TierMetrics
+from ._frames import FrameStore, Item
+from ._interleaved import Content, hints_of, identity_of
 from ._workers import Workers
 
 __all__ = ["KvtoolTier"]
@@ -208,34 +213,26 @@ class KvtoolTier(SecondaryTierManager):
     def _rows(self, part: list[Pair]) -> list[memoryview]:
         return [self._primary_kv_view[chunk : chunk + 1].cast("B") for _, chunk in part]
 
-    def _items(self, part: list[Pair], raws: Iterable[Any], tag: int = 0) -> list[Item]:
+    def _items(self, part: list[Pair], rows: Iterable[Any]) -> list[Item]:
         codec = self._codec
-        return [Item(codec.name(key), codec.context(key), raw, tag) for (key, _), raw in zip(part, raws)]
+        return [Item(codec.name(key), codec.context(key), row) for (key, _), row in zip(part, rows)]
 
     def _store(self, part: list[Pair]) -> list[Any]:
         """Returns the keys that could not be stored."""
-        missing = [
-            (key, chunk)
-            for key, chunk in part
-            if not self._frames.is_settled(self._codec.name(key), self._codec.context(key))
-        ]
-        self._frames.counters.add(already_stored=len(part) - len(missing))
-        part = missing
-        if not part:
-            return []
         rows = self._rows(part)
         try:
-            if self._content is None:
-                sizes = self._frames.store(self._items(part, rows), self._layout)
-            else:
-                apart = np.empty((len(part), self._row_bytes), np.uint8)
-                for row, copy in zip(rows, apart):
-                    self._content.take_apart(np.frombuffer(row, np.uint8), copy)
-                sizes = self._frames.store(self._items(part, apart, self._content.tag), self._layout)
+            sizes = self._frames.store(self._items(part, rows), self._layout, self._take_apart)
         finally:
             for row in rows:
                 row.release()  # the region cannot be unmapped while a view of it exists
         return [key for (key, _), size in zip(part, sizes) if size is None]
+
+    def _take_apart(self, items: list[Item]) -> None:
+        if self._content is None:
+            return
+        for item, copy in zip(items, np.empty((len(items), self._row_bytes), np.uint8)):
+            self._content.take_apart(np.frombuffer(item.raw, np.uint8), copy)
+            item.raw, item.tag = copy, self._content.tag
 
     def _load(self, part: list[Pair]) -> list[Any]:
         """Returns the keys that could not be loaded."""
@@ -303,3 +300,99 @@ class _Job:
         disk."""
         good = self.good or None if self.is_load and self.failed else None
         return JobResult(self._id, not self.failed, good, self._seconds, len(self._keys) * row_bytes)
+
+
+class TierEvents:
+    """KV events: which blocks the storage holds, for routers that look for the engine that has a prefix. Blocks of earlier
+    processes are not announced, nor is their removal."""
+
+    def __init__(self, medium: Any, locality: Any) -> None:
+        self._medium, self._locality = medium, locality
+        self._lock = threading.Lock()
+        self._keys: dict[str, Any] = {}  # file name -> key of announced blocks
+        self._events: list[Any] = []
+
+    def stored(self, pairs: Sequence[tuple[str, Any]], is_offered: Callable[[str], bool]) -> None:
+        """(file name, key) of blocks that a job stored or found. is_offered(name): whether the block is available
+        now; the folder's limit may have removed it before the job ended, without an event."""
+        with self._lock:
+            new = {name: key for name, key in pairs if name not in self._keys and is_offered(name)}
+            self._keys.update(new)
+            self._add(list(new.values()), removed=False)
+
+    def removed(self, names: Sequence[str]) -> None:
+        """Any thread."""
+        with self._lock:
+            keys = [self._keys.pop(name) for name in names if name in self._keys]
+            self._add(keys, removed=True)
+
+    def take(self) -> list[Any]:
+        with self._lock:
+            events, self._events = self._events, []
+        return events
+
+    def _add(self, keys: list[Any], removed: bool) -> None:
+        if keys:
+            self._events.append(
+                OffloadingEvent(keys=keys, medium=self._medium, removed=removed, locality=self._locality)
+            )
+
+
+_PREFIX = "vllm:kvtool_tier_"
+_COUNTERS = {
+    "raw_bytes": "Bytes of KV blocks that were stored, before compression.",
+    "stored_bytes": "Bytes of the files that were written for them.",
+    "loaded_bytes": "Bytes of files that were loaded.",
+    "loaded_raw_bytes": "Bytes of KV blocks that came out of them.",
+    "encode_seconds": "Wall time of compressing, of all threads.",
+    "decode_seconds": "Wall time of decompressing, of all threads.",
+    "stored": "KV blocks stored.",
+    "loaded": "KV blocks loaded.",
+    "already_stored": "KV blocks that were there already.",
+    "stored_raw": "KV blocks that did not shrink.",
+    "store_failures": "KV blocks that could not be stored.",
+    "load_failures": "KV blocks that could not be loaded, though their files may be sound: errors of reading, no memory.",
+    "refused": "Files that were refused: damaged, short, of another configuration, or of a newer version.",
+    "evicted": "Files that the limit of the folder removed.",
+}
+_GAUGES = {
+    "folder_bytes": "Bytes of all files in the folder.",
+    "folder_objects": "Files in the folder.",
+    "storing": "1, or 0 while a full disk makes stores wait.",
+}
+
+
+class TierMetrics:
+    """vLLM counts transfers and failures itself; these metrics say what compression does."""
+
+    def __init__(self, tier_type: str, frames: FrameStore) -> None:
+        self._labels = (tier_type,)
+        self._frames = frames
+        self._last: dict[str, Any] = {}
+
+    @staticmethod
+    def definitions() -> dict[str, Any]:
+        counters = {
+            _PREFIX + name: OffloadingCounterMetadata(documentation=text, labelnames=("tier",))
+            for name, text in _COUNTERS.items()
+        }
+        gauges = {
+            _PREFIX + name: OffloadingGaugeMetadata(documentation=text, labelnames=("tier",))
+            for name, text in _GAUGES.items()
+        }
+        return {**counters, **gauges}
+
+    def take(self) -> Any:
+        """Returns the increase since the last call; None if there is none."""
+        report = self._frames.report()
+        grown = {name: report.get(name, 0) - self._last.get(name, 0) for name in _COUNTERS}
+        if not any(grown.values()):
+            return None
+        self._last = {name: report.get(name, 0) for name in _COUNTERS}
+        stats = OffloadingConnectorStats()
+        for name, amount in grown.items():
+            if amount:
+                stats.increase_counter(_PREFIX + name, amount, self._labels)
+        for name in _GAUGES:
+            stats.set_gauge(_PREFIX + name, int(report[name]), self._labels)
+        return stats
