@@ -30,9 +30,9 @@ import torch
 from kvtool import _capture_fisher, _capture_model, _loop_measure, _loop_torch
 from kvtool import capture as capture_module
 from kvtool._capture_taps import attention_modules
-from kvtool._loop_chart import STYLE, Point, scatter
+from kvtool._loop_page import CHART_STYLE, Point, scatter
 from kvtool._loop_run import Run
-from kvtool._loop_summary import summary
+from kvtool._loop_statistics import summary
 
 POLICIES = ["h2o", "streaming", "tova", "snapkv", "knorm", "keydiff", "block", "random"]
 BUDGETS = ["0.75", "0.5", "0.25", "0.125"]
@@ -231,7 +231,7 @@ def picture(rows):
                     f"{row['run']} {row['policy']} {row['budget']} {row['layers'] or ''}") for row in rows]
     svg = scatter(points, "Predicted and real KL", "predicted KL, nats", "real KL, nats", diagonal=True)
     first, rest = svg.split(">", 1)
-    return f"{first}>\n<style>\n{STYLE}</style>{rest}\n"
+    return f"{first}>\n<style>\n{CHART_STYLE}</style>{rest}\n"
 
 
 def whole_texts(rows):

@@ -9,7 +9,7 @@ import subprocess
 import numpy as np
 
 from kvtool import _loop_statistics as statistics
-from kvtool._loop_chart import STYLE, Point, scatter
+from kvtool._loop_page import CHART_STYLE, Point, scatter
 from quant_loop_study import BLOCKS, FIRST_ROWS, TORCH, Losses, run_folder, tokens_of
 
 COMBINED = ["q8_0", "q5_1", "q4_0"]
@@ -113,7 +113,7 @@ def picture(records):
                     + (", torch" if row["engine"] == "torch" else ""), f"{row['text']} {row['types']}") for row in records]
     svg = scatter(points, "Predicted and real KL of quantised caches", "predicted KL, nats", "real KL, nats", diagonal=True)
     first, rest = svg.split(">", 1)
-    return f"{first}>\n<style>\n{STYLE}</style>{rest}\n"
+    return f"{first}>\n<style>\n{CHART_STYLE}</style>{rest}\n"
 
 
 def geometric_mean(values):

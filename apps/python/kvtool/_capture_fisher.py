@@ -36,15 +36,13 @@ def gradients(
     """
     device = next(model.parameters()).device
     ids = torch.tensor([tokens], device=device)
-    with_cache = _capture_model.with_cache(model, _capture_model.new_cache())
+    cache = _capture_model.new_cache()
     generator = torch.Generator().manual_seed(seed)
     with _frozen(model):
         with torch.no_grad():
-            for begin in range(0, prompt_tokens, _capture_model.CHUNK):
-                part = ids[:, begin : min(begin + _capture_model.CHUNK, prompt_tokens)]
-                model(part, **with_cache, **_capture_model.last_logits_only(model))
+            _capture_model.read_prompt(model, ids[:, :prompt_tokens], cache)
         with torch.enable_grad(), _outputs(modules) as outputs:
-            logits = model(ids[:, prompt_tokens:], **with_cache).logits[0]
+            logits = model(ids[:, prompt_tokens:], **_capture_model.with_cache(model, cache)).logits[0]
             logprobs = logits.float().log_softmax(-1)
             probabilities = logprobs.detach().exp().cpu()
             for sample in range(samples):
@@ -75,20 +73,12 @@ def _frozen(model: Any) -> Iterator[None]:
 def _outputs(modules: dict[int, Any]) -> Iterator[dict[int, Any]]:
     """Collects the input of each layer's output projection; the graph begins at the first one."""
     outputs: dict[int, Any] = {}
-    handles = []
+    with contextlib.ExitStack() as stack:
+        for layer, module in modules.items():
 
-    def collect(layer: int) -> Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]:
-        def hook(projection: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
-            output = given[0] if outputs else given[0].detach().requires_grad_(True)
-            outputs[layer] = output
-            return (output, *given[1:])
+            def collect(_: Any, given: tuple[Any, ...], layer: int = layer) -> tuple[Any, ...]:
+                outputs[layer] = given[0] if outputs else given[0].detach().requires_grad_(True)
+                return (outputs[layer], *given[1:])
 
-        return hook
-
-    for layer, module in modules.items():
-        handles.append(output_projection(module).register_forward_pre_hook(collect(layer)))
-    try:
+            stack.callback(output_projection(module).register_forward_pre_hook(collect).remove)
         yield outputs
-    finally:
-        for handle in handles:
-            handle.remove()

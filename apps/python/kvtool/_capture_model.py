@@ -12,7 +12,8 @@ from typing import Any
 import torch
 import transformers
 
-CHUNK = 512  # prompt tokens of one forward pass: more tokens need more memory for masks and logits
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+CHUNK = 512  # prompt tokens of one forward pass: more need more memory for masks and logits
 
 
 def version() -> str:
@@ -33,10 +34,9 @@ def load(path: str, dtype: str, attention: str | None = None) -> tuple[Any, Any]
 
 
 def load_model(path: str, dtype: str, attention: str | None = None) -> Any:
-    """Returns only the model: with token ids no tokenizer is needed."""
-    kinds = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+    """The model alone: whoever has token ids needs no tokenizer."""
     release = tuple(int(part) for part in transformers.__version__.split(".")[:2])
-    options: dict[str, Any] = {"dtype" if release >= (4, 56) else "torch_dtype": kinds[dtype]}
+    options: dict[str, Any] = {"dtype" if release >= (4, 56) else "torch_dtype": DTYPES[dtype]}
     if attention:
         options["attn_implementation"] = attention
     place, source = _place_of(path)
@@ -163,3 +163,11 @@ def last_logits_only(model: Any) -> dict[str, int]:
     """Returns the argument that avoids computing the logits of all rows of a long prompt."""
     known = inspect.signature(model.forward).parameters
     return next(({name: 1} for name in ("logits_to_keep", "num_logits_to_keep") if name in known), {})
+
+
+def read_prompt(model: Any, ids: Any, cache: Any, chunk: int = CHUNK) -> Any:
+    """The output of the last pass over a prompt, `chunk` tokens at a time, with the logits of its last row."""
+    few, output = last_logits_only(model), None
+    for begin in range(0, ids.shape[1], chunk):
+        output = model(ids[:, begin : begin + chunk], **with_cache(model, cache), **few)
+    return output

@@ -11,14 +11,14 @@ import torch
 
 from . import _capture_model
 from ._capture_fisher import gradients
-from ._capture_rules import CaptureError, LayerRules, Masks, Rule
+from ._capture_model import DTYPES
+from ._capture_rules import CaptureError, LayerRules, Masks
 from ._capture_taps import attention_modules
-from ._run_folder import RunFolder
+from ._run_folder import Rule, RunFolder
 from ._safetensors import Tensor
 
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-_STORED = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-_LOGIT_ROWS = 32  # rows whose logits are processed at once: vocabularies are large
+_STORED = {dtype: name.upper() for name, dtype in DTYPES.items()}
+_LOGIT_ROWS = 32  # whose logits are looked at at once: vocabularies are large
 
 
 def raw_bytes(tensor: Any) -> memoryview:

@@ -4,24 +4,18 @@ them."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+
+from ._run_folder import Rule
 
 
 class CaptureError(RuntimeError):
     """Raised if the run cannot be recorded as it is; the message gives the reason."""
 
 
-class Rule(NamedTuple):
-    """softcap and window are None if there is none; a window includes the query's own position."""
-
-    scale: float
-    softcap: float | None
-    window: int | None
-
-
-# Implementations that use the argument `softcap`. sdpa's does not, so with it Gemma 2 attends without its softcap.
+# Whose functions look at the argument `softcap`. That of sdpa does not: with it, Gemma 2 attends without its softcap.
 _WITH_SOFTCAP = ("eager", "flash", "flex")
 
 

@@ -12,7 +12,8 @@ import inspect
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, NamedTuple, Protocol
 
-from ._capture_rules import CaptureError, Rule, declared_rule
+from ._capture_rules import CaptureError, declared_rule
+from ._run_folder import Rule
 
 _OUTPUT_PROJECTIONS = ("o_proj", "dense", "out_proj", "c_proj", "wo")
 

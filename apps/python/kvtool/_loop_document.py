@@ -10,7 +10,8 @@ import tempfile
 from typing import Any
 
 from ._loop_run import Run
-from ._loop_summary import summary
+from ._loop_statistics import summary
+from ._run_folder import umask
 
 
 def run_entry(run: Run) -> dict[str, Any]:
@@ -63,9 +64,7 @@ def write(path: str, contents: str, force: bool) -> None:
             file.write(contents)
             file.flush()
             os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(partial, 0o666 & ~mask)
+        os.chmod(partial, 0o666 & ~umask())
         if force:
             os.replace(partial, path)
         else:

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._loop_plan import Plan, keep_all
-from ._loop_run import Rule, Run
+from ._loop_run import Run
 from ._loop_types import Types, stored
+from ._run_folder import Rule
 
 if TYPE_CHECKING:
     import numpy

@@ -13,7 +13,7 @@ from typing import Any
 
 from ._command import StrPath
 from ._loop_measure import Case
-from ._loop_plan import keep_all
+from ._loop_plan import PLAN_SCHEMA, keep_all
 from ._loop_run import Run
 
 PROGRAM = "kvtool-capture-llama"
@@ -40,8 +40,8 @@ class LlamaEngine:
             self._words += ["-t", str(threads)]
 
     def keep_all_kl(self) -> float:
-        """Cost of a plan that drops nothing: 0, unless the machine does not repeat its results."""
-        head = {"schema": "kvtool.h2o-plan/1", "unit": "position", "applied": "before the next token"}
+        """What a plan that drops nothing costs: 0, or how far the machine is from repeating itself."""
+        head = {"schema": PLAN_SCHEMA, "unit": "position", "applied": "before the next token"}
         with tempfile.TemporaryDirectory(prefix="kvtool-plans-") as folder:
             path = os.path.join(folder, "keep-all.json")
             with open(path, "w", encoding="utf-8") as file:

@@ -4,7 +4,6 @@ Returns the records for documents."""
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from . import _command
 from ._command import StrPath
 from ._loop_figures import open_loop
-from ._loop_plan import Plan, keep_all, read_plan
+from ._loop_plan import Plan, keep_all, read_document, read_plan
 from ._loop_run import Run
 from ._loop_types import Types
 
@@ -136,13 +135,9 @@ def layer_weights(run: Run) -> list[float] | None:
     path = run.sensitivity()
     if path is None:
         return None
-    with open(path, "rb") as file:
-        try:
-            document = json.load(file)
-            if document["schema"] != "kvtool.sensitivity/1":
-                raise ValueError(f"schema {document['schema']!r}")
-            found = {int(entry["layer"]): float(entry["kl"]) for entry in document["layers"]}
-            weights = [found[layer] / float(document["noise"]) ** 2 for layer in range(run.shape.layers)]
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-            raise ValueError(f"{path}: not of schema kvtool.sensitivity/1: {error!r}") from None
-    return weights
+    document = read_document(path, "kvtool.sensitivity/1")
+    try:
+        found = {int(entry["layer"]): float(entry["kl"]) for entry in document["layers"]}
+        return [found[layer] / float(document["noise"]) ** 2 for layer in range(run.shape.layers)]
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"{path}: not of schema kvtool.sensitivity/1: {error!r}") from None

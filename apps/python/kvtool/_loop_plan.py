@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Size limit of a plan. Evictions at every step of a long run make long plans, but never longer than this.
 MAX_FILE_BYTES = 2 << 30
+PLAN_SCHEMA = "kvtool.h2o-plan/1"
 
 
 class Shape(NamedTuple):
@@ -93,6 +94,19 @@ class Plan:
         return both / either if either else 1.0
 
 
+def read_document(path: StrPath, schema: str) -> dict[str, Any]:
+    """The JSON document in a file. ValueError where it is none, or one of another schema."""
+    name = os.fspath(path)
+    with open(path, "rb") as file:
+        try:
+            document: Any = json.load(file)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{name}: no JSON document: {error}") from None
+    if not isinstance(document, dict) or document.get("schema") != schema:
+        raise ValueError(f"{name}: not a document of schema {schema}")
+    return document
+
+
 def keep_all(shape: Shape) -> Plan:
     """Returns the plan that drops nothing."""
     return Plan(shape, {}, "keep-all")
@@ -104,11 +118,8 @@ def read_plan(path: StrPath, shape: Shape) -> Plan:
     size = os.path.getsize(path)
     if size > MAX_FILE_BYTES:
         raise ValueError(f"{name}: {size} bytes are more than a plan may have ({MAX_FILE_BYTES})")
-    with open(path, "rb") as file, _uncollected():
-        try:
-            document = json.load(file)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{name}: no JSON document: {error}") from None
+    with _uncollected():
+        document = read_document(path, PLAN_SCHEMA)
         try:
             return plan_of(document, shape)
         except ValueError as error:
@@ -128,10 +139,8 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def plan_of(document: Any, shape: Shape) -> Plan:
-    """Returns the plan that a document describes, after checking it against the run."""
-    if not isinstance(document, dict) or document.get("schema") != "kvtool.h2o-plan/1":
-        raise ValueError("not a document of schema kvtool.h2o-plan/1")
+def plan_of(document: dict[str, Any], shape: Shape) -> Plan:
+    """The plan that a document describes, checked against the run that it shall be applied to."""
     for key, only in (("unit", "position"), ("applied", "before the next token")):
         if document.get(key) != only:
             raise ValueError(f"'{key}' is {document.get(key)!r}, not '{only}'")
@@ -154,18 +163,18 @@ def _events(entries: list[Any], shape: Shape) -> Iterator[tuple[int, int, Iterab
         try:
             if not isinstance(entry, dict):
                 raise ValueError("no object")
-            layer = _whole(entry.get("layer"), "layer", 0, shape.layers)
-            # A prompt is read at once and in full, so nothing can be evicted before its last token.
-            token = _whole(entry.get("token"), "token", shape.prompt_tokens - 1, shape.tokens)
+            layer = whole(entry.get("layer"), "layer", 0, shape.layers)
+            # A prompt is read at once and in full: nothing can go before its last token.
+            token = whole(entry.get("token"), "token", shape.prompt_tokens - 1, shape.tokens)
             head = entry.get("kv_head")
-            heads = range(shape.kv_heads) if head is None else [_whole(head, "kv_head", 0, shape.kv_heads)]
+            heads = range(shape.kv_heads) if head is None else [whole(head, "kv_head", 0, shape.kv_heads)]
             held = _held(entry.get("kept"), token)
         except ValueError as error:
             raise ValueError(f"event {number}: {error}") from None
         yield token, layer, heads, held
 
 
-def _whole(value: Any, name: str, low: int, end: int) -> int:
+def whole(value: Any, name: str, low: int, end: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} is {value!r}, not a whole number")
     if not low <= value < end:

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import struct
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from . import _safetensors
 from ._command import StrPath
-from ._loop_plan import Shape
+from ._loop_plan import Shape, read_document, whole
+from ._run_folder import RUN_SCHEMA, Rule
 from ._snapshot import open_snapshot
 
 if TYPE_CHECKING:
@@ -20,17 +20,6 @@ if TYPE_CHECKING:
 
     Array = numpy.typing.NDArray[Any]
 
-MAX_HEADER_BYTES = 100 << 20  # safetensors' own limit
-_WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4}
-
-
-class Rule(NamedTuple):
-    """Attention parameters of a layer: scale of scores, softcap, and number of visible positions; None for no
-    cap."""
-
-    scale: float
-    softcap: float | None
-    window: int | None
 
 
 class Run:
@@ -42,19 +31,13 @@ class Run:
         document = os.path.join(self.path, "run.json")
         if not os.path.exists(document) and os.path.isdir(self.path):
             raise ValueError(f"{self.path}: no run.json: not a run, or one that was not finished")
-        with open(document, "rb") as file:
-            try:
-                self.document = json.load(file)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{document}: no JSON document: {error}") from None
+        self.document = read_document(document, RUN_SCHEMA)
         try:
             self._read()
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{document}: not of schema kvtool.run/1: {error!r}") from None
 
     def _read(self) -> None:
-        if self.document["schema"] != "kvtool.run/1":
-            raise ValueError(f"{self.path}: schema {self.document['schema']!r}, not kvtool.run/1")
         geometry = self.document["geometry"]
         self.shape = Shape(
             _count(geometry["layers"]),
@@ -171,7 +154,7 @@ class Run:
         if not self.has_file("logits"):
             return None
         path = self.file("logits")
-        tensors = open_file(path)[0]
+        tensors = _safetensors.read(path)[0]
         positions, nll = tensors.get("positions"), tensors.get("nll")
         if positions is None or nll is None or positions.ndim != 1 or positions.shape != nll.shape:
             raise ValueError(f"{path}: no positions and nll of the same rows")
@@ -186,9 +169,7 @@ class Run:
 
 
 def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 31:
-        raise ValueError(f"run.json: {value!r} is no count")
-    return value
+    return whole(value, "run.json: a count", 1, (1 << 31) + 1)
 
 
 def as_f32(values: Array) -> Array:
@@ -210,7 +191,7 @@ def open_tensors(path: StrPath) -> tuple[dict[str, Array], dict[str, str]]:
     tensors: dict[str, Array] = {}
     metadata: dict[str, str] = {}
     for file in files:
-        found, facts = open_file(file)
+        found, facts = _safetensors.read(file)
         twice = tensors.keys() & found.keys()
         if twice:
             raise ValueError(f"{file}: {sorted(twice)[0]} is in another file too")
@@ -220,44 +201,3 @@ def open_tensors(path: StrPath) -> tuple[dict[str, Array], dict[str, str]]:
     if not metadata:
         raise ValueError(f"{name}: no file of it is a trace")
     return tensors, metadata
-
-
-def open_file(path: str) -> tuple[dict[str, Array], dict[str, str]]:
-    """The tensors of one safetensors file, mapped, and its metadata."""
-    import numpy
-
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        head = file.read(8)
-        length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-        if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
-            raise ValueError(f"{path}: no safetensors file: a header of {length} bytes")
-        try:
-            header = json.loads(file.read(length))
-            facts = header.pop("__metadata__", {})
-            if not all(isinstance(value, str) for value in facts.values()):
-                raise ValueError("metadata that is no text")
-        except (ValueError, RecursionError, AttributeError, TypeError) as error:
-            raise ValueError(f"{path}: no safetensors header: {error}") from None
-    raw = numpy.memmap(path, numpy.uint8, "r", 8 + length) if size > 8 + length else numpy.empty(0, numpy.uint8)
-    tensors = {}
-    for name, entry in header.items():
-        try:
-            tensors[name] = _tensor(raw, entry["dtype"], entry["shape"], entry["data_offsets"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path}: tensor '{name}': {error}") from None
-    return tensors, facts
-
-
-def _tensor(raw: Array, dtype: str, shape: list[int], offsets: list[int]) -> Array:
-    begin, end = offsets
-    if dtype not in _WIDTHS:
-        raise ValueError(f"dtype {dtype} is not read here")
-    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in [*shape, begin, end]):
-        raise ValueError(f"shape {shape} at {offsets}")
-    if not begin <= end <= len(raw) or end - begin != math.prod(shape) * _WIDTHS[dtype]:
-        raise ValueError(f"{end - begin} bytes at {begin} of {len(raw)} for shape {shape} of {dtype}")
-    form = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4"}[dtype]
-    if begin % _WIDTHS[dtype]:
-        return raw[begin:end].copy().view(form).reshape(shape)
-    return raw[begin:end].view(form).reshape(shape)

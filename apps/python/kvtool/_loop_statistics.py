@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures how well predictions rank the real losses and match their size. Needs only NumPy.
+"""How well predictions of many plans rank and size what these cost. NumPy alone.
 
 Runs of one text and policy differ only in their budget, so their ranks are not independent. Therefore intervals
 resample such groups as a whole, and calibrations come from other texts than the one that they are used on.
@@ -47,6 +47,14 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
     return float(numpy.clip(a @ b / norm, -1, 1))
 
 
+def _places_of(groups: Sequence[Hashable]) -> list[list[int]]:
+    """The places of each group's members."""
+    members: dict[Hashable, list[int]] = {}
+    for place, group in enumerate(groups):
+        members.setdefault(group, []).append(place)
+    return list(members.values())
+
+
 def spearman_interval(
     x: Sequence[float], y: Sequence[float], groups: Sequence[Hashable], seed: int = 0
 ) -> tuple[float, float] | None:
@@ -54,10 +62,7 @@ def spearman_interval(
     groups."""
     import numpy
 
-    members: dict[Hashable, list[int]] = {}
-    for place, group in enumerate(groups):
-        members.setdefault(group, []).append(place)
-    lists = [numpy.array(places) for places in members.values()]
+    lists = [numpy.array(places) for places in _places_of(groups)]
     if len(lists) < 3:
         return None
     random = numpy.random.default_rng(seed)
@@ -81,11 +86,8 @@ def correlation(x: Sequence[float], y: Sequence[float], groups: Sequence[Hashabl
 
 
 def within(x: Sequence[float], y: Sequence[float], groups: Sequence[Hashable]) -> dict[str, Any]:
-    """Spearman's coefficient inside each group that has one: mean, least, and number of groups."""
-    members: dict[Hashable, list[int]] = {}
-    for place, group in enumerate(groups):
-        members.setdefault(group, []).append(place)
-    found = [spearman([x[i] for i in places], [y[i] for i in places]) for places in members.values()]
+    """Spearman's coefficient inside each group that has one: mean, least, and of how many groups."""
+    found = [spearman([x[i] for i in places], [y[i] for i in places]) for places in _places_of(groups)]
     values = [value for value in found if value is not None]
     if not values:
         return {"mean": None, "min": None, "groups": 0}
@@ -133,4 +135,76 @@ def factor_off(predicted: Sequence[float | None], real: Sequence[float]) -> dict
         "median_factor": math.exp(middle),
         "p90_factor": math.exp(high),
         "quotient": {"p10": math.exp(low), "median": math.exp(centre), "p90": math.exp(top)},
+    }
+
+
+# ---- the sections of documents ----
+
+# In the order in which pages show them: the likely best first.
+PREDICTORS = {
+    "predicted_kl": "predicted KL",
+    "weighted_kl": "layer-weighted KL",
+    "output_error": "output error",
+    "cosine_loss": "1 - cosine",
+    "lost_mass": "lost attention mass",
+}
+IN_NATS = ("predicted_kl", "weighted_kl")
+SMALL_KL = 0.2  # above it no plan is of use, and any figure ranks it last
+
+
+def usable(records: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """The records that have the figure, and a real KL to set it against."""
+    return [row for row in records if row["predicted"].get(name) is not None and row["real"].get("kl") is not None]
+
+
+def pairs(records: Sequence[dict[str, Any]], name: str) -> tuple[list[float], list[float]]:
+    return [row["predicted"][name] for row in records], [row["real"]["kl"] for row in records]
+
+
+def by_policy(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Runs of one text and policy differ in their budget, or in their layers, alone."""
+    return row["run"], row["policy"]
+
+
+def by_budget(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Runs of one text and budget: which policy is the best for it?"""
+    return row["run"], row["budget"]
+
+
+def correlations(records: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Spearman's coefficient with the real KL: pooled, among small losses, per run, and within groups of a run."""
+    rows = usable(records, name)
+    small = [row for row in rows if row["real"]["kl"] < SMALL_KL]
+    runs = sorted({row["run"] for row in rows})
+    per_run = {run: spearman(*pairs([row for row in rows if row["run"] == run], name)) for run in runs}
+    groups = [by_policy(row) for row in rows]
+    return {
+        "pooled": correlation(*pairs(rows, name), groups),
+        "small": correlation(*pairs(small, name), [by_policy(row) for row in small]),
+        "per_run": per_run,
+        "within_run_and_policy": within(*pairs(rows, name), groups),
+        "within_run_and_budget": within(*pairs(rows, name), [by_budget(row) for row in rows]),
+    }
+
+
+def sizes(records: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    """By what factor a figure in nats is off, as it is and times the factor that the other runs give."""
+    rows = [row for row in usable(records, name) if row["real"]["kl"] > 0]
+    predicted, real = pairs(rows, name)
+    scaled = calibrated(predicted, real, [row["run"] for row in rows])
+    small = [i for i, value in enumerate(real) if value < SMALL_KL]
+    return {
+        "factor": calibration(predicted, real),
+        "raw": factor_off(predicted, real),
+        "calibrated_on_other_runs": factor_off(scaled, real),
+        "calibrated_small": factor_off([scaled[i] for i in small], [real[i] for i in small]),
+    }
+
+
+def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The keys `correlations` and `sizes` of a document: for each figure that some record has."""
+    known = [name for name in PREDICTORS if usable(records, name)]
+    return {
+        "correlations": {name: correlations(records, name) for name in known},
+        "sizes": {name: sizes(records, name) for name in known if name in IN_NATS},
     }

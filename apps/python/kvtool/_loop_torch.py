@@ -9,18 +9,25 @@ everything, so only the eviction differs between the two.
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
+from . import _files
 from ._capture_model import new_cache, with_cache
+from ._capture_recorder import raw_bytes
 from ._capture_rules import CaptureError
 from ._capture_taps import Sink, attention_modules, tapped
-from ._loop_measure import Case
+from ._codec import LEVELS
+from ._loop_measure import Case, Wanted, make_case
 from ._loop_plan import Plan, keep_all
-from ._loop_run import Run
+from ._loop_run import Run, as_f32
 from ._loop_types import Types, stored
+from ._run_folder import Rule, RunFolder
+from ._snapshot import open_snapshot
 
 BLOCK_ROWS = 512  # rows that the model reads at once
 # Rounding in engines and quantised matrix products changes a token's NLL by hundredths.
@@ -213,3 +220,135 @@ def _entries(cache: Any, layers: int) -> list[tuple[Any, Any]]:
     if hasattr(cache, "layers"):
         return [(cache.layers[layer].keys, cache.layers[layer].values) for layer in range(layers)]
     return [(cache.key_cache[layer], cache.value_cache[layer]) for layer in range(layers)]
+
+
+# ---- open loop against closed loop ----
+#
+# A replay decides by the queries and keys of the run that lost nothing. In an engine every decision changes what the next
+# one sees. So the run is read under its plan, the states it then has are replayed to a new plan, and so on.
+
+PASSES = 4
+
+
+class States:
+    """A Sink that appends the decoded rows of queries, keys and values to a run, after those of the prompt."""
+
+    def __init__(self, run: Run, folder: RunFolder) -> None:
+        self._folder = folder
+        prompt = run.shape.prompt_tokens
+        for layer, (keys, values) in enumerate(run.caches()):
+            rows = {f"q.{layer}": run.prompt_queries(layer), f"k_{layer}": keys[:prompt], f"v_{layer}": values[:prompt]}
+            for name, array in rows.items():
+                folder.append(name, "F32", array.shape[1:], memoryview(array.tobytes()))
+
+    def queries(self, layer: int, query: Any, rule: Rule, mask: Any, implementation: str) -> None:
+        self._append(f"q.{layer}", query)
+
+    def entries(self, layer: int, key: Any, value: Any, cache: Any) -> None:
+        self._append(f"k_{layer}", key)
+        self._append(f"v_{layer}", value)
+
+    def attended(self, layer: int, keys: int) -> None:
+        """How many keys a layer sees: all of them here, whatever it can keep of them."""
+
+    def _append(self, name: str, tensor: Any) -> None:
+        rows = tensor.detach()[0].transpose(0, 1).float()
+        self._folder.append(name, "F32", tuple(rows.shape[1:]), raw_bytes(rows))
+
+
+def evicted_run(reader: Reader, plan: Plan, path: str) -> Run:
+    """The run as it is under a plan, as a run folder of its own."""
+    run = reader.run
+    folder = RunFolder(path)
+    try:
+        reader.read(plan, States(run, folder))
+        rules = ("scale", "softcap", "window")
+        metadata = {key: text for key, text in run.metadata.items() if key.partition(".")[0] in rules}
+        document = {key: value for key, value in run.document.items() if key not in ("schema", "files")}
+        folder.commit(
+            tokens=run.tokens.tolist(),
+            prompt_tokens=run.shape.prompt_tokens,
+            layers=list(range(run.shape.layers)),
+            trace_metadata={**metadata, "kv_heads": str(run.shape.kv_heads)},
+            snapshot_metadata={"kvtool.key_rotation": "rotated"} if run.document.get("rope") else {},
+            logits=[],
+            document=document,
+        )
+    except BaseException:
+        folder.discard()
+        raise
+    return Run(path)
+
+
+def iterate(reader: Reader, case: Case, **options: Any) -> Iterator[dict[str, Any]]:
+    """Pass after pass: how alike the plan is to the one before, and what it costs. Ends where a plan repeats."""
+    if case.budget is None:
+        raise ValueError(f"{case.policy}: --iterate makes plans anew, and needs a policy and a budget")
+    if reader.run.document["engine"]["name"] != "transformers":
+        raise ValueError(f"{reader.run.path}: --iterate needs a run of kvtool.capture, whose states the model shares")
+    plan = case.plan
+    for number in range(1, PASSES + 1):
+        with tempfile.TemporaryDirectory(prefix="kvtool-iterate-") as folder:
+            states = evicted_run(reader, plan, os.path.join(folder, "run"))
+            again = make_case(states, Wanted(case.policy, case.budget), folder, **options).plan
+        alike = again.jaccard(plan)
+        plan = again
+        yield {"pass": number, "jaccard": alike, "kl": reader.read(plan).document()["kl"]}
+        if alike == 1:
+            return
+
+
+# ---- archives: from what decompress gives back a model goes on as it would have ----
+
+TOKENS = 64
+
+
+def lossless(model: Any, run: Run) -> Iterator[dict[str, Any]]:
+    """For each level: whether the next tokens and all their logits are those of the run's own cache."""
+    if run.document["engine"]["name"] != "transformers":
+        raise ValueError(f"{run.path}: a cache of {run.document['engine']['name']}: that engine must go on from it")
+    source = run.snapshot_path
+    tokens, logits = go_on(model, run, source)
+    with tempfile.TemporaryDirectory(prefix="kvtool-lossless-") as folder:
+        archive, restored = os.path.join(folder, "a.kvz"), os.path.join(folder, "restored" + os.path.splitext(source)[1])
+        for level in LEVELS:
+            packed = _files.compress(source, archive, level=level, force=True)
+            _files.decompress(archive, restored, force=True)
+            again_tokens, again_logits = go_on(model, run, restored)
+            yield {
+                "run": run.name,
+                "level": level,
+                "ratio": packed["ratio"],
+                "tokens": TOKENS,
+                "tokens_equal": again_tokens == tokens,
+                "logits_equal": torch.equal(again_logits, logits),
+            }
+
+
+def go_on(model: Any, run: Run, snapshot: str) -> tuple[list[int], Any]:
+    """The next tokens, greedily, and the logits they were chosen by, from a cache in a file.
+
+    The run's last token is read again, so that the first choice too comes from what the file holds.
+    """
+    last = run.shape.tokens - 1
+    cache = new_cache()
+    with open_snapshot(snapshot) as opened:
+        for number, layer in enumerate(opened.layers):
+            keys, values = (_entry(array, last, model) for array in (layer.k, layer.v))
+            cache.update(keys, values, number)
+    token = int(run.tokens[last])
+    tokens, rows = [], []
+    with torch.inference_mode():
+        for _ in range(TOKENS):
+            ids = torch.tensor([[token]], device=model.device)
+            logits = model(ids, **with_cache(model, cache)).logits[0, -1]
+            token = int(logits.argmax())
+            tokens.append(token)
+            rows.append(logits.cpu())
+    return tokens, torch.stack(rows)
+
+
+def _entry(array: Any, count: int, model: Any) -> Any:
+    """[position, head, dim] of a file as a layer of a cache holds it: [1, head, position, dim]."""
+    rows = torch.from_numpy(as_f32(array)[:count].copy())
+    return rows.to(device=model.device, dtype=model.dtype).transpose(0, 1)[None].contiguous()

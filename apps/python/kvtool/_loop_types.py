@@ -4,12 +4,11 @@ NumPy."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from . import _kvtool
 from ._command import StrPath
-from ._loop_plan import Shape
+from ._loop_plan import Shape, read_document
 
 if TYPE_CHECKING:
     import numpy
@@ -37,16 +36,12 @@ def uniform(k: str, v: str, shape: Shape) -> Types:
 
 
 def read_types(path: StrPath, shape: Shape) -> Types:
-    """Reads the types from a file, as advise --quant-plan-out and replay quant --plan-out write
-    them."""
-    with open(path, "rb") as file:
-        try:
-            document = json.load(file)
-            if document["schema"] != "kvtool.quant-plan/1":
-                raise ValueError(f"schema {document['schema']!r}, not kvtool.quant-plan/1")
-            types = {int(entry["layer"]): (check_type(entry["k"]), check_type(entry["v"])) for entry in document["layers"]}
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ValueError(f"{path}: no plan of types: {error}") from None
+    """The types in a file, as advise --quant-plan-out and replay quant --plan-out write them."""
+    document = read_document(path, "kvtool.quant-plan/1")
+    try:
+        types = {int(entry["layer"]): (check_type(entry["k"]), check_type(entry["v"])) for entry in document["layers"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: no plan of types: {error}") from None
     if not types or not 0 <= min(types) <= max(types) < shape.layers:
         raise ValueError(f"{path}: layers that a model of {shape.layers} does not have")
     return types

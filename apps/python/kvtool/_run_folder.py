@@ -14,13 +14,22 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _safetensors
 from ._safetensors import Bytes, RowFile, Tensor
 
 RUN_SCHEMA = "kvtool.run/1"
 _KV_LAYOUT = {"kvtool.layout": "token,head,dim"}
+
+
+class Rule(NamedTuple):
+    """How a layer attends: the factor of scores, the cap on them, and how many positions are seen, the query's own
+    included; None where there is no cap or no window."""
+
+    scale: float
+    softcap: float | None
+    window: int | None
 
 
 class RunFolder:
@@ -37,7 +46,7 @@ class RunFolder:
         if not os.path.isdir(parent):
             raise FileNotFoundError(f"{parent}: no such folder")
         self._partial = tempfile.mkdtemp(prefix=f".{os.path.basename(self.path)}-", suffix=".partial", dir=parent)
-        os.chmod(self._partial, 0o777 & ~_umask())
+        os.chmod(self._partial, 0o777 & ~umask())
         os.mkdir(self._at("trace"))
         os.mkdir(self._at("rows"))
         self._open: dict[str, RowFile] = {}
@@ -46,19 +55,10 @@ class RunFolder:
         return os.path.join(self._partial, *names)
 
     def append(self, name: str, dtype: str, row_shape: tuple[int, ...], rows: Bytes) -> None:
-        """Appends rows of the tensor `name`: q.{l} and g.{l} belong to the trace, k_{l} and v_{l} to the
-        snapshot."""
-        file = self._open.get(name)
-        if file is None:
-            of_trace = name.startswith(("q.", "g."))
-            place = self._at("trace" if of_trace else "rows", f"{name}.safetensors")
-            file = self._open[name] = RowFile(place, name, dtype, row_shape)
-        elif (file.dtype, file.row_shape) != (dtype, row_shape):
-            raise ValueError(f"{name}: rows of {dtype} {row_shape} after rows of {file.dtype} {file.row_shape}")
-        file.append(rows)
-
-    def rows_of(self, name: str) -> int:
-        return self._open[name].rows if name in self._open else 0
+        """Rows of the tensor `name`: q.{l} and g.{l} belong to the trace, k_{l} and v_{l} to the snapshot."""
+        of_trace = name.startswith(("q.", "g."))
+        place = self._at("trace" if of_trace else "rows", f"{name}.safetensors")
+        _safetensors.append_rows(self._open, place, name, dtype, row_shape, rows)
 
     def commit(
         self,
@@ -148,7 +148,7 @@ def _is_run(path: str | os.PathLike[str]) -> bool:
     return isinstance(document, dict) and document.get("schema") == RUN_SCHEMA
 
 
-def _umask() -> int:
+def umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask

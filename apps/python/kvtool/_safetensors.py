@@ -1,28 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Safetensors files that are written as their values arrive, in bounded memory. Needs neither torch nor
-NumPy."""
+"""Safetensors files: mapped, or written as their values come, in bounded memory. Writing needs neither torch nor NumPy."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import struct
 from collections.abc import Iterable, Sequence
-from typing import Any, BinaryIO, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Union
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
+
+    Array = numpy.typing.NDArray[Any]
 
 Bytes = Union[bytes, bytearray, memoryview]
 
-ITEM_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2}
-# Limit of rows: with more, the header could exceed its maximum length.
+# As NumPy has them; bf16 as its bit patterns.
+_FORMS = {"F64": "<f8", "I64": "<i8", "F32": "<f4", "I32": "<i4", "F16": "<f2", "BF16": "<u2"}
+_MOST_HEADER_BYTES = 100 << 20  # the format's own limit
+# No file has more rows: the header of so many is as long as a header can become.
 _MOST_ROWS = 1 << 62
 _COPY_BYTES = 8 << 20
 
 
 def size_of(dtype: str, shape: Sequence[int]) -> int:
-    """Returns the bytes of a tensor."""
-    size = ITEM_BYTES[dtype]
-    for extent in shape:
-        size *= extent
-    return size
+    """The bytes of a tensor."""
+    return _item_bytes(dtype) * math.prod(shape)
+
+
+def _item_bytes(dtype: str) -> int:
+    return int(_FORMS[dtype][2:])
 
 
 def _header(entries: dict[str, Any], metadata: dict[str, str] | None, room: int = 0) -> bytes:
@@ -77,6 +87,18 @@ class RowFile:
         self._file.close()
 
 
+def append_rows(
+    files: dict[str, RowFile], path: str, name: str, dtype: str, row_shape: tuple[int, ...], rows: Bytes
+) -> None:
+    """Appends to the file of the tensor `name`, which begins with its first rows."""
+    if name not in files:
+        files[name] = RowFile(path, name, dtype, row_shape)
+    file = files[name]
+    if (file.dtype, file.row_shape) != (dtype, row_shape):
+        raise ValueError(f"{name}: rows of {dtype} {row_shape} after rows of {file.dtype} {file.row_shape}")
+    file.append(rows)
+
+
 class Tensor(NamedTuple):
     """Input of write(): values in memory, or the first rows of a completed RowFile."""
 
@@ -104,8 +126,8 @@ def _chunks(tensor: Tensor) -> Iterable[Bytes]:
 
 
 def write(path: str, tensors: Iterable[Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Writes a complete file; wide elements come first, so that all of them are aligned."""
-    ordered = sorted(tensors, key=lambda tensor: -ITEM_BYTES[tensor.dtype])
+    """A whole file; wide elements come first, so that all of them are aligned."""
+    ordered = sorted(tensors, key=lambda tensor: -_item_bytes(tensor.dtype))
     entries: dict[str, Any] = {}
     begin = 0
     for tensor in ordered:
@@ -120,3 +142,44 @@ def write(path: str, tensors: Iterable[Tensor], metadata: dict[str, str] | None 
                 out.write(chunk)
         out.flush()
         os.fsync(out.fileno())
+
+
+def read(path: str) -> tuple[dict[str, Array], dict[str, str]]:
+    """The tensors of one safetensors file, mapped, and its metadata."""
+    import numpy
+
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        head = file.read(8)
+        length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+        if not 2 <= length <= min(size - 8, _MOST_HEADER_BYTES):
+            raise ValueError(f"{path}: no safetensors file: a header of {length} bytes")
+        try:
+            header = json.loads(file.read(length))
+            facts = header.pop("__metadata__", {})
+            if not all(isinstance(value, str) for value in facts.values()):
+                raise ValueError("metadata that is no text")
+        except (ValueError, RecursionError, AttributeError, TypeError) as error:
+            raise ValueError(f"{path}: no safetensors header: {error}") from None
+    raw = numpy.memmap(path, numpy.uint8, "r", 8 + length) if size > 8 + length else numpy.empty(0, numpy.uint8)
+    tensors = {}
+    for name, entry in header.items():
+        try:
+            tensors[name] = _tensor(raw, entry["dtype"], entry["shape"], entry["data_offsets"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: tensor '{name}': {error}") from None
+    return tensors, facts
+
+
+def _tensor(raw: Array, dtype: str, shape: list[int], offsets: list[int]) -> Array:
+    begin, end = offsets
+    if dtype not in _FORMS:
+        raise ValueError(f"dtype {dtype} is not read here")
+    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in [*shape, begin, end]):
+        raise ValueError(f"shape {shape} at {offsets}")
+    if not begin <= end <= len(raw) or end - begin != size_of(dtype, shape):
+        raise ValueError(f"{end - begin} bytes at {begin} of {len(raw)} for shape {shape} of {dtype}")
+    data = raw[begin:end]
+    if begin % _item_bytes(dtype):
+        data = data.copy()
+    return data.view(_FORMS[dtype]).reshape(shape)

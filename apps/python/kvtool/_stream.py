@@ -62,12 +62,8 @@ class Writer:
         dtype = _DTYPES.get(array.dtype.name)
         if dtype is None or array.ndim != 3 or not array.dtype.isnative:
             raise TypeError(f"{name}: expected [token, head, dim] of f32, f16 or bf16 in native byte order")
-        if name not in self._files:
-            self._files[name] = RowFile(os.path.join(self._folder, name), name, dtype, array.shape[1:])
-        file = self._files[name]
-        if (file.dtype, file.row_shape) != (dtype, array.shape[1:]):
-            raise ValueError(f"{name}: rows of {dtype} {array.shape[1:]} after rows of {file.dtype} {file.row_shape}")
-        file.append(array.reshape(-1).view("u1").data)
+        place, rows = os.path.join(self._folder, name), array.reshape(-1).view("u1").data
+        _safetensors.append_rows(self._files, place, name, dtype, array.shape[1:], rows)
 
     def close(self) -> None:
         """Makes the file; a failure leaves nothing behind."""

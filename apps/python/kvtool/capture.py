@@ -131,12 +131,8 @@ def generate(
     cache = _capture_model.new_cache()
     device = next(model.parameters()).device
     made: list[int] = []
-    few = _capture_model.last_logits_only(model)
     with torch.no_grad():
-        for begin in range(0, len(tokens), chunk):
-            output = model(
-                torch.tensor([tokens[begin : begin + chunk]], device=device), **_capture_model.with_cache(model, cache), **few
-            )
+        output = _capture_model.read_prompt(model, torch.tensor([tokens], device=device), cache, chunk)
         while len(made) < count:
             made.append(int(output.logits[0, -1].argmax()))
             output = model(torch.tensor([made[-1:]], device=device), **_capture_model.with_cache(model, cache))

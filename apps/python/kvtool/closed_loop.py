@@ -98,8 +98,11 @@ def check(arguments: argparse.Namespace, usage: argparse.ArgumentParser) -> None
 
 
 def confirm(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the document: every plan on every run, then what the page sums up."""
-    torch_side = _torch_side(arguments) if arguments.engine == "torch" else None
+    """The document: every plan on every run, then what the page sums up."""
+    model = None
+    if arguments.engine == "torch":
+        model = _load_model(arguments)
+        from ._loop_torch import iterate, lossless
     options = {"granularity": arguments.granularity, **dict(arguments.options)}
     runs, records, archives = [], [], []
     table = _loop_document.Table(arguments.quiet)
@@ -108,15 +111,15 @@ def confirm(arguments: argparse.Namespace) -> dict[str, Any]:
         wanted = _wanted(run, arguments)
         runs.append(_loop_document.run_entry(run))
         if wanted:
-            engine = torch_side.reader(run) if torch_side else _llama_side(run, arguments)
+            engine = _engine(run, model, arguments)
             runs[-1]["keep_all_kl"] = engine.keep_all_kl()
             for case, row in measure(run, wanted, engine, **options):
-                if torch_side and arguments.iterate and case.budget is not None:
-                    row["passes"] = torch_side.passes(engine, case, options)
+                if model is not None and arguments.iterate and case.budget is not None:
+                    row["passes"] = list(iterate(engine, case, **options))
                 records.append(row)
                 table.show(row)
-        if torch_side and arguments.lossless:
-            for entry in torch_side.lossless(run):
+        if model is not None and arguments.lossless:
+            for entry in lossless(model, run):
                 archives.append(entry)
                 table.show_archive(entry)
     return _loop_document.document(arguments.engine, runs, records, archives)
@@ -133,16 +136,24 @@ def _wanted(run: Run, arguments: argparse.Namespace) -> list[Wanted]:
     return wanted + [Wanted(f"{k}/{v}", None, types=uniform(k, v, run.shape)) for k in arguments.k for v in arguments.v]
 
 
-def _llama_side(run: Run, arguments: argparse.Namespace) -> Any:
-    return LlamaEngine(run, arguments.llama, arguments.model, arguments.threads)
+def _load_model(arguments: argparse.Namespace) -> Any:
+    """The model, in f32 whatever its weights are: a small loss drowns in the roundings of bf16."""
+    from . import capture  # noqa: F401  says which of torch and transformers is missing
+    import torch
+
+    from ._capture_model import load_model
+
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    return load_model(arguments.model, "f32")
 
 
-def _torch_side(arguments: argparse.Namespace) -> Any:
-    from . import capture  # names the missing package, torch or transformers
-    from ._loop_sessions import TorchSide
+def _engine(run: Run, model: Any, arguments: argparse.Namespace) -> Any:
+    if model is None:
+        return LlamaEngine(run, arguments.llama, arguments.model, arguments.threads)
+    from ._loop_torch import Reader
 
-    del capture
-    return TorchSide(arguments.model, arguments.threads)
+    return Reader(model, run)
 
 
 def main(words: list[str] | None = None) -> int:

@@ -15,13 +15,12 @@ from loop_runs import random_run
 
 import kvtool
 from kvtool import (
-    _loop_chart,
     _loop_document,
     _loop_measure,
     _loop_page,
     _loop_plan,
     _loop_run,
-    _loop_summary,
+    _loop_statistics,
     _loop_types,
     closed_loop,
 )
@@ -184,7 +183,7 @@ def row(run, policy, predicted, real):
 def test_summary():
     runs, values = (("a", 1), ("b", 1.5)), (0.1, 0.2, 0.4)
     rows = [row(run, policy, value, value * scale) for run, scale in runs for policy in "xyz" for value in values]
-    found = _loop_summary.summary(rows)
+    found = _loop_statistics.summary(rows)
     assert list(found["correlations"]) == ["predicted_kl", "output_error"] and list(found["sizes"]) == ["predicted_kl"]
     order = found["correlations"]["output_error"]
     assert order["per_run"] == {"a": 1, "b": 1} and order["within_run_and_policy"] == {"mean": 1, "min": 1, "groups": 6}
@@ -193,26 +192,26 @@ def test_summary():
     assert order["within_run_and_budget"]["groups"] == 2  # all layers of a run have one budget here
     assert sizes["factor"] == pytest.approx(2.5)  # 2 in one run, 3 in the other
     assert sizes["calibrated_on_other_runs"]["median_factor"] == pytest.approx(1.5)
-    assert _loop_summary.summary([]) == {"correlations": {}, "sizes": {}}
+    assert _loop_statistics.summary([]) == {"correlations": {}, "sizes": {}}
 
 
 def test_chart():
-    points = [_loop_chart.Point(x, x * x, f"s{i}", f"<{i}>") for i, x in enumerate((0.001, 0.02, 0.3, 4.0))]
-    svg = ElementTree.fromstring(_loop_chart.scatter(points, "t & u", "x", "y", diagonal=True))
+    points = [_loop_page.Point(x, x * x, f"s{i}", f"<{i}>") for i, x in enumerate((0.001, 0.02, 0.3, 4.0))]
+    svg = ElementTree.fromstring(_loop_page.scatter(points, "t & u", "x", "y", diagonal=True))
     name = "{http://www.w3.org/2000/svg}"
     tips = [path.find(f"{name}title").text for path in svg.iter(f"{name}path") if path.find(f"{name}title") is not None]
     assert tips[0] == "<0>: 0.001, 1e-06" and len(tips) == 4
     width, height = map(float, svg.get("viewBox").split()[2:])
     places = [re.search(r"translate\((\S+) (\S+)\)", path.get("transform")).groups() for path in svg.iter(f"{name}path")]
     assert all(0 < float(x) < width and 0 < float(y) < height for x, y in places) and len(places) == 8
-    long = [_loop_chart.Point(1, 1, f"a policy of length {i}", "") for i in range(3)]
-    texts = ElementTree.fromstring(_loop_chart.scatter(long, "t", "x", "y")).iter(f"{name}text")
+    long = [_loop_page.Point(1, 1, f"a policy of length {i}", "") for i in range(3)]
+    texts = ElementTree.fromstring(_loop_page.scatter(long, "t", "x", "y")).iter(f"{name}text")
     key = [text for text in texts if text.text.startswith("a policy")]
     assert [float(text.get("x")) for text in key] == [16, 190, 16] and len({text.get("y") for text in key}) == 2
-    lost = ElementTree.fromstring(_loop_chart.scatter([*points, _loop_chart.Point(0, 1, "s", "")], "t", "x", "y"))
+    lost = ElementTree.fromstring(_loop_page.scatter([*points, _loop_page.Point(0, 1, "s", "")], "t", "x", "y"))
     assert any("1 at or below 0 not shown" in (text.text or "") for text in lost.iter(f"{name}text"))
-    assert "<svg" in _loop_chart.scatter([], "t", "x", "y")
-    assert "<svg" in _loop_chart.scatter([_loop_chart.Point(1, 1, "s", "t")], "t", "x", "y")
+    assert "<svg" in _loop_page.scatter([], "t", "x", "y")
+    assert "<svg" in _loop_page.scatter([_loop_page.Point(1, 1, "s", "t")], "t", "x", "y")
 
 
 def test_page_of_what_is_not_there(workplace):

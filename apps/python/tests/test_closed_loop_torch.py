@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from kvtool import _capture_model, _loop_lossless, _loop_measure, _loop_plan, _loop_run, _loop_types  # noqa: E402
+from kvtool import _capture_model, _loop_measure, _loop_plan, _loop_run, _loop_types  # noqa: E402
 from kvtool import _loop_torch, capture, closed_loop  # noqa: E402
 
 TOKENS, PROMPT = 72, 48
@@ -209,7 +209,7 @@ def test_the_whole_loop(workplace, capsys):
     pooled = document["correlations"]["predicted_kl"]["pooled"]
     assert pooled["runs"] == 18 and pooled["spearman"] > 0.5
     assert document["sizes"]["predicted_kl"]["calibrated_on_other_runs"]["runs"] == 18
-    assert [entry["level"] for entry in document["lossless"]] == [*_loop_lossless.LEVELS] * 2
+    assert [entry["level"] for entry in document["lossless"]] == [*_loop_torch.LEVELS] * 2
     assert all(entry["tokens_equal"] and entry["logits_equal"] for entry in document["lossless"])
     page = (workplace / "page.html").read_text()
     assert page.count("<svg") == 2 and "prefers-color-scheme:dark" in page
@@ -244,13 +244,13 @@ def test_lossless_sees_a_difference(workplace):
 
     model = _capture_model.load_model("model", "f32")
     run = _loop_run.Run("a")
-    tokens, logits = _loop_lossless.go_on(model, run, run.snapshot_path)
-    assert torch.equal(_loop_lossless.go_on(model, run, run.snapshot_path)[1], logits)
-    assert len(tokens) == _loop_lossless.TOKENS
+    tokens, logits = _loop_torch.go_on(model, run, run.snapshot_path)
+    assert torch.equal(_loop_torch.go_on(model, run, run.snapshot_path)[1], logits)
+    assert len(tokens) == _loop_torch.TOKENS
     state = load_file(run.snapshot_path)
     state["v_2"][10] *= -1
     save_file(state, "changed.safetensors", {"kvtool.layout": "token,head,dim"})
-    assert not torch.equal(_loop_lossless.go_on(model, run, "changed.safetensors")[1], logits)
+    assert not torch.equal(_loop_torch.go_on(model, run, "changed.safetensors")[1], logits)
 
 
 def test_types_of_k_and_v_and_mixed_plans(workplace, capsys):

@@ -251,5 +251,4 @@ def test_rows_of_a_tensor_have_one_shape(tmp_path):
     folder.append("q.0", "F32", (HEADS, DIM), rows(0).tobytes())
     with pytest.raises(ValueError, match="q.0: rows of F16"):
         folder.append("q.0", "F16", (HEADS, DIM), b"")
-    assert folder.rows_of("q.0") == TOKENS and folder.rows_of("q.1") == 0
     folder.discard()
