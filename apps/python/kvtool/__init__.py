@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lossless compression, inspection and replay of LLM key-value caches.
 
-Frames are compressed pages in memory: encode, decode, Context; engines use them through Codec. Files are snapshots,
-archives and traces: open, compress, verify, convert, inspect. docs/python.md is the manual.
+Frames are compressed pages in memory: encode, decode, Context; Codec is what engines put them through. Files are
+snapshots, archives and traces: open, compress, verify, convert, inspect. docs/python.md is the manual.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 from ._arrays import decode_array
 from ._batch import BatchResult
 from ._codec import Caps, Codec, PageLayout
-from ._errors import Error, ExistsError, IoError, NotFoundError, OptionError
-from ._explain import explain
+from ._errors import Error, ExistsError, IoError, NotFoundError, OptionError, explain
 from ._files import analyze, bench, compress, convert, decompress, diff, inspect, replay_h2o, run, train, verify
 from ._kvtool import (
     Context,

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# SPDX-FileCopyrightText: The kvtool authors
-"""The codec without a store: pages become opaque blobs, and the engine manages memory, sizes and completion.
+"""The codec apart from any store: pages become opaque blobs, and the engine owns memory, sizes and completion.
 
 The plug-ins use the same class: engines differ in where a blob goes, not in how a page is coded.
 """
@@ -19,8 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from . import _kvtool
 from ._batch import BatchResult
-from ._errors import FAULTS, make_error
-from ._explain import explain
+from ._errors import FAULTS, explain, make_error
 from ._kvtool import Context, Profile
 
 if TYPE_CHECKING:

@@ -23,6 +23,11 @@ _REPEATED = {"base", "profile"}
 _KEYWORDS = {"from_": "from", "as_": "as"}
 
 
+def path_option(path: StrPath | None) -> bytes | None:
+    """The value of an option that names a file; None: the option is not given."""
+    return None if path is None else path_bytes(path)
+
+
 def path_bytes(path: StrPath | bytes) -> bytes:
     """Returns a path as the parser of command lines must see it: "-" and "--json" are files
     here."""

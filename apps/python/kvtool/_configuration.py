@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# SPDX-FileCopyrightText: The kvtool authors
-"""The options that all plug-ins share, under whatever names their engines use: how to code, and where to store
-frames.
+"""The options of all plug-ins, whatever their engine calls them: how to code, and where frames lie.
 
 An object is named twice. The name of its file and the context in its frame are hashes of everything that its bytes
 depend on, so that a file which was copied, renamed or written by another configuration is refused.

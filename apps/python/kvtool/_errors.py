@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions of kvtool. Wrong types raise TypeError, wrong words and shapes ValueError, as everywhere in Python;
-failures of the file system raise the OSError that open() would raise."""
+"""What kvtool raises, and what its findings mean. Wrong types are TypeError, wrong words and shapes ValueError, as everywhere in Python; what a file
+system refuses is the OSError that open() would raise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import errno
 import keyword
 import os
 import re
-from typing import Any
+from typing import Any, TypedDict
+
+from . import _kvtool
 
 FAULTS = ("none", "caller", "data", "io", "unsupported", "internal", "stopped")
 _USAGE, _OPEN_FAILED, _CREATE_FAILED, _EXISTS = 1, 101, 103, 104
@@ -99,3 +101,27 @@ def make_error(
     error.hint = hint
     error.file = file or None
     return error
+
+
+class Explanation(TypedDict):
+    """Returns the explanation of a finding."""
+
+    finding: int
+    id: str
+    summary: str
+    text: str
+    fault: str
+
+
+def explain(finding: int | str) -> Explanation:
+    """Explains a finding: 1103, "KV1103", or the -1103 of a batch's status."""
+    if isinstance(finding, str):
+        digits = finding.upper().removeprefix("KV")
+        if not digits.isdecimal():
+            raise ValueError(f"finding '{finding}': expected KV and a number")
+        finding = int(digits)
+    number = abs(finding)
+    if number > 39999:
+        raise ValueError(f"finding {finding}: expected a number such as 1103")
+    name, summary, text, fault = _kvtool._explain(number)
+    return {"finding": number, "id": name, "summary": summary, "text": text, "fault": FAULTS[fault]}

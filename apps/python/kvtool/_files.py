@@ -31,6 +31,11 @@ def _source(source: Source, options: dict[str, Any]) -> tuple[StrPath, dict[str,
     return source, options
 
 
+def _document(command: str, paths: Sequence[StrPath], options: dict[str, Any], progress: Progress | None) -> Document:
+    result: Document = _command.run(command, paths, options, progress)[1]
+    return result
+
+
 def run(command: str, *paths: StrPath, progress: Progress | None = None, **options: Any) -> Any:
     """The result of any command that has --json: run("gate", "gate.json"), run("weights inspect", "model.bin").
 
@@ -42,23 +47,20 @@ def run(command: str, *paths: StrPath, progress: Progress | None = None, **optio
 def inspect(source: Source, *, progress: Progress | None = None, **options: Any) -> Document:
     """Describes a snapshot: engine, layers, heads, dtypes, sizes. stats=True reads every value."""
     path, options = _source(source, options)
-    document: Document = _command.run("inspect", [path], options, progress)[1]
-    return document
+    return _document("inspect", [path], options, progress)
 
 
 def analyze(source: Source, *, progress: Progress | None = None, **options: Any) -> Document:
     """Shows what compresses and why: ratios verified by decoding, entropies, structure."""
     path, options = _source(source, options)
-    document: Document = _command.run("analyze", [path], options, progress)[1]
-    return document
+    return _document("analyze", [path], options, progress)
 
 
 def bench(source: Source, *, progress: Progress | None = None, **options: Any) -> Document:
     """Compresses a snapshot with every level, and with peers=True with other codecs: ratio and speed of
     each."""
     path, options = _source(source, options)
-    document: Document = _command.run("bench", [path], options, progress)[1]
-    return document
+    return _document("bench", [path], options, progress)
 
 
 def train(
@@ -76,8 +78,7 @@ def train(
     """
     paths = [sources] if isinstance(sources, (str, bytes, os.PathLike)) else list(sources)
     options |= {"name": name, "force": force, "output": _command.path_bytes(output)}
-    document: Document = _command.run("train", paths, options, progress)[1]
-    return document
+    return _document("train", paths, options, progress)
 
 
 def compress(
@@ -100,15 +101,11 @@ def compress(
     profile=FILE: codes short chunks with that profile, which the archive then needs.
     """
     path, options = _source(source, options)
-    options |= {"level": level, "no_check": not check, "force": force}
+    options |= {"level": level, "no_check": not check, "force": force, "joined_layers": joined_layers}
+    options["output"] = _command.path_option(output)
     if base is not None:
         options["base"] = base
-    if joined_layers is not None:
-        options["joined_layers"] = joined_layers
-    if output is not None:
-        options["output"] = _command.path_bytes(output)
-    document: Document = _command.run("compress", [path], options, progress)[1]
-    return document
+    return _document("compress", [path], options, progress)
 
 
 def decompress(
@@ -124,9 +121,7 @@ def decompress(
 
     base: its references, if they are not in its folder. force: overwrite.
     """
-    options |= {"base": base, "force": force}
-    if output is not None:
-        options["output"] = _command.path_bytes(output)
+    options |= {"base": base, "force": force, "output": _command.path_option(output)}
     status, document = _command.run("decompress", [archive], options, progress)
     return _unless_negative(status, document, archive, "the archive is damaged")
 
@@ -144,9 +139,7 @@ def verify(
     Raises Error otherwise: KV1103 for damage, KV1105 for another source; error.document has details. base: its
     references, if they are not in its folder; KV1107 if one is missing.
     """
-    options["base"] = base
-    if against is not None:
-        options["against"] = _command.path_bytes(against)
+    options |= {"base": base, "against": _command.path_option(against)}
     status, document = _command.run("verify", [archive], options, progress)
     text = "differs from the source" if document["verdict"] == "different" else "the archive is damaged"
     return _unless_negative(status, document, archive, text)
@@ -180,16 +173,14 @@ def convert(
     if to is None:
         to = format_of_name(os.fspath(output))
     options |= {"to": to, "force": force, "output": _command.path_bytes(output)}
-    document: Document = _command.run("convert", [path], options, progress)[1]
-    return document
+    return _document("convert", [path], options, progress)
 
 
 def diff(a: Source, b: Source, *, progress: Progress | None = None, **options: Any) -> Document:
     """Compare two snapshots across formats, value by value: a difference is in the document and raises nothing."""
     first, options = _source(a, options)
     second = b.path if isinstance(b, Snapshot) else b
-    document: Document = _command.run("diff", [first, second], options, progress)[1]
-    return document
+    return _document("diff", [first, second], options, progress)
 
 
 def replay_h2o(
@@ -227,11 +218,10 @@ def replay_h2o(
             trace = os.path.join(folder, "trace.safetensors")
             _write_trace(trace, queries, first_query, prompt_tokens)
             options["prompt_tokens"] = None
-        if trace is not None:
-            options["trace"] = _command.path_bytes(trace)
+        options["trace"] = _command.path_option(trace)
         if single:
             options["plan_out"] = os.path.join(folder, "plan.json")
-        document: Document = _command.run("replay-h2o", [path], options, progress)[1]
+        document = _document("replay-h2o", [path], options, progress)
         if single:
             document["plan"] = _read_plan(options["plan_out"])
     finally:

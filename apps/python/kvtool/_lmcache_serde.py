@@ -110,19 +110,20 @@ def codec_of(options: CodecOptions) -> Codec:
 
 
 def name_key(key: Any) -> bytes:
-    """What an object is called: the key alone, as a lookup may know no more."""
+    """Name of an object: only the key, because a lookup may not know more."""
     fields = (key.model_name, key.kv_rank, key.object_group_id, key.cache_salt, bytes(key.chunk_hash).hex())
     return repr(fields).encode()
 
 
 def page_key(key: Any, shapes: Sequence[Any], dtypes: Sequence[Any]) -> bytes:
-    """What its bytes depend on: the layout too, so that the bytes of another dtype or shape are a miss."""
+    """Everything that its bytes depend on, including the layout, so that bytes of another dtype or shape are a
+    miss."""
     layout = [(list(shape), str(dtype)) for shape, dtype in zip(shapes, dtypes, strict=True)]
     return name_key(key) + repr(layout).encode()
 
 
 def memory_of(obj: Any) -> memoryview:
-    """The logical bytes of an object, as bytes. A GDS L1 has none on the host."""
+    """Returns the logical bytes of an object. A GDS L1 has none on the host."""
     try:
         return memoryview(obj.byte_array).cast("B")
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
@@ -130,15 +131,15 @@ def memory_of(obj: Any) -> memoryview:
 
 
 def bytes_of_layout(layout: Any) -> int:
-    """Of all groups of a layout: hybrid models have several."""
+    """Size of all groups of a layout: hybrid models have several."""
     return sum(
         math.prod(shape) * dtype.itemsize for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)
     )
 
 
 def layout_of(obj: Any, head_dim: int | None = None) -> PageLayout:
-    """Objects are [2, layers, tokens, heads * dim], MLA's [layers, tokens, channels]: rows of one token and layer. Heads
-    cannot be told from the layout; head_dim is the user's hint."""
+    """Objects are [2, layers, tokens, heads * dim], MLA's [layers, tokens, channels]: rows of one token and layer.
+    The layout does not show the heads; head_dim is the user's hint."""
     shapes, dtypes = obj.get_shapes(), obj.get_dtypes()
     if len(set(dtypes)) != 1:
         return PageLayout()

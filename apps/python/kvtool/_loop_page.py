@@ -183,14 +183,14 @@ svg text{font:12px system-ui,sans-serif;fill:var(--dim)}svg .b{font-weight:600;f
 svg .g{stroke:var(--rule)}svg .a{stroke:var(--dim);stroke-dasharray:4 3}
 """
 _COLOURS = 8
-_WIDTH, _PLOT, _LEFT, _TOP = 356, 270, 64, 28  # as wide as a phone's page, so that letters are 12 px there
+_WIDTH, _PLOT, _LEFT, _TOP = 356, 270, 64, 28  # the width of a phone's page, so that letters are 12 px there
 _KEY, _LETTER = 15, 7.2  # height of a line of the key, width of a letter in it
 # Marks go through all colours before the next shape.
 _SHAPES = ("M-3,0a3,3 0 1 0 6,0a3,3 0 1 0 -6,0", "M0,-4L3.6,3L-3.6,3Z", "M-2.8,-2.8H2.8V2.8H-2.8Z")
 
 
 class Point(NamedTuple):
-    """A point of a series; tip: shown when it is pointed at."""
+    """A point of a series; tip: text shown while the pointer is on it."""
 
     x: float
     y: float
@@ -215,14 +215,15 @@ class _Axis(NamedTuple):
 
 
 def _extent(values: Sequence[float]) -> tuple[float, float]:
-    """The logarithms that an axis spans: at least a decade, and some room."""
+    """Returns the logarithms that an axis spans: at least a decade, and a margin."""
     low, high = math.log10(min(values)) - 0.1, math.log10(max(values)) + 0.1
     missing = max(0.0, 1 - (high - low)) / 2
     return low - missing, high + missing
 
 
 def scatter(points: Sequence[Point], title: str, x_label: str, y_label: str, diagonal: bool = False) -> str:
-    """diagonal: both axes alike, and a line where x is y. Points at or below 0 have no place here and are counted."""
+    """diagonal: both axes have the same range, and a line shows x = y. Points at or below 0 cannot be drawn and are
+    counted."""
     drawn = [point for point in points if 0 < point.x < math.inf and 0 < point.y < math.inf]
     if not drawn:
         return f'<svg viewBox="0 0 {_WIDTH} 40" role="img"><title>{html.escape(title)}</title></svg>'
@@ -254,7 +255,7 @@ def scatter(points: Sequence[Point], title: str, x_label: str, y_label: str, dia
 
 
 def _mark(number: int, x: float, y: float) -> str:
-    """An open element: a tip may follow."""
+    """The element stays open, because a tip may follow."""
     shape, colour = _SHAPES[number // _COLOURS % len(_SHAPES)], number % _COLOURS
     return f'<path d="{shape}" transform="translate({x:.1f} {y:.1f})" fill="var(--c{colour})" fill-opacity=".75">'
 

@@ -140,7 +140,7 @@ def factor_off(predicted: Sequence[float | None], real: Sequence[float]) -> dict
 
 # ---- the sections of documents ----
 
-# In the order in which pages show them: the likely best first.
+# In the order of the pages: the figure that is probably best first.
 PREDICTORS = {
     "predicted_kl": "predicted KL",
     "weighted_kl": "layer-weighted KL",
@@ -149,11 +149,11 @@ PREDICTORS = {
     "lost_mass": "lost attention mass",
 }
 IN_NATS = ("predicted_kl", "weighted_kl")
-SMALL_KL = 0.2  # above it no plan is of use, and any figure ranks it last
+SMALL_KL = 0.2  # a plan above this loss is useless, and every figure ranks it last
 
 
 def usable(records: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """The records that have the figure, and a real KL to set it against."""
+    """Records with the figure and with a real KL to compare it with."""
     return [row for row in records if row["predicted"].get(name) is not None and row["real"].get("kl") is not None]
 
 
@@ -162,17 +162,18 @@ def pairs(records: Sequence[dict[str, Any]], name: str) -> tuple[list[float], li
 
 
 def by_policy(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Runs of one text and policy differ in their budget, or in their layers, alone."""
+    """Runs of one text and policy differ only in their budget or in their layers."""
     return row["run"], row["policy"]
 
 
 def by_budget(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Runs of one text and budget: which policy is the best for it?"""
+    """Runs of one text and budget, among which the best policy is sought."""
     return row["run"], row["budget"]
 
 
 def correlations(records: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Spearman's coefficient with the real KL: pooled, among small losses, per run, and within groups of a run."""
+    """Spearman's coefficient with the real KL: pooled, for small losses, per run, and within groups of a
+    run."""
     rows = usable(records, name)
     small = [row for row in rows if row["real"]["kl"] < SMALL_KL]
     runs = sorted({row["run"] for row in rows})
@@ -188,7 +189,7 @@ def correlations(records: Sequence[dict[str, Any]], name: str) -> dict[str, Any]
 
 
 def sizes(records: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
-    """By what factor a figure in nats is off, as it is and times the factor that the other runs give."""
+    """Factor by which a figure in nats is off, uncalibrated and calibrated by the other runs."""
     rows = [row for row in usable(records, name) if row["real"]["kl"] > 0]
     predicted, real = pairs(rows, name)
     scaled = calibrated(predicted, real, [row["run"] for row in rows])
@@ -202,7 +203,8 @@ def sizes(records: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The keys `correlations` and `sizes` of a document: for each figure that some record has."""
+    """Returns the keys `correlations` and `sizes` of a document: for each figure that some record
+    has."""
     known = [name for name in PREDICTORS if usable(records, name)]
     return {
         "correlations": {name: correlations(records, name) for name in known},

@@ -249,7 +249,7 @@ class States:
         self._append(f"v_{layer}", value)
 
     def attended(self, layer: int, keys: int) -> None:
-        """How many keys a layer sees: all of them here, whatever it can keep of them."""
+        """Returns how many keys a layer sees: here all of them, whatever it could keep."""
 
     def _append(self, name: str, tensor: Any) -> None:
         rows = tensor.detach()[0].transpose(0, 1).float()
@@ -257,7 +257,7 @@ class States:
 
 
 def evicted_run(reader: Reader, plan: Plan, path: str) -> Run:
-    """The run as it is under a plan, as a run folder of its own."""
+    """Writes the run under a plan as a run folder of its own."""
     run = reader.run
     folder = RunFolder(path)
     try:
@@ -281,7 +281,8 @@ def evicted_run(reader: Reader, plan: Plan, path: str) -> Run:
 
 
 def iterate(reader: Reader, case: Case, **options: Any) -> Iterator[dict[str, Any]]:
-    """Pass after pass: how alike the plan is to the one before, and what it costs. Ends where a plan repeats."""
+    """Yields for each pass how similar the plan is to the one before, and its cost. Ends when a plan
+    repeats."""
     if case.budget is None:
         raise ValueError(f"{case.policy}: --iterate makes plans anew, and needs a policy and a budget")
     if reader.run.document["engine"]["name"] != "transformers":
@@ -304,7 +305,8 @@ TOKENS = 64
 
 
 def lossless(model: Any, run: Run) -> Iterator[dict[str, Any]]:
-    """For each level: whether the next tokens and all their logits are those of the run's own cache."""
+    """Returns for each level whether the next tokens and all their logits equal those of the run's own
+    cache."""
     if run.document["engine"]["name"] != "transformers":
         raise ValueError(f"{run.path}: a cache of {run.document['engine']['name']}: that engine must go on from it")
     source = run.snapshot_path
@@ -326,9 +328,9 @@ def lossless(model: Any, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def go_on(model: Any, run: Run, snapshot: str) -> tuple[list[int], Any]:
-    """The next tokens, greedily, and the logits they were chosen by, from a cache in a file.
+    """Returns the next tokens, chosen greedily, and their logits, from a cache in a file.
 
-    The run's last token is read again, so that the first choice too comes from what the file holds.
+    The run's last token is read again, so that the first choice also depends on the file.
     """
     last = run.shape.tokens - 1
     cache = new_cache()
@@ -349,6 +351,6 @@ def go_on(model: Any, run: Run, snapshot: str) -> tuple[list[int], Any]:
 
 
 def _entry(array: Any, count: int, model: Any) -> Any:
-    """[position, head, dim] of a file as a layer of a cache holds it: [1, head, position, dim]."""
+    """Converts [position, head, dim] of a file to a layer of a cache: [1, head, position, dim]."""
     rows = torch.from_numpy(as_f32(array)[:count].copy())
     return rows.to(device=model.device, dtype=model.dtype).transpose(0, 1)[None].contiguous()

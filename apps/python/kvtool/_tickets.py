@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# SPDX-FileCopyrightText: The kvtool authors
 """Batches in the background for asyncio: a queue's tickets become futures, and its file descriptor wakes the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from ._batch import BatchResult
 from ._errors import Error
