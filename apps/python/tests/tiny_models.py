@@ -64,7 +64,12 @@ def make(family, attention="eager", dtype=torch.float32, seed=1, **changes):
     config = getattr(transformers, name)(**{**arguments, **changes})
     config._attn_implementation = attention
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    try:
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    except ValueError as error:
+        if "does not support an attention implementation" not in str(error):
+            raise
+        pytest.skip(f"transformers {transformers.__version__} has no {attention} for {name}")
     with torch.no_grad():
         for key, weight in model.named_parameters():
             if any(part in key for part in ("q_proj", "k_proj", "qkv_proj", "query_key_value.weight")):
