@@ -1007,7 +1007,8 @@ KVT_API int kvt_queue_cancel(kvt_queue* queue, uint64_t ticket);
  * Returns the descriptor; -1: the system gave none, or queue is NULL. Any thread. */
 KVT_API int kvt_queue_fd(kvt_queue* queue);
 
-/* Fills `out` with sums over the batches of the queue, as kvt_ctx_stats does. */
+/* Fills `out` with sums over the batches of the queue. Returns the statuses of kvt_ctx_stats. Any
+ * thread. */
 KVT_API kvt_status kvt_queue_stats(const kvt_queue* queue, kvt_stats* out);
 
 #ifdef __cplusplus
