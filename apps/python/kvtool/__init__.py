@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Lossless compression, inspection and replay of LLM key-value caches.
 
 Frames are compressed pages in memory: encode, decode, Context; Codec is what engines put them through. Files are

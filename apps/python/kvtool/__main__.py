@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """The program: `python -m kvtool`, or the script `kvtool`."""
 
 from __future__ import annotations

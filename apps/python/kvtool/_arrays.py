@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Frames as arrays: the only part of the codec that uses NumPy and torch, each imported on first
 use."""
 

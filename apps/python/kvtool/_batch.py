@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """The result of a batch, created by the compiled module."""
 
 from __future__ import annotations

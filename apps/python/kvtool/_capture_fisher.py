@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Gradients of the log-probability of sampled tokens with respect to the output of each layer's
 attention."""
 

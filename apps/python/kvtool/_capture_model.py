@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Models of transformers: loads them, and describes them for run.json."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Writes the values that the taps take from a model's forward passes as a run."""
 
 from __future__ import annotations

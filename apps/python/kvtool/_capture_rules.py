@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """The rules of each layer's attention: scale, softcap and window, as the model was observed to apply
 them."""
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Takes queries, keys and values out of transformers. The user's model is changed only while it is recorded.
 
 Keys and values are those that a layer passes to its cache, before the cache changes them. Queries are those that the

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """The codec apart from any store: pages become opaque blobs, and the engine owns memory, sizes and completion.
 
 The plug-ins use the same class: engines differ in where a blob goes, not in how a page is coded.

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Commands of the program, called as functions: keyword arguments become options, results become dicts."""
 
 from __future__ import annotations

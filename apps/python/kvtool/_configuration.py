@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """The options of all plug-ins, whatever their engine calls them: how to code, and where frames lie.
 
 An object is named twice. The name of its file and the context in its frame are hashes of everything that its bytes

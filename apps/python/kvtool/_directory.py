@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """A folder of frames with a limit on its size, which several processes may use at once.
 
 A file is written under a temporary name and renamed when it is complete, so that no reader ever sees an incomplete

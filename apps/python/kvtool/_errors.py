@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """What kvtool raises, and what its findings mean. Wrong types are TypeError, wrong words and shapes ValueError, as everywhere in Python; what a file
 system refuses is the OSError that open() would raise."""
 

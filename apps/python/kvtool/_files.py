@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """The program's commands for files: each function returns the result in the document that --json prints.
 
 Every option of a command is a keyword argument: --kv-heads 4 is kv_heads=4, a flag is True, a list may be a list, a range

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Documents of closed_loop (schema kvtool.closed-loop/1): their contents, display and writing."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """The cost of plans in attention, computed offline from a run's queries, keys and values, as replay-h2o defines its
 figures.
 

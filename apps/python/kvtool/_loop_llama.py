@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Applies plans in llama.cpp: kvtool-capture-llama --confirm reads a run's tokens again and evicts as the plans
 say."""
 

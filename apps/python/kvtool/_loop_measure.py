@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Processes plans one after another: makes or reads each, predicts its cost offline, and applies it in an engine.
 Returns the records for documents."""
 

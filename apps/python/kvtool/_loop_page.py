@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """The page of a closed loop: predicted against real, self-contained, in the reader's light or dark setting. Its charts are
 what the program's own charts look like: inline SVG without scripts."""
 

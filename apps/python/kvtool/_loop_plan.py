@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Converts plans (kvtool.h2o-plan/1) to attention masks. Needs only NumPy.
 
 An event at token t lists the positions that its layer or kv head keeps. The query at t still sees the evicted ones;

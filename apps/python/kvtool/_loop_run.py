@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Run folders (kvtool.run/1), as the capture programs write them: tokens, queries, gradients, caches. NumPy alone."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """How well predictions of many plans rank and size what these cost. NumPy alone.
 
 Runs of one text and policy differ only in their budget, so their ranks are not independent. Therefore intervals

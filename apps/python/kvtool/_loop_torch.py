@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Applies plans in a model of transformers: it reads the run's own tokens again with masks. Imports torch.
 
 A hook before each attention module restricts the model's mask to the positions that the plan keeps in each kv head,

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Types of K and V (kvtool.quant-plan/1), and the values that attention reads from a cache stored in them. Needs only
 NumPy."""
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Frames in memory, the least recently used of which go when a limit is reached: a folder without a disk."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """The folder of a recorded run (schema kvtool.run/1) while it is written. Needs neither torch nor NumPy.
 
 Everything is written to a temporary folder beside the final one, which is renamed once run.json is in it: the final

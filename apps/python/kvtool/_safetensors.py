@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Safetensors files: mapped, or written as their values come, in bounded memory. Writing needs neither torch nor NumPy."""
 
 from __future__ import annotations

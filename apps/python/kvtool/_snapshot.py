@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Snapshots: files of KV caches in any format that kvtool reads."""
 
 from __future__ import annotations

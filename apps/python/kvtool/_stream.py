@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """open() of caches: to read them, or to write them as their rows come, in bounded memory."""
 
 from __future__ import annotations

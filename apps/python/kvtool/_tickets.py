@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Batches in the background for asyncio: a queue's tickets become futures, and its file descriptor wakes the event loop."""
 
 from __future__ import annotations

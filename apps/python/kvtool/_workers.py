@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Threads that run a plug-in's work in the order in which it was given."""
 
 from __future__ import annotations

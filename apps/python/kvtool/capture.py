@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Records a run of a transformers model: the KV cache, the queries and the tokens, for replays without the model.
 
     python -m kvtool.capture MODEL --prompt FILE -n 256 -o run/

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Confirms offline predictions in a model: applies plans to a recorded run and reads its tokens again.
 
     python -m kvtool.closed_loop run/ --model MODEL --policies h2o,snapkv --budgets 0.5,0.25 --html page.html

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """LMCache: an L2 adapter that keeps chunks compressed and checked in a folder or in memory, and a serde for others.
 
     --l2-adapter '{"type": "plugin", "module_path": "kvtool.lmcache", "class_name": "KvtoolAdapter",

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Uses kvtool as a typed project does. mypy --strict checks it, and nothing runs it."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Runs for tests of the closed loop: random ones without a model, and those of tiny random models."""
 
 import json

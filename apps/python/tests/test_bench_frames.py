@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Checks that scripts/bench/frames.py measures what it documents; nothing here depends on times."""
 
 import json

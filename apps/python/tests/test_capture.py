@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """kvtool.capture on small models: the files must hold what the model computed attention from."""
 
 import contextlib

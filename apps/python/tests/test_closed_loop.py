@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """The command, its document and its page, with a program instead of llama.cpp: torch is not
 needed."""
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """The loop in torch, on tiny random models; skipped if torch and transformers are not installed."""
 
 import json

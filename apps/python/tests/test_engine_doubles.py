@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """kvtool.Codec behind the published interfaces of five engines (tests/engines/doubles.py): what each must get from it."""
 
 import importlib.util

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Frames in memory: every kind of buffer, every way to call, and refused arguments."""
 
 import ctypes

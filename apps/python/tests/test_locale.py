@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """A host process may have called setlocale: it must not change how numbers are read and written."""
 
 import os

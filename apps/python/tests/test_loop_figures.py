@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Figures of plans, compared with loops that follow their definitions, and with the program."""
 
 import json

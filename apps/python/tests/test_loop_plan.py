@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Plans as masks, compared with a cache that is simulated token by token; and invalid plans."""
 
 import json

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Ranks, intervals and calibrations, compared with their definitions."""
 
 import itertools

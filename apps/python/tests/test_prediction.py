@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Where the prediction in nats is exact, it equals the model's real loss."""
 
 import json

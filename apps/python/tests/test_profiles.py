@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Profiles: learnt from files, passed to contexts, required to decode."""
 
 import os

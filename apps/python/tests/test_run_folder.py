@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Run folders and their safetensors files, as they are written. test_capture.py tests them with
 torch."""
 

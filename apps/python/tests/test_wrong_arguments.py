@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Calls every bound function with every wrong kind of argument. It must raise one of Python's own exceptions, and
 neither end the interpreter nor misinterpret bytes."""
 

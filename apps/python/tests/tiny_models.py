@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
 """Random models of the architectures that transformers users run, small enough to be made for each test."""
 
 import pytest
