@@ -153,7 +153,7 @@ Snapshot OpenKvz(Source source, const OpenOptions& options) {
   }
   Archive archive = Archive::Open(source.files[0].data);
   Snapshot snapshot;
-  // An archive without a decision does not describe what the flags decide.
+  // The description lacks what the archive left to flags, so the values are read then.
   const bool decides = IsUndecided(archive) && (options.batch || !options.layout.empty());
   if (options.metadata_only && !decides) {
     if (archive.description()) {

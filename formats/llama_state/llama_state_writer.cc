@@ -257,7 +257,7 @@ class Writer {
     WriteRows(snapshot_, tensor, begin, count, sink_);
   }
 
-  // Writes element by element, each for all cells, as many elements at a time as fit the step.
+  // Writes element after element, each for all cells. Gathers as many at a time as fit a step.
   void Columns(const KvTensor& tensor, uint64_t begin, uint64_t count) {
     head_.I32(*TypeNumber(tensor.dtype));
     head_.U32(tensor.unit_bytes());

@@ -79,7 +79,7 @@ struct OptionDescription {
   std::vector<std::string> names;    // with their dashes; without, the option is positional
   std::vector<std::string> aliases;  // older names, which help, manuals and completions leave out
   std::string value;                 // TEXT, FILE, INT ..., empty for a flag
-  std::vector<std::string> words;    // that the value may be, or usually is; empty: any
+  std::vector<std::string> words;    // permitted or usual values; empty: any
   bool closed = false;               // it must be one of the words
   std::string text, group, environment, standard;  // standard: what holds where it is not given
   bool required = false, many = false, essential = false;

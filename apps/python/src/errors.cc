@@ -64,8 +64,7 @@ void RunWatched(const std::function<void()>& work, const std::function<void()>& 
       done = true;
       finished.notify_one();
     });
-  } catch (
-      const std::system_error&) {  // no thread is available: runs here, and cannot be interrupted
+  } catch (const std::system_error&) {  // without a thread: runs here, cannot be interrupted
     const nb::gil_scoped_release released;
     return work();
   }

@@ -106,7 +106,7 @@ GateResult Judge(const Gate& gate, const Result& result) {
       found = true;
       const std::optional<double> value = figure.of(layer);
       if (!value) continue;
-      if (std::isnan(*value)) {  // neither less nor more than a limit, so the gate fails
+      if (std::isnan(*value)) {  // NaN never exceeds a limit, but the gate must fail
         judged.value = value;
         break;
       }

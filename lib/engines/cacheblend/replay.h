@@ -102,7 +102,8 @@ struct Result {
   std::vector<LayerRanks> ranks;
   Selection selection;
   std::vector<Filtered> filtered;
-  // With the filters: what is left over the blended layers, and over the whole prefill.
+  // With the filters: the deviation that is left in the blended layers, and the share of the whole
+  // prefill that is computed.
   Remaining filtered_left;
   double filtered_compute_share = 0;
   uint64_t nonfinite = 0;  // number of scores of the check layer that are not finite

@@ -14,7 +14,7 @@ constexpr uint32_t kTextBlocks = 6, kAllBlocks = 12;
 
 // Result of csrc's compress_segment for one segment of a layer, K and V together.
 struct SegmentResult {
-  bool exists = false;   // false: a null tensor, K and V both lack a result
+  bool exists = false;   // false: a null tensor; neither K nor V has a result
   bool changed = false;  // true: the values differ from the old ones
   uint64_t length = 0;
   std::string why;  // reason if there is no result

@@ -203,7 +203,7 @@ bool LacksTraceHash(const JudgeOptions& options, const Baseline& baseline,
          !result.trace_hash.empty();
 }
 
-// Adds the figures that are no longer measured, if they fail nothing.
+// Adds figures that are no longer measured to the problems of the baseline, if they fail nothing.
 void AddUnmeasured(const CaseResult& result, Baseline& baseline) {
   for (const RuleOutcome& rule : result.rules) {
     if (!rule.baseline || rule.value || rule.pinned != baseline.is_pinned) continue;

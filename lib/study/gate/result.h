@@ -164,7 +164,7 @@ struct Engine {
   std::vector<const MetricInfo*> Metrics() const;
   // Finds a figure by its name or its word; null if there is none.
   const MetricInfo* FindMetric(std::string_view name) const;
-  // A case without a name in the first suite.
+  // Returns a case of the first suite, still without a name.
   CaseSpec NewCase() const;
   // Does nothing for other names.
   std::optional<CaseSpec> FindSuiteCase(std::string_view name) const;
@@ -193,7 +193,7 @@ struct BaselineCase {
   std::map<std::string, double, std::less<>> figures;  // without the unknown ones
   std::string origin;                                  // such as "replay"; empty if not stated
   bool passed = false, failed = false;
-  std::vector<std::string> snapshot_hashes;  // the older run may state one, or one twice
+  std::vector<std::string> snapshot_hashes;  // one, perhaps twice, or none
   bool states_trace = false;  // true if it records which trace it used, or that it had none
   std::string trace_hash;     // empty without a trace
   // Parameters and lengths that a replay ran with, as JSON texts.

@@ -37,8 +37,8 @@ constexpr FigureGroup kGroups[] = {
     {"resident_bytes", "Bytes of K and V held: raw, compressed and caches of decoded ranges"},
 };
 
-// Writes the figures of one voice, dots becoming objects. `value` is nothing for a figure to leave
-// out.
+// Writes the figures that one party (Voice) defines. A dot in a figure's name makes an object.
+// `value` returns nothing for figures to be left out.
 template <typename ValueOf>
 Value::Object Figures(const Engine& engine, Voice voice, ValueOf value) {
   Value::Object figures;

@@ -244,7 +244,7 @@ CaseSpec EvictedCase(const DataSize& size) {
   return spec;
 }
 
-// Collects the figures that a rule of kvtool can name from the original's row.
+// Collects from the original's row the figures that kvtool's rules can name.
 void Collect(const Json& figures, Measurements& measured) {
   for (const auto& [key, value] : figures.items()) {
     if (Engine().FindMetric(key) == nullptr) continue;

@@ -68,8 +68,8 @@ using eviction::ReplayRequest;
 using eviction::ReplayResult;
 using eviction::ReplayRun;
 
-// The papers' policies at the engine's intervals: down to a ratio of the cache at that time, by the
-// floor rule of the final branch.
+// The papers' policies at the engine's intervals. Each eviction keeps a share of the current cache,
+// computed by the floor rule of the final branch.
 extern const eviction::EngineRule kIntervals;
 extern const eviction::EngineRule kDesign;  // the published text, with its target of 3.5
 extern const eviction::EngineRule kMnn;     // the final branch

@@ -111,7 +111,7 @@ double StoreFull(const CacheType& type, const Side& side, const StoreOptions& op
   return static_cast<double>(packed.size());
 }
 
-// Stores blocks of llama.cpp, rotated before and after if the type is.
+// Stores blocks of llama.cpp. If the type is rotated, the rotation is undone at the end.
 double StoreBlocks(const CacheType& type, const Side& side, const StoreOptions& options,
                    std::span<float> out) {
   if (side.row() % kBlockValues != 0) {

@@ -113,7 +113,7 @@ TEST_CASE("A replayed case measures the original's figures and the true ones bes
   CHECK(result.resident_over_time.back().token == 191);
   CHECK(std::get<double>(*Find(result.spec.params, "h2o_recent_tokens")) == 16);
 
-  // The location of a failure exists.
+  // The reported place of the worst error is one that the trace has.
   const Where& where = result.measured.Find("attention_error.worst")->where;
   REQUIRE(where.layer);
   CHECK(*where.layer >= 1);
