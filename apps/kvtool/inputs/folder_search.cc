@@ -222,7 +222,7 @@ class Searcher {
     return !failed;
   }
 
-  // Returns true if a folder as a whole is one snapshot: none of its other files is another.
+  // Returns true if a folder as a whole is one snapshot, and no other file in it is a cache itself.
   bool IsOneDump(const fs::path& folder, const Source& source, const FormatEntry& format) const {
     std::set<std::string> used, places;
     try {

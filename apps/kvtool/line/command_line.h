@@ -142,7 +142,7 @@ class CommandLine {
   enum class Asked { kRun, kShortHelp, kLongHelp };
   // Throws kUsage in one line, with a suggestion where a flag or a key looks mistyped.
   Asked Parse(int argc, char** argv);
-  bool parsed() const;  // of a verb: it was the one given
+  bool parsed() const;  // for a verb: true if this verb was given
   const std::string& program() const;
   // Set on the command line or in the file, for the command or its verb.
   bool Given(const std::string& option) const;

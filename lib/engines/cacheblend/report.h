@@ -17,7 +17,7 @@ namespace kv::blend {
 // its name in the report; the ratio is followed by mean, min or max (over the blended layers) or by
 // layerN.
 struct Gate {
-  std::string figure, over;  // in the example "dev_v_remaining_frac" and "mean"
+  std::string figure, over;  // "dev_v_remaining_frac" and "mean" above
   double ratio = 0, limit = 0;
   bool at_most = true;
 

@@ -287,7 +287,7 @@ TEST_CASE("rows refuse references to what is not there, and themselves", "[codec
   refused(0, 18);   // rows in rows
   refused(0, 200);  // no codec
   refused(1, 0);    // no new rows
-  refused(1, 51);   // more than rows
+  refused(1, 51);   // more new rows than rows
   refused(1, 30);   // the references disagree
   refused(4, 255);
   refused(5, 255);  // references past the end
