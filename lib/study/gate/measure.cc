@@ -40,24 +40,18 @@ Where PlaceOf(uint32_t layer, bool is_value, uint64_t token, uint32_t head, uint
   return where;
 }
 
-// A place in a cache whose value is not a finite number.
-struct NotFiniteValue {
-  uint32_t layer = 0;
-  bool is_value = false;
-  uint64_t token = 0;
-  uint32_t head = 0, dim = 0;
-  double value = 0;
-};
-
+// Values that are not finite, and the first of them by layer, K before V, token, head and dim.
 struct NotFinite {
   uint64_t nans = 0, infinities = 0;
-  std::optional<NotFiniteValue> first = {};  // by layer, K before V, token, head, dim
+  std::optional<Where> first = {};
+  double value = 0;  // the first one
 
-  uint64_t count() const { return nans + infinities; }
   void Add(const NotFinite& later) {
     nans += later.nans;
     infinities += later.infinities;
-    if (!first) first = later.first;
+    if (first) return;
+    first = later.first;
+    value = later.value;
   }
 };
 
@@ -113,12 +107,11 @@ void Search(const Snapshot& snapshot, const Snapshot* reference, Task& task) {
     ++(std::isnan(*at) ? task.found.nans : task.found.infinities);
     if (task.found.first) continue;
     const uint64_t channel = i % tensor.channels();
-    task.found.first = NotFiniteValue{task.layer->index,
-                                      task.is_value,
-                                      task.begin + i / tensor.channels(),
-                                      static_cast<uint32_t>(channel / tensor.head_dim),
-                                      static_cast<uint32_t>(channel % tensor.head_dim),
-                                      *at};
+    task.found.value = *at;
+    task.found.first =
+        PlaceOf(task.layer->index, task.is_value, task.begin + i / tensor.channels(),
+                static_cast<uint32_t>(channel / tensor.head_dim),
+                static_cast<uint32_t>(channel % tensor.head_dim), tensor.heads_known);
   }
   DropTokens(snapshot, tensor, task.begin, task.count);
   if (task.begin + task.count == tensor.tokens()) DropTensor(snapshot, tensor);
@@ -150,14 +143,10 @@ NotFinite FindNotFinite(const Snapshot& snapshot, const Snapshot* reference, Thr
 void MeasureNotFinite(const Subject& subject, Measurements& out) {
   const NotFinite found = FindNotFinite(subject.snapshot, subject.reference, subject.pool);
   if (!found.first) return out.Set(kNotFinite, 0);
-  const NotFiniteValue& at = *found.first;
-  const LayerKv& layer = *subject.snapshot.Find(at.layer);
-  const KvTensor& tensor = at.is_value ? *layer.v : layer.k;
   std::string note = fmt::format("{} NaN, {} infinite; the first one is {}", found.nans,
-                                 found.infinities, at.value);
+                                 found.infinities, found.value);
   if (subject.reference != nullptr) note += ", which the reference does not have";
-  out.Set(kNotFinite, static_cast<double>(found.count()),
-          PlaceOf(at.layer, at.is_value, at.token, at.head, at.dim, tensor.heads_known),
+  out.Set(kNotFinite, static_cast<double>(found.nans + found.infinities), *found.first,
           std::move(note));
 }
 
