@@ -85,7 +85,7 @@ std::optional<Problem> Store::CheckObject(const ObjectId& id, const Place& place
     const auto pack = Pack(place.pack);
     const ObjectHead head = ReadObjectHead(*pack, place.offset);
     if (!decode) {
-      if (head.id != id) throw Error(Finding::kInconsistent, "another object lies here");
+      if (head.id != id) throw Error(Finding::kInconsistent, "the index points to another object");
       CheckPayload(*pack, place.offset, head);
       return std::nullopt;
     }
@@ -93,7 +93,8 @@ std::optional<Problem> Store::CheckObject(const ObjectId& id, const Place& place
     Bytes raw;
     LoadObject(id, head.raw_bytes, scratch, raw);
     if (Blake2b256(raw) != id)
-      throw Error(Finding::kContentDiffers, "object {} has other bytes", Hex(id));
+      throw Error(Finding::kContentDiffers,
+                  "object {}: content differs from its name, which is its hash", Hex(id));
     return std::nullopt;
   } catch (const Error& error) {
     return DescribeProblem(where, error);
@@ -230,7 +231,8 @@ void DecodeClaims(ThreadPool& pool, std::vector<Claim>& claims) {
       Bytes raw;
       DecodeObject(*claim.pack, claim.offset, claim.head, *scratch, raw);
       if (Blake2b256(raw) != claim.head.id)
-        throw Error(Finding::kContentDiffers, "an object has other bytes than its name says");
+        throw Error(Finding::kContentDiffers,
+                    "an object's content differs from its name, which is its hash");
     } catch (const Error& error) {
       claim.problem = DescribeProblem(claim.pack->name(), error);
     }
@@ -280,10 +282,10 @@ CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
   for (const auto& [number, bytes] : RecordFiles()) {
     try {
       const auto file = states().OpenFile(RecordName(number));
-      if (file == nullptr) throw Error(Finding::kMissingRecord, "the record is not there");
+      if (file == nullptr) throw Error(Finding::kMissingRecord, "the record is missing");
       Index::Contents::Listed listed{DecodeState(file->bytes()), bytes, Hash64(file->bytes())};
       if (listed.record.id != number)
-        throw Error(Finding::kInconsistent, "the record is that of another state");
+        throw Error(Finding::kInconsistent, "the record belongs to another state");
       ++report.states;
       if (!IsWhole(listed.record, sizes)) report.damaged.push_back(RowFor(listed.record, bytes));
       contents.states.push_back(std::move(listed));
@@ -438,7 +440,7 @@ void Store::CopyObjects(uint64_t pack, const Kept::mapped_type& objects, NewFile
       throw Error(Finding::kChecksum, "an object that a state needs is damaged: {}", problem->text)
           .File(problem->where)
           .At(place.offset)
-          .Hint("'kvtool store verify' says which states it costs, and how they are mended");
+          .Hint("'kvtool store verify' lists the affected states and how to repair them");
     }
     const ObjectHead head = ReadObjectHead(*from, place.offset);
     change.moved.push_back({id, to.size(), head.stored_bytes(), head.raw_bytes, head.level});

@@ -209,15 +209,15 @@ void Database::Fail(int result) const {
   if (result == SQLITE_READONLY_ROLLBACK) {
     throw Error(Finding::kWriteFailed, "a change was cut short, and this user may not undo it")
         .File(path())
-        .Hint("whoever may write to the store undoes it with any command, such as 'store list'");
+        .Hint("a user who may write to the store undoes it with any command, such as 'store list'");
   }
   switch (primary) {
     case SQLITE_INTERRUPT:
-      throw damaged("its pages lead in circles");
+      throw damaged("its pages form a cycle");
     case SQLITE_CANTOPEN:
-      throw damaged("it wants a write-ahead log, which no store has");
+      throw damaged("it needs a write-ahead log, which stores do not use");
     case SQLITE_NOMEM:
-      throw Error(Finding::kNoMemory, "no memory for the index").File(path());
+      throw Error(Finding::kNoMemory, "out of memory for the index").File(path());
     case SQLITE_FULL:
       throw Error(Finding::kWriteFailed, "the index: " + text)
           .File(path())

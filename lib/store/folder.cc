@@ -30,7 +30,7 @@ std::optional<Folder> Folder::Open(const std::string& path) {
   if (descriptor >= 0) return Folder(descriptor, path);
   if (errno == ENOENT) return std::nullopt;
   if (errno == ENOTDIR)
-    throw Error(Finding::kExists, "something else than a store is there").File(path);
+    throw Error(Finding::kExists, "the folder holds something other than a store").File(path);
   throw OpenError(path);
 }
 
@@ -52,7 +52,8 @@ std::optional<Folder> Folder::Below(const std::string& name) const {
   if (descriptor >= 0) return Folder(descriptor, Join(name));
   if (errno == ENOENT) return std::nullopt;
   if (errno == ENOTDIR || errno == ELOOP) {
-    throw Error(Finding::kUnsafeName, "is a link or no folder, and a store has its own")
+    throw Error(Finding::kUnsafeName,
+                "is a link or not a folder, but a store needs a folder of its own")
         .File(Join(name))
         .Hint("put the folder itself in its place; the store as a whole may be a link");
   }

@@ -203,7 +203,7 @@ std::map<uint64_t, uint64_t> Index::Packs() {
   std::map<uint64_t, uint64_t> packs;
   while (rows.Step()) {
     if (!packs.emplace(RequireNumber(rows.Signed(0)), rows.Number(1)).second)
-      throw Damaged("a pack comes twice");
+      throw Damaged("a pack is listed twice");
   }
   return packs;
 }
@@ -216,7 +216,7 @@ std::map<ObjectId, Place> Index::Objects() {
              .emplace(ReadId(rows.Blob(0)),
                       MakePlace(rows.Signed(1), rows.Number(2), rows.Number(3)))
              .second)
-      throw Damaged("an object comes twice");
+      throw Damaged("an object is listed twice");
   }
   return objects;
 }

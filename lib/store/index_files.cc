@@ -302,7 +302,7 @@ IndexFiles::IndexFiles(const Folder& folder, std::string name)
       vfs_name_(fmt::format("kvtool-{}", static_cast<const void*>(this))),
       vfs_(std::make_unique<sqlite3_vfs>()) {
   const sqlite3_vfs* system = sqlite3_vfs_find(nullptr);
-  if (system == nullptr) throw Error(Finding::kInternal, "SQLite knows no file system");
+  if (system == nullptr) throw Error(Finding::kInternal, "SQLite has no file system to use");
   // Uses the clock, sleep and random numbers of SQLite's own file system.
   vfs_->iVersion = 1;
   vfs_->szOsFile = sizeof(OpenedFile);
@@ -342,10 +342,9 @@ std::optional<Error> IndexFiles::refusal() const {
     case Refusal::kSystem:
       return Error(Finding::kOpenFailed, "cannot open: {}", std::strerror(errno_)).File(path);
     case Refusal::kOtherName:
-      return mendable(Finding::kUnsafeName,
-                      "names another file than the index, which is not touched");
+      return mendable(Finding::kUnsafeName, "is not the index, the only file that SQLite may open");
     case Refusal::kNotRegular:
-      return mendable(Finding::kUnsafeName, "is a link or no regular file");
+      return mendable(Finding::kUnsafeName, "is a link or not a regular file");
     case Refusal::kLinked:
       return mendable(Finding::kUnsafeName,
                       "has other names (hard links), whose file a change would reach");

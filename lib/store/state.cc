@@ -24,7 +24,7 @@ constexpr uint32_t kVersion = 1;
 constexpr uint64_t kHashedBytes = kObjectHeadBytes - 8;
 
 void Require(bool holds, std::string_view rule, uint64_t at) {
-  if (!holds) throw Error(Finding::kBadField, "object: not so: {}", rule).At(at);
+  if (!holds) throw Error(Finding::kBadField, "object: broken rule: {}", rule).At(at);
 }
 
 // Rows that do not fill the object would make a decoder read beyond it.
@@ -51,7 +51,7 @@ Bytes PackHeader() {
 void CheckPackHeader(const FileSource& pack) {
   ByteReader in(pack.bytes());
   if (in.Text(kPackMagic.size(), "magic") != kPackMagic)
-    throw Error(Finding::kBadMagic, "this is no pack of a store").At(0);
+    throw Error(Finding::kBadMagic, "this is not a pack of a store").At(0);
   const auto version = in.U32("version");
   if (version != kVersion) {
     throw Error(Finding::kUnsupportedVersion, "pack of version {}, {} is supported", version,
@@ -78,14 +78,15 @@ Bytes HeadBytes(const ObjectHead& head) {
 }
 
 ObjectHead ReadObjectHead(const FileSource& pack, uint64_t offset) {
-  if (offset > pack.size()) throw Error(Finding::kTruncated, "the pack ends before").At(offset);
+  if (offset > pack.size())
+    throw Error(Finding::kTruncated, "the pack ends before this object").At(offset);
   ByteReader in(pack.bytes().subspan(offset), offset);
   const ByteSpan bytes = in.Take(kObjectHeadBytes, "head of an object");
   ByteReader fields(bytes, offset);
   if (fields.Text(kObjectMagic.size(), "magic") != kObjectMagic)
     throw Error(Finding::kBadMagic, "no object begins here").At(offset);
   if (LoadLE<uint64_t>(&bytes[kHashedBytes]) != Hash64(bytes.first(kHashedBytes)))
-    throw Error(Finding::kChecksum, "the head of an object does not have its hash").At(offset);
+    throw Error(Finding::kChecksum, "object head: checksum mismatch").At(offset);
   ObjectHead head;
   head.codec = static_cast<CodecId>(fields.U8("codec"));
   const auto level = fields.U8("level");
@@ -117,7 +118,7 @@ ObjectHead ReadObjectHead(const FileSource& pack, uint64_t offset) {
   // Data that does not shrink is stored raw, so a payload is never larger. Without this rule,
   // checking the objects of a forged index, each claiming the rest of the pack, would take
   // quadratic time.
-  Require(head.payload_bytes <= head.raw_bytes, "the payload is no larger than what it stands for",
+  Require(head.payload_bytes <= head.raw_bytes, "the payload is no larger than the decoded bytes",
           offset);
   in.Take(head.payload_bytes, "payload of an object");
   return head;
@@ -148,14 +149,14 @@ ByteSpan TakePayload(const FileSource& pack, uint64_t offset, const ObjectHead& 
 
 void CheckPayload(const FileSource& pack, uint64_t offset, const ObjectHead& head) {
   if (Hash64(TakePayload(pack, offset, head)) != head.payload_hash)
-    throw Error(Finding::kChecksum, "the payload of an object does not have its hash").At(offset);
+    throw Error(Finding::kChecksum, "object payload: checksum mismatch").At(offset);
 }
 
 void DecodeObject(const FileSource& pack, uint64_t offset, const ObjectHead& head,
                   CodecScratch& scratch, Bytes& raw) {
   CheckPayload(pack, offset, head);
   if (NeedsOthers(head.codec))
-    throw Error(Finding::kBadField, "an object needs nothing beside itself").At(offset);
+    throw Error(Finding::kBadField, "an object's codec needs no other data").At(offset);
   raw.resize(head.raw_bytes);
   DecodeChunk(head.codec, head.shape, TakePayload(pack, offset, head), raw, scratch);
   if (Hash64(raw) != head.raw_hash)
@@ -181,7 +182,7 @@ std::string TakeText(ByteReader& in, std::string_view field) {
 }
 
 void RequireRule(bool holds, std::string_view rule, const ByteReader& in) {
-  if (!holds) throw Error(Finding::kBadField, "state: not so: {}", rule).At(in.offset());
+  if (!holds) throw Error(Finding::kBadField, "state: broken rule: {}", rule).At(in.offset());
 }
 
 ObjectId TakeId(ByteReader& in) {
@@ -256,7 +257,7 @@ Extent ReadExtent(ByteReader& in) {
     Piece piece;
     piece.count = in.U64("extent of an object");
     piece.id = TakeId(in);
-    RequireRule(piece.count != 0, "an object fills something", in);
+    RequireRule(piece.count != 0, "an object has at least one byte", in);
     sum = CheckedAdd(sum, piece.count, "extent");
     RequireRule(extent.BytesOf(piece) <= kMaxObjectBytes, "an object has at most 16 MiB", in);
     extent.pieces.push_back(piece);
@@ -276,7 +277,7 @@ StoredFile ReadFile(ByteReader& in, bool is_folder) {
   StoredFile file;
   file.name = TakeText(in, "name of a file");
   if (is_folder ? !IsSafeRelativePath(file.name) : !file.name.empty())
-    throw Error(Finding::kUnsafeName, "'{}' is no name of a file", file.name);
+    throw Error(Finding::kUnsafeName, "'{}' cannot name a file", file.name).At(in.offset());
   file.size = in.U64("size of a file");
   file.hash = in.U64("hash of a file");
   file.executable = TakeFlag(in, "executable");
@@ -296,7 +297,7 @@ void CheckNames(const StateRecord& record) {
   for (const StoredFile& file : record.files) names.push_back(file.name);
   if (FindNameClash(std::move(names))) {
     throw Error(Finding::kDuplicateName,
-                "a name of the state comes twice, or a file is also the folder of another");
+                "a name occurs twice, or a file is also the folder of another");
   }
 }
 
@@ -354,16 +355,17 @@ StateRecord DecodeState(ByteSpan bytes) {
   constexpr uint64_t kHashBytes = sizeof(uint64_t);
   ByteReader in(bytes);
   if (in.Text(kStateMagic.size(), "magic") != kStateMagic)
-    throw Error(Finding::kBadMagic, "this is no state of a store").At(0);
+    throw Error(Finding::kBadMagic, "this is not a state of a store").At(0);
   const auto version = in.U32("version");
   if (version != kStateVersion) {
     throw Error(Finding::kUnsupportedVersion, "state of version {}, {} is supported", version,
                 kStateVersion);
   }
-  if (in.remaining() < kHashBytes) throw Error(Finding::kTruncated, "the state has no end");
+  if (in.remaining() < kHashBytes)
+    throw Error(Finding::kTruncated, "the state ends too early").At(in.offset());
   const ByteSpan hashed = bytes.first(bytes.size() - kHashBytes);
   if (LoadLE<uint64_t>(&bytes[hashed.size()]) != Hash64(hashed))
-    throw Error(Finding::kChecksum, "the record of the state does not have its hash");
+    throw Error(Finding::kChecksum, "state record: checksum mismatch").At(hashed.size());
   in = ByteReader(hashed.subspan(in.offset()), in.offset());
   RequireRule(in.U32("reserved") == 0, "the reserved field is 0", in);
   StateRecord record;
@@ -371,7 +373,7 @@ StateRecord DecodeState(ByteSpan bytes) {
   record.added_us = in.I64("time");
   record.name = TakeText(in, "name");
   if (!IsStateName(record.name))
-    throw Error(Finding::kUnsafeName, "'{}' is no name of a state", record.name);
+    throw Error(Finding::kUnsafeName, "'{}' cannot name a state", record.name).At(in.offset());
   record.format = TakeText(in, "format");
   record.model = TakeText(in, "model");
   record.geometry = TakeText(in, "geometry");
@@ -391,7 +393,8 @@ StateRecord DecodeState(ByteSpan bytes) {
     record.files.push_back(ReadFile(in, record.is_folder));
     sum = CheckedAdd(sum, record.files.back().size, "state");
     if (i > 0 && record.files[i - 1].name >= record.files[i].name)
-      throw Error(Finding::kDuplicateName, "the files of the state are not sorted by name");
+      throw Error(Finding::kDuplicateName, "the files of the state are not sorted by name")
+          .At(in.offset());
   }
   RequireRule(sum == record.source_bytes, "files add up to the state", in);
   const uint32_t folders = in.U32("empty folders");
@@ -399,7 +402,8 @@ StateRecord DecodeState(ByteSpan bytes) {
   for (uint32_t i = 0; i < folders; ++i) {
     record.empty_folders.push_back(TakeText(in, "name of a folder"));
     if (!IsSafeRelativePath(record.empty_folders.back()))
-      throw Error(Finding::kUnsafeName, "an empty folder of the state has no safe name");
+      throw Error(Finding::kUnsafeName, "an empty folder of the state has an unsafe name")
+          .At(in.offset());
   }
   in.ExpectEnd("state");
   CheckNames(record);

@@ -76,7 +76,7 @@ void Store::OpenRoot(Use use) {
   root_ = Folder::Open(folder_);
   if (root_ && root_->Find(std::string(kMarker))) return;
   if (use != Use::kAdd) {
-    throw Error(Finding::kOpenFailed, root_ ? "is no store" : "there is no such store")
+    throw Error(Finding::kOpenFailed, root_ ? "is not a store" : "no such store")
         .File(folder_)
         .Hint("'kvtool store add DIR FILE' makes one");
   }
@@ -86,7 +86,7 @@ void Store::OpenRoot(Use use) {
   if (!std::all_of(names.begin(), names.end(), IsTemporaryName)) {
     // Another run may have made the store since. Its marker is there before any other name.
     if (root_->Find(std::string(kMarker))) return;
-    throw Error(Finding::kExists, "something else than a store is there").File(folder_);
+    throw Error(Finding::kExists, "the folder holds something other than a store").File(folder_);
   }
   if (!root_) {
     // Mode 0700: the store contains conversation content.
@@ -106,7 +106,7 @@ Store::Store(std::string folder, Use use, const std::function<void()>& waiting)
   const std::string marker(kMarker), index(kIndexName);
   const auto text = root_->OpenFile(marker);
   if (text == nullptr || AsText(text->bytes()) != kMarkerText) {
-    throw Error(Finding::kUnsupportedVersion, "this is no store of version 1")
+    throw Error(Finding::kUnsupportedVersion, "this is not a store of version 1")
         .File(root_->Join(marker));
   }
   const bool alone = use == Use::kAlone || use == Use::kMend;
@@ -127,9 +127,9 @@ Store::Store(std::string folder, Use use, const std::function<void()>& waiting)
     if (use == Use::kRead) {
       *part = root_->Below(name);
       if (*part) continue;
-      throw Error(Finding::kMissingRecord, "the store lacks this folder")
+      throw Error(Finding::kMissingRecord, "this folder of the store is missing")
           .File(root_->Join(name))
-          .Hint("'kvtool store verify --repair' mends what can be mended");
+          .Hint("'kvtool store verify --repair' repairs what can be repaired");
     }
     *part = root_->MakeBelow(name);
   }
@@ -279,14 +279,13 @@ StateRecord Store::Load(const StateRow& row) const {
   const std::string path = RecordPath(row.id);
   try {
     const auto file = states().OpenFile(RecordName(row.id));
-    if (file == nullptr)
-      throw Error(Finding::kMissingRecord, "the record of the state is not there");
+    if (file == nullptr) throw Error(Finding::kMissingRecord, "the record of the state is missing");
     if (file->size() != row.record_bytes || Hash64(file->bytes()) != row.record_hash) {
       throw Error(Finding::kChecksum, "the record of the state is not the one that was added");
     }
     StateRecord record = DecodeState(file->bytes());
     if (record.id != row.id || record.name != row.name) {
-      throw Error(Finding::kInconsistent, "the record is that of another state");
+      throw Error(Finding::kInconsistent, "the record belongs to another state");
     }
     return record;
   } catch (Error& error) {
@@ -301,7 +300,7 @@ std::shared_ptr<const FileSource> Store::Pack(uint64_t pack) {
     const std::string path = PackPath(pack);
     auto opened = packs().OpenFile(PackName(pack));
     if (opened == nullptr)
-      throw Error(Finding::kLostChunk, "a pack of the store is not there").File(path);
+      throw Error(Finding::kLostChunk, "a pack of the store is missing").File(path);
     try {
       CheckPackHeader(*opened);
     } catch (Error& error) {
@@ -321,7 +320,7 @@ void Store::LoadObject(const ObjectId& id, uint64_t bytes, CodecScratch& scratch
   try {
     const ObjectHead head = ReadObjectHead(*pack, place->offset);
     if (head.id != id) {
-      throw Error(Finding::kInconsistent, "another object lies where the index says")
+      throw Error(Finding::kInconsistent, "the index points to another object")
           .At(place->offset)
           .Hint("'kvtool store verify --repair' makes a new index of what the store holds");
     }
