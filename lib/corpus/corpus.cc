@@ -32,7 +32,7 @@ Member MemberIn(const Json& line, size_t number) {
   Member member{TextIn(line, "name", number), NumberIn(line, "bytes", number),
                 TextIn(line, "xxh3", number)};
   if (!IsSafeRelativePath(member.name)) {
-    throw InLine(number, fmt::format("the name '{}' leads elsewhere", Escaped(member.name, 80)));
+    throw InLine(number, fmt::format("the name '{}' leaves the folder", Escaped(member.name, 80)));
   }
   return member;
 }
@@ -53,13 +53,13 @@ Json ParseLine(std::string_view line, size_t number) {
   } catch (Error& error) {
     throw error.In(fmt::format("line {}", number));
   }
-  if (!json.is_object()) throw InLine(number, "is no JSON object");
+  if (!json.is_object()) throw InLine(number, "is not a JSON object");
   return json;
 }
 
 std::string TextIn(const Json& object, const char* key, size_t number) {
   if (!object.contains(key) || !object[key].is_string()) {
-    throw InLine(number, fmt::format("'{}' is no text", key));
+    throw InLine(number, fmt::format("'{}' is not a string", key));
   }
   return object[key];
 }
@@ -67,7 +67,7 @@ std::string TextIn(const Json& object, const char* key, size_t number) {
 uint64_t NumberIn(const Json& object, const char* key, size_t number, uint64_t most) {
   if (!object.contains(key) || !object[key].is_number_unsigned() ||
       object[key].get<uint64_t>() > most) {
-    throw InLine(number, fmt::format("'{}' is no whole number", key));
+    throw InLine(number, fmt::format("'{}' is not a whole number", key));
   }
   return object[key];
 }
@@ -166,7 +166,7 @@ Manifest ReadManifest(std::string_view text) {
     manifest.members.push_back(MemberIn(line, number + 1));
     manifest.lines.push_back(std::move(line));
     if (!names.insert(manifest.members.back().name).second) {
-      throw Error(Finding::kDuplicateName, "line {}: a second '{}'", number + 1,
+      throw Error(Finding::kDuplicateName, "line {}: '{}' is listed twice", number + 1,
                   Escaped(manifest.members.back().name, 80));
     }
   }
@@ -174,20 +174,14 @@ Manifest ReadManifest(std::string_view text) {
   manifest.folder = TextIn(head, "folder", 1);
   const uint64_t entries = NumberIn(head, "entries", 1);
   if (entries != manifest.members.size()) {
-    throw Error(Finding::kTruncated, "{} entries were announced, {} are there", entries,
+    throw Error(Finding::kTruncated, "the first line says {} entries, but {} follow", entries,
                 manifest.members.size());
   }
   if (TextIn(head, "xxh3", 1) != CorpusHash(manifest.members)) {
-    throw Error(Finding::kChecksum, "the hash of its first line is of other entries");
+    throw Error(Finding::kChecksum, "the entries do not match the hash in the first line");
   }
   return manifest;
 }
-
-namespace {
-
-using Json = nlohmann::ordered_json;
-
-}  // namespace
 
 nlohmann::ordered_json ResultsHead::ToJson(const nlohmann::ordered_json& tool) const {
   return {{"schema", kResultsSchema},
@@ -202,7 +196,7 @@ nlohmann::ordered_json ResultsHead::ToJson(const nlohmann::ordered_json& tool) c
 
 ResultsHead ResultsHead::Read(const nlohmann::ordered_json& line) {
   if (!line.is_object() || !line.contains("schema") || line["schema"] != kResultsSchema) {
-    throw Error(Finding::kBadMagic, "line 1: is no {}", kResultsSchema);
+    throw Error(Finding::kBadMagic, "line 1: is not {}", kResultsSchema);
   }
   ResultsHead head;
   const Json& corpus = ObjectIn(line, "corpus", 1);
@@ -210,10 +204,11 @@ ResultsHead ResultsHead::Read(const nlohmann::ordered_json& line) {
   head.version = TextIn(ObjectIn(line, "tool", 1), "version", 1);
   head.command = TextIn(line, "command", 1);
   if (!line.contains("parameters") || !line["parameters"].is_array()) {
-    throw Error(Finding::kBadField, "line 1: 'parameters' is no list");
+    throw Error(Finding::kBadField, "line 1: 'parameters' is not a list");
   }
   for (const Json& parameter : line["parameters"]) {
-    if (!parameter.is_string()) throw Error(Finding::kBadField, "line 1: a parameter is no text");
+    if (!parameter.is_string())
+      throw Error(Finding::kBadField, "line 1: a parameter is not a string");
     head.parameters.push_back(parameter);
   }
   head.parameters_xxh3 = TextIn(line, "parameters_xxh3", 1);

@@ -378,13 +378,13 @@ void Merger::Add(const std::string& file, std::string_view text,
       const ShardFile& other = shards_.begin()->second;
       const std::string difference = head->DifferenceTo(other.head);
       if (!difference.empty()) {
-        throw Error(Finding::kInconsistent, "a foreign shard: {}, as {} is", difference,
+        throw Error(Finding::kInconsistent, "a shard of another run: {}, as in {}", difference,
                     other.file);
       }
     }
     const auto [before, is_new] = shards_.emplace(head->shard.index, ShardFile{file, *head, 0});
     if (!is_new) {
-      throw Error(Finding::kDuplicateName, "shard {} of {} is here twice: {} has it, too",
+      throw Error(Finding::kDuplicateName, "shard {} of {} is given twice, the other time by {}",
                   head->shard.index, head->shard.count, before->second.file);
     }
     const auto number_of_file = static_cast<uint32_t>(shard_of_file_.size());
@@ -431,7 +431,7 @@ void Merger::TakeInputs(Merged& merged, ExternalSorter& values) {
     if (!is_same) {
       take();
     } else if (file_of(last) != file_of(record)) {
-      throw Error(Finding::kDuplicateName, "the result of {} is in {}, too",
+      throw Error(Finding::kDuplicateName, "the result of {} is also in {}",
                   Escaped(std::string(record.substr(0, end)), 200),
                   shards_.at(shard_of_file_[file_of(last)]).file)
           .File(shards_.at(shard_of_file_[file_of(record)]).file);
@@ -452,7 +452,7 @@ void Merger::RequireAll(const Merged& merged) const {
     }
   }
   if (!missing.empty()) {
-    std::string text = fmt::format("of {} shards these are missing or not complete: {}{}",
+    std::string text = fmt::format("of {} shards these are missing or incomplete: {}{}",
                                    merged.head.shard.count, fmt::join(missing, ","),
                                    missing.size() == kMostNamed ? " and perhaps more" : "");
     for (const uint32_t i : missing) {
@@ -462,7 +462,7 @@ void Merger::RequireAll(const Merged& merged) const {
                           found->second.head.entries);
     }
     throw Error(Finding::kMissingRecord, text)
-        .Hint("run them again, with the same --results: they do only what is missing");
+        .Hint("run them again with the same --results, which does only what is missing");
   }
   if (merged.entries != merged.head.corpus_entries) {
     throw Error(Finding::kInconsistent, "the corpus has {} inputs, the shards have {}",

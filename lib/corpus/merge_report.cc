@@ -193,8 +193,7 @@ const Fields<MergedCase>& CaseFields() {
       {"name", "Name of the case", &MergedCase::name, Heading("case")},
       {"pass", "Number of inputs that passed", count("pass"), Heading("passed")},
       {"fail", "Number of inputs that failed", count("fail"), Heading("failed")},
-      {"not_run", "Number of inputs of which nothing could be decided", count("not_run"),
-       Heading("not run")},
+      {"not_run", "Number of inputs without a decision", count("not_run"), Heading("not run")},
       {"inconclusive", "Number of inputs within the noise", count("inconclusive"),
        Heading("inconclusive")},
       {"failing", "Rules that failed, and how often",
@@ -222,7 +221,7 @@ const Fields<Outlier>& OutlierFields() {
       {"name", "Name of the input in the corpus", &Outlier::name},
       {"value", "Its value", &Outlier::value},
       {"median", "Median of all", &Outlier::median},
-      {"command", "What shows it, from the folder of the corpus", &Outlier::command}};
+      {"command", "Command that shows it, run in the folder of the corpus", &Outlier::command}};
   return fields;
 }
 
@@ -234,7 +233,8 @@ const Fields<MergeFailure>& FailureTable() {
        [](const MergeFailure& of) { return IfAny(of.finding); }},
       {"text", "What is wrong; null: a verdict",
        [](const MergeFailure& of) { return IfAny(of.text); }},
-      {"command", "What shows it, from the folder of the corpus", &MergeFailure::command}};
+      {"command", "Command that shows it, run in the folder of the corpus",
+       &MergeFailure::command}};
   return fields;
 }
 
@@ -284,7 +284,7 @@ void AddLayers(std::span<const Spread> figures, report::Page& page) {
         {static_cast<double>(*key.layer), figure.weighted.value_or(figure.median)});
   }
   for (const auto& [name, chart] : charts) {
-    page.Figure(Render(chart), "Of all inputs together.");
+    page.Figure(Render(chart), "All inputs together.");
   }
 }
 
@@ -353,14 +353,14 @@ const Fields<Spread>& SpreadFields() {
     return FieldOptions{.column = column, .format = format::AsReal};
   };
   static const Fields<Spread> fields = {
-      {"what", "Of which level, policy and budget, or types", key(&FigureKey::what),
-       Heading("what")},
+      {"what", "Level, policy and budget, or types that the figure belongs to",
+       key(&FigureKey::what), Heading("what")},
       {"figure", "What was measured: ratio, output_error, predicted_kl_nats ...",
        key(&FigureKey::figure), Heading("figure")},
-      {"part", "Of all, k, v or other", key(&FigureKey::part), Heading("part")},
-      {"layer", "Number of the layer; null: of the whole cache", key(&FigureKey::layer)},
+      {"part", "Part of the cache: all, k, v or other", key(&FigureKey::part), Heading("part")},
+      {"layer", "Number of the layer; null: the whole cache", key(&FigureKey::layer)},
       {"count", "Number of inputs that have it", &Spread::count, Heading("inputs")},
-      {"weighted", "Of a ratio: all originals / all that is left; null: no ratio",
+      {"weighted", "For a ratio: sum of originals / sum of what is left; null: not a ratio",
        &Spread::weighted, shown("all together")},
       {"mean", "Mean over inputs, each counted alike", &Spread::mean, shown("mean")},
       {"deviation", "Standard deviation over inputs", &Spread::deviation, shown("deviation")},
@@ -404,18 +404,19 @@ const Fields<MergeReport>& MergeReportFields() {
        head(&ResultsHead::parameters_xxh3)},
       {"version", "Version of the tool that made the results", head(&ResultsHead::version)},
       {"entries", "Number of inputs", of(&Merged::entries)},
-      {"done", "Of them, those with exit status 0", of(&Merged::done)},
-      {"negative", "With exit status 1: a negative verdict", of(&Merged::negative)},
-      {"failed", "With a higher one", of(&Merged::failed)},
-      {"verdict", "Over all inputs: fail where one is not done; null: the command gives none",
+      {"done", "Number of inputs with exit status 0", of(&Merged::done)},
+      {"negative", "Number of inputs with exit status 1, a negative verdict",
+       of(&Merged::negative)},
+      {"failed", "Number of inputs with a higher exit status", of(&Merged::failed)},
+      {"verdict", "Verdict over all inputs: fail if one is not done; null: the command gives none",
        &Report::verdict, OneOf("pass", "fail", "inconclusive")},
       {"verdicts", "How often each verdict came",
        [](const Report& of) { return ListCounts(of.merged->verdicts); }, verdicts},
-      {"cases", "Of a gate its cases; of other commands nothing", of(&Merged::cases), CaseFields()},
+      {"cases", "Cases of a gate; empty for other commands", of(&Merged::cases), CaseFields()},
       {"figures", "How each figure is spread over the inputs", &Report::figures, SpreadFields(),
        CsvRows()},
       {"groups", "The same by model", &Report::groups, GroupFields()},
-      {"outliers", "Values that lie far from the others", &Report::outliers, OutlierFields()},
+      {"outliers", "Values far from the others", &Report::outliers, OutlierFields()},
       {"failures", "Inputs that are not done", &Report::failures, FailureTable()}};
   return fields;
 }

@@ -52,7 +52,7 @@ Curl Load() {
     if (library != nullptr) break;
   }
   if (library == nullptr) {
-    throw Error(Finding::kOpenFailed, "reading URLs wants libcurl, which is not here")
+    throw Error(Finding::kOpenFailed, "reading URLs needs libcurl, which is not installed")
         .Hint("install it (Debian: apt install libcurl4), or fetch the file: curl -O URL");
   }
   Curl curl = {};
@@ -67,7 +67,7 @@ Curl Load() {
   CURLcode (*global_init)(long) = nullptr;  // NOLINT: libcurl's own type
   Take(library, "curl_global_init", global_init);
   if (global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
-    throw Error(Finding::kNoResources, "libcurl does not start");
+    throw Error(Finding::kNoResources, "libcurl cannot be initialised");
   }
   return curl;
 }
@@ -110,7 +110,7 @@ bool IsTransient(CURLcode code, bool was_met) {
 Error Refused(int status) {
   Error error(Finding::kOpenFailed, "the server answers {}", status);
   if (status == 401 || status == 403) error.Hint("a presigned URL may have expired");
-  if (status == 404 || status == 410) error.Hint("nothing is there under that URL");
+  if (status == 404 || status == 410) error.Hint("the server has no file at this URL");
   return error;
 }
 
@@ -123,7 +123,7 @@ Error MakeGiveUpError(Finding finding, int tries, int status, const char* connec
 
 Error Changed() {
   return Error(Finding::kReadFailed, "changed on the server while it was read")
-      .Hint("run again: what was read is of two versions");
+      .Hint("run again: parts of two versions were read");
 }
 
 // One object behind a URL. The version of the first answer counts; an answer of another version is
@@ -270,7 +270,8 @@ class HttpReader : public RangeReader {
                             : range.first == transfer.offset && range.bytes == transfer.to.size();
       transfer.accepted = as_asked;
       if (!as_asked) {
-        transfer.failure = Error(Finding::kReadFailed, "the server sends another range than asked");
+        transfer.failure =
+            Error(Finding::kReadFailed, "the server sent another range than requested");
       }
     } else if (answer.status == 200 && answer.content_length &&
                *answer.content_length <= transfer.to.size() &&
@@ -296,7 +297,7 @@ class HttpReader : public RangeReader {
     if (!transfer.accepted) transfer.reader.CheckAnswer(transfer);
     if (!transfer.accepted) return 0;
     if (bytes > transfer.to.size() - transfer.got) {
-      transfer.failure = Error(Finding::kReadFailed, "the server sends more than was asked for");
+      transfer.failure = Error(Finding::kReadFailed, "the server sent more than was requested");
       return 0;
     }
     std::memcpy(transfer.to.data() + transfer.got, data, bytes);

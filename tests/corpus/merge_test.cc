@@ -218,9 +218,9 @@ TEST_CASE("What is no result is named with its file and line", "[corpus]") {
     return Failure(files);
   };
   using Catch::Contains;
-  CHECK_THAT(with("nonsense", 0), Contains("file1: line 1: is no JSON object"));
-  CHECK_THAT(with("{}", 0), Contains("file1: line 1: is no kvtool.results/1"));
-  CHECK_THAT(with("[1]", 2), Contains("file1: line 3: is no JSON object"));
+  CHECK_THAT(with("nonsense", 0), Contains("file1: line 1: is not a JSON object"));
+  CHECK_THAT(with("{}", 0), Contains("file1: line 1: is not kvtool.results/1"));
+  CHECK_THAT(with("[1]", 2), Contains("file1: line 3: is not a JSON object"));
   CHECK_THAT(with("{}", 1), Contains("file1: line 2:"));
   TestJson foreign = LineOf(1, HeadOf(1, 2, 0));
   foreign["corpus_xxh3"] = "d";
