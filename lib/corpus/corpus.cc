@@ -39,7 +39,7 @@ Member MemberIn(const Json& line, size_t number) {
 
 const Json& ObjectIn(const Json& object, const char* key, size_t number) {
   if (!object.contains(key) || !object[key].is_object()) {
-    throw InLine(number, fmt::format("'{}' is no object", key));
+    throw InLine(number, fmt::format("'{}' is not an object", key));
   }
   return object[key];
 }

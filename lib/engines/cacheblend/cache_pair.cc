@@ -147,7 +147,7 @@ void RequireSameTokens(const Snapshot& full, const KvRows::Part& part, uint64_t 
               "token {} has id {}, the full run has {} at position {}: not the same text",
               part.first_row + i, ours, prompts, start + i)
             .File(part.snapshot->source.path)
-            .Hint("a chunk in another order, or a text that was tokenized again"));
+            .Hint("a chunk may be in another order, or a text tokenized again"));
   }
 }
 
@@ -338,8 +338,8 @@ OldCache JoinChunks(const std::vector<std::shared_ptr<const Snapshot>>& parts, B
     start += all - dropped;
     const KeyState state = ResolveKeyState(flag, snapshot, true);
     if (i > 0 && state != old.state) {
-      throw std::move(Error(Finding::kInconsistent, "keys are {}, those of {} {}", Name(state),
-                            parts[0]->source.path, Name(old.state))
+      throw std::move(Error(Finding::kInconsistent, "keys are {}, but those of {} are {}",
+                            Name(state), parts[0]->source.path, Name(old.state))
                           .File(snapshot.source.path)
                           .Hint("--chunks-rope says how the keys of all chunks are rotated"));
     }

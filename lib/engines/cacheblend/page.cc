@@ -172,10 +172,12 @@ void AddRemaining(const Result& result, report::Page& page) {
                                     [&](const CurveLayer& l) { return part(l.first_of_chunk); }),
                     MakeCurveSeries("oracle", result, false, true,
                                     [&](const CurveLayer& l) { return part(l.oracle); })};
-    page.Figure(Render(chart),
-                is_value ? "Lower is better. All choose as many tokens. The oracle chooses anew in "
-                           "every layer: its distance is the price of choosing once."
-                         : "The same tokens, seen from the keys.");
+    page.Figure(
+        Render(chart),
+        is_value
+            ? "Lower is better. All choose the same number of tokens. The oracle chooses anew in "
+              "every layer: its distance is the price of choosing once."
+            : "The same tokens, seen from the keys.");
     if (is_value) page.Feature();
   }
 }

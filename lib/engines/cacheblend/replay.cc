@@ -391,8 +391,8 @@ class Replayer {
       const double error = DoubleRotationError(caches_, place, pool_);
       result_.faults.push_back(
           {"double_rotation",
-           fmt::format("keys are rotated in place: a second run on the same object would turn them "
-                       "twice, a relative error of {:.3g} in K of layer {}",
+           fmt::format("keys are rotated in place: a second run on the same object would rotate "
+                       "them twice, a relative error of {:.3g} in K of layer {}",
                        error, result_.layers[place].layer),
            error});
     }

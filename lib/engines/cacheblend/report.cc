@@ -68,13 +68,12 @@ const Fields<Report>& RopeFields() {
        OneOf("neox", "gptj")},
       {"theta", "Base of the frequencies; null too where the frequencies themselves were given",
        GetRopeTheta},
-      {"rotary_dim", "Number of dimensions of a head that are turned", GetRotaryDim},
+      {"rotary_dim", "Number of dimensions of a head that are rotated", GetRotaryDim},
       {"scaling", "Name of the scaling of frequencies; null too where there is none",
        GetRopeScaling},
       {"layer_thetas", "of each layer, where layers have different bases", ListLayerThetas,
        Absent()},
-      {"old_state",
-       "Whether the chunks' keys came unrotated, or at which positions they were rotated",
+      {"old_state", "Whether the chunks' keys were unrotated, or the positions that rotated them",
        [](const Report& of) { return Name(of.caches.old().state); },
        OneOf("unrotated", "rotated-local", "rotated-global", "rotated-at")},
       {"full_state", "Whether the full run's keys are rotated",
@@ -96,7 +95,7 @@ const Fields<Report>& ModelFields() {
        [](const Report& of) { return FirstLayer(of).k_dim; }},
       {"dtype", "Element type of the caches",
        [](const Report& of) { return kv::Name(of.caches.dtype()); }},
-      {"rope", "style to scaling are null where no key had to be turned", Whole, RopeFields()}};
+      {"rope", "style to scaling are null if no key had to be rotated", Whole, RopeFields()}};
   return fields;
 }
 
@@ -131,7 +130,7 @@ const Fields<Report>& TokensFields() {
       {"total", "Number of tokens", [](const Report& of) { return of.result.tokens; }},
       {"suffix", "Number of last tokens that are the question",
        [](const Report& of) { return of.result.request.suffix; }},
-      {"covered", "By chunks; the rest is the question, which has no old values",
+      {"covered", "Tokens covered by chunks; the others are the question, which has no old values",
        [](const Report& of) { return of.result.covered; }},
       {"chunks", "The chunks in the order of the prompt", CollectChunks, ChunkFields(), Items(1)}};
   return fields;
@@ -288,7 +287,7 @@ const Fields<LayerOf>& LayerFields() {
        },
        DeviationOfFields()},
       {"overlap",
-       "Of the layer's own choice with the check layer's; null where the layer deviates by "
+       "Overlap of the layer's own choice with the check layer's; null where the layer deviates by "
        "rounding only",
        [](const LayerOf& of) { return IfThere(of.ranks.with_check, &Overlap::share); }},
       {"jaccard", "Tokens in both choices / tokens in one of them; null as overlap is",
@@ -377,7 +376,7 @@ const Fields<PointOf>& PointFields() {
       {"topk", "Number of tokens selected by score",
        [](const PointOf& of) { return of.point.selection.topk; }},
       {"compute_share",
-       "Of a full prefill",
+       "Share of a full prefill that is computed",
        [](const PointOf& of) { return of.point.compute_share; },
        {.least = 0, .most = 1}},
       {"indices", "Ascending, the forced suffix last; null where --indices-out took them",

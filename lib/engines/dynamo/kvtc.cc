@@ -41,11 +41,12 @@ void RequireRange(const Range& range, uint64_t rows, uint64_t components) {
     throw Error(Finding::kBadField, "components [{}, {}) {}", range.begin, range.end, what);
   };
   if (!IsCodeWidth(range.bits)) fail("have codes of other than 1, 2, 4 or 8 bits");
-  if (range.begin >= range.end) fail("are none");
+  if (range.begin >= range.end) fail("are an empty range");
   if (range.end > components) fail("are not all among those of a row");
   if (IsTorn(range, rows)) {
     fail(
-        "are no whole bytes of a row: with several rows Dynamo's kernel writes beyond the size "
+        "do not fill whole bytes of a row: with several rows Dynamo's kernel writes beyond the "
+        "size "
         "that its header says, over what follows");
   }
 }
@@ -104,10 +105,10 @@ void RequireSound(std::span<const Range> ranges, uint64_t rows, uint64_t compone
   uint64_t end = 0;
   const auto refuse_gap = [&](uint64_t next) {
     if (next == end || gaps == Gaps::kZero) return;
-    throw Error(Finding::kBadField,
-                "no range has the components [{}, {}): Dynamo decodes them from memory that "
-                "nothing wrote",
-                end, next);
+    throw Error(
+        Finding::kBadField,
+        "no range has the components [{}, {}): Dynamo decodes them from uninitialised memory", end,
+        next);
   };
   for (const Range& range : sorted) {
     if (range.begin < end) {

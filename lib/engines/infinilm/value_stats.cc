@@ -46,7 +46,7 @@ class Differ {
     number("head_dim", a_.header.head_dim, b_.header.head_dim);
     number("min_seq_len", a_.header.min_seq_len, b_.header.min_seq_len);
     if (a_.header.num_heads != b_.header.num_heads) {
-      diff_.notes.push_back(fmt::format("num_heads, which nobody reads: {} and {}",
+      diff_.notes.push_back(fmt::format("num_heads, which no loader reads: {} and {}",
                                         a_.header.num_heads, b_.header.num_heads));
     }
     if (a_.dtype != b_.dtype) {

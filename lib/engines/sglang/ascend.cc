@@ -84,7 +84,7 @@ CodeSchema ParseSchema(std::span<const SchemaEntry> entries, uint64_t rank) {
                   Escaped(entry.type));
     }
     if (!entry.size || *entry.size <= 0) {
-      throw Error(Finding::kBadField, "the size of a group is no positive integer");
+      throw Error(Finding::kBadField, "the size of a group is not a positive integer");
     }
     const auto size = static_cast<uint64_t>(*entry.size);
     if (*type == CodeType::kInt4 && size % kNibbles != 0) {
@@ -92,7 +92,7 @@ CodeSchema ParseSchema(std::span<const SchemaEntry> entries, uint64_t rank) {
                   kNibbles);
     }
     if (size > left) {
-      throw Error(Finding::kBadField, "a schema of more components than the rank of {}", rank);
+      throw Error(Finding::kBadField, "a schema has more components than the rank {}", rank);
     }
     left -= size;
     schema.push_back({static_cast<uint32_t>(size), *type});

@@ -28,7 +28,8 @@ bool IsFloat(const StaticCode& code) { return code.bits == kFloatBits; }
 
 PageStreams ReadPageStreams(ByteSpan page) {
   ByteReader reader(page);
-  if (reader.Text(4, "magic") != "KVTC") throw Error(Finding::kBadMagic, "no page of KVTC").At(0);
+  if (reader.Text(4, "magic") != "KVTC")
+    throw Error(Finding::kBadMagic, "not a page of KVTC").At(0);
   PageStreams streams;
   streams.version = reader.U8("version");
   if (streams.version != 3 && streams.version != 4) {

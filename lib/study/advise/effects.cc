@@ -108,7 +108,7 @@ void RequireLoss(const MeasureRequest& request, const RunOf& run) {
           .File(run.name());
     }
     if (kind == LossKind::kSensitivity && request.weights.count(attention.layer()) == 0) {
-      throw Error(Finding::kUsage, "--sensitivity: has no weight of layer {}", attention.layer())
+      throw Error(Finding::kUsage, "--sensitivity: has no weight for layer {}", attention.layer())
           .File(run.name());
     }
     if (kind == LossKind::kFisher && !eviction::HasChanges(attention)) {

@@ -87,7 +87,7 @@ const Fields<PointOf>& PointFields() {
       {"worst_ratio", "Whole cache / what is kept at the end, in the run that keeps most",
        [](const PointOf& of) { return 1 / of.point.outcome.worst_share(); }, AtLeast(kLeastRatio)},
       {"removed_fraction",
-       "Share of the cache's bytes that goes by the end, mean of the runs",
+       "Share of the cache's bytes that is evicted by the end, mean of the runs",
        [](const PointOf& of) { return 1 - of.point.outcome.mean_share(); },
        {.least = -1e-09, .most = 1}},
       {"loss", "What the plan costs, in the unit that loss.unit names",
@@ -105,7 +105,7 @@ const Fields<PointOf>& BestFields() {
   static const Fields<PointOf> fields = {
       Fields<PointOf>::Inline(PointFields()),
       {"expected_loss",
-       "of the worst prompt, times the optimism of the check: what max_loss limits",
+       "Loss of the worst prompt times the optimism that the check found: max_loss limits it",
        [](const PointOf& of) {
          return Shown(of.advice.measured().kind, of.advice.expected_loss());
        },
@@ -251,7 +251,7 @@ const Fields<FoldOf>& FoldFields() {
   static const Fields<FoldOf> fields = {
       {"left_out", "Index of the run (or half) that was left out, from 0",
        [](const FoldOf& of) { return of.fold.left_out; }},
-      {"found", "Whether some plan is within the limits in what was searched",
+      {"found", "Whether the search found a plan within the limits",
        [](const FoldOf& of) { return of.fold.found; }},
       {"promised_loss", "Worst loss of the found plan where it was chosen; null: none was found",
        [](const FoldOf& of) { return of.IfFound(Shown(of.kind, of.fold.promised)); }},
@@ -451,7 +451,7 @@ std::string MixtureText(const std::vector<PartOfMixture>& parts) {
     text += fmt::format(
         "{} {} {}", i == 0 ? "" : ",",
         ranges.size() <= kMostRanges ? "L" + ranges : fmt::format("{} layers", layers.size()),
-        what.empty() ? "as it came" : what);
+        what.empty() ? "unchanged" : what);
   }
   if (groups.size() > kMostGroups) text += fmt::format(", {} more", groups.size() - kMostGroups);
   return text;

@@ -47,7 +47,7 @@ struct PartOfMixture {
   uint32_t layer = 0;
   std::string text;
 };
-// Returns "mixed: L0-2 tova 0.75, L3 as it came": the choice that most layers follow, then the
+// Returns "mixed: L0-2 tova 0.75, L3 unchanged": the choice that most layers follow, then the
 // number of other choices.
 std::string MixtureText(const std::vector<PartOfMixture>& parts);
 // Returns the loss to expect of a plan of the frontier, computed as for the best plan.

@@ -102,7 +102,7 @@ class Collector {
   std::vector<SavingRow> Run(const std::vector<LosslessLevel>& levels) {
     SavingRow none;
     none.kind = "none";
-    none.plan = "everything as it came";
+    none.plan = "everything unchanged";
     none.bytes_per_token = full_;
     rows_.push_back(none);
     for (const Point& point : advice_.found.uniform)
@@ -225,7 +225,7 @@ struct SavingRowOf {
 const Fields<SavingRowOf>& SavingRowFields() {
   static const Fields<SavingRowOf> fields = {
       {"kind",
-       "What saves: none, eviction, types, both, lossless or offload",
+       "Kind of saving: none, eviction, types, both, lossless or offload",
        [](const SavingRowOf& of) { return of.row.kind; },
        {.choices = Kinds()}},
       {"plan",
@@ -235,7 +235,7 @@ const Fields<SavingRowOf>& SavingRowFields() {
        "Bytes in the engine's memory at the end, in all layers, by the tokens that were seen; "
        "scales included",
        [](const SavingRowOf& of) { return of.row.bytes_per_token; }, AtLeast(0)},
-      {"link_bytes_per_token", "Bytes by token that come from elsewhere for each decode step",
+      {"link_bytes_per_token", "Bytes per token that each decode step fetches from elsewhere",
        [](const SavingRowOf& of) { return of.row.link_bytes; }, AtLeast(0)},
       {"ratio", "Bytes of the whole cache / those of the row; null where nothing stays in memory",
        [](const SavingRowOf& of) {
@@ -247,7 +247,8 @@ const Fields<SavingRowOf>& SavingRowFields() {
        [](const SavingRowOf& of) { return of.Loss(of.row.mean_loss); }, AtLeast(0)},
       {"worst_loss", "Largest loss of a run",
        [](const SavingRowOf& of) { return of.Loss(of.row.worst_loss); }, AtLeast(0)},
-      {"standard_error", "Of the largest loss, from the rows that were drawn; null: unknown",
+      {"standard_error",
+       "Standard error of the largest loss, from the rows that were drawn; null: unknown",
        [](const SavingRowOf& of) {
          return ShownError(KindOf(of.report), of.row.worst_loss, of.row.standard_error);
        },
@@ -309,7 +310,7 @@ struct Chosen {
 const Fields<Chosen>& ChosenFields() {
   static const Fields<Chosen> fields = {
       {"kind",
-       "What saves: none, eviction, types, both, lossless or offload",
+       "Kind of saving: none, eviction, types, both, lossless or offload",
        [](const Chosen& of) { return KindOf(of.report.savings, of.best.choice); },
        {.choices = Kinds()}},
       {"bytes_per_token", "Bytes at the end, in all layers, by the tokens that were seen",
@@ -320,7 +321,7 @@ const Fields<Chosen>& ChosenFields() {
       {"worst_loss", "Largest loss of a run, in the rows it was chosen on",
        [](const Chosen& of) { return Shown(KindOf(of.report), of.best.outcome.worst_loss()); },
        AtLeast(0)},
-      {"expected_loss", "The same times what choosing flatters it by: what the limit holds for",
+      {"expected_loss", "The same times the optimism of having chosen it: the limit holds for this",
        [](const Chosen& of) {
          return Shown(KindOf(of.report), of.report.savings.searched.expected_loss());
        },
@@ -344,7 +345,7 @@ std::vector<std::string_view> ListTypeNames(const std::vector<const quant::Cache
 std::string TypesText(const Savings& savings, uint32_t pair) {
   const quantisation::TypePair& types = savings.request.pairs[pair];
   const auto name = [](uint32_t at, const auto& all) {
-    return at == quantisation::TypePair::kFull ? std::string_view("as it came") : all[at]->name;
+    return at == quantisation::TypePair::kFull ? std::string_view("unchanged") : all[at]->name;
   };
   return fmt::format("K {}, V {}", name(types.k, savings.request.store.k_types),
                      name(types.v, savings.request.store.v_types));
@@ -415,7 +416,7 @@ std::optional<Answer> FindAnswer(const Runs& runs, const AdviceRequest& request,
   if (!answer->is_chosen) return answer;
   const Saving* saving = savings->FindOption(chosen.choice, 0);
   answer->kind = KindOf(*savings, chosen.choice);
-  answer->plan = answer->kind == "none" ? "everything as it came"
+  answer->plan = answer->kind == "none" ? "everything unchanged"
                  : chosen.uniform       ? OptionText(advice, *savings, *saving)
                                   : ChoiceText(*runs.front(), advice, *savings, chosen.choice);
   answer->flags = FlagsOf(runs, *savings);
@@ -435,7 +436,7 @@ const Fields<Answer>& AnswerFields() {
       {"from", "Which of the two it is: best, by eviction alone, or chosen, among everything",
        [](const A& of) { return of.is_chosen ? "savings.chosen" : "best"; },
        OneOf("best", "savings.chosen")},
-      {"kind", "What saves: none, eviction, types or both", &A::kind,
+      {"kind", "Kind of saving: none, eviction, types or both", &A::kind,
        OneOf("none", "eviction", "types", "both")},
       {"plan", "The plan in words", &A::plan},
       {"bytes_per_token", "Bytes at the end, in all layers, by the tokens that were seen",
@@ -471,7 +472,7 @@ const Fields<SavingsReport>& SavingsFields() {
          return best ? std::optional(Chosen{of, *best}) : std::nullopt;
        },
        ChosenFields()},
-      {"optimism", "How many times what was promised plans cost in rows they were not chosen on",
+      {"optimism", "What plans cost on rows they were not chosen on / what they promised",
        [](const SavingsReport& of) {
          return Shown(KindOf(of), of.savings.searched.optimism) / Shown(KindOf(of), 1);
        },
@@ -539,7 +540,7 @@ void AddSavings(const AdviceRequest& request, const Savings& savings,
   }
   for (const std::string_view each : {"none", "lossless", "types", "eviction", "both"}) {
     report::ChartSeries series = BuildKindFront(rows, each, kind, most);
-    if (each == "none") series.name = "as it came";
+    if (each == "none") series.name = "unchanged";
     if (!series.points.empty()) chart.series.push_back(std::move(series));
   }
   page.Heading("Everything that saves memory");

@@ -71,7 +71,7 @@ const Fields<StatesLevel>& StatesLevelFields() {
        AtLeast(0, Heading("restores", AsSpeed))},
       {"alone_bytes", "Estimate of what all states take, each compressed alone", &L::alone_bytes,
        Heading("each alone", format::AsBytes)},
-      {"store_bytes", "Estimate of what all states take in one store, common rows once",
+      {"store_bytes", "Estimate of what all states take in one store, which keeps common rows once",
        &L::store_bytes, Heading("in one store", format::AsBytes)}};
   return fields;
 }
@@ -234,8 +234,10 @@ const Fields<SavedState>& SavedStateFields() {
       {"geometry", "Layers, channels and type of K, and that of V where it differs", &S::geometry},
       {"kv_bytes", "Bytes of K and V", &S::kv_bytes},
       {"kinship",
-       "How its rows lie to those of the nearest state: alone: none in common; branches: a common "
-       "beginning; grows: begins with all of it; contained: that begins with all of this; same: "
+       "How its rows relate to those of the nearest state: alone: none in common; branches: a "
+       "common "
+       "beginning; grows: begins with all of it; contained: the nearest begins with all of it; "
+       "same: "
        "equal byte for byte; alike: equal in the compared head, but not in all bytes",
        [](const S& of) { return KinshipName(of.kinship); },
        OneOf("alone", "branches", "grows", "contained", "same", "alike")},
@@ -263,10 +265,10 @@ const Fields<StatesAdvice>& StatesFields() {
       {"params", "What was asked for", WholeAdvice, params},
       {"bytes", "Bytes of all states", &A::bytes},
       {"states", "The states, the largest first", &A::states, SavedStateFields(), CsvRows()},
-      {"left_out", "What is no state or cannot be read", &A::left_out, LeftOutFields()},
+      {"left_out", "What is not a state or cannot be read", &A::left_out, LeftOutFields()},
       {"shared_bytes", "Bytes of K and V that a store would hold once instead of again",
        &A::shared_bytes},
-      {"contained_states", "States whose rows another state has all", &A::contained_states},
+      {"contained_states", "States all of whose rows another state has", &A::contained_states},
       {"contained_bytes", "Bytes of these", &A::contained_bytes},
       {"alike_states", "States with the compared rows of another, but other bytes elsewhere",
        &A::alike_states},

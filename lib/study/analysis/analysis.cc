@@ -123,7 +123,7 @@ void AddFindings(Analysis& analysis) {
   Tell(
       analysis, [](const TensorAnalysis& t) { return uint64_t{!t.decodes()}; },
       [](const std::string& where, uint64_t) {
-        return fmt::format("{}: what was decoded is NOT what was encoded", where);
+        return fmt::format("{}: the decoded bytes are NOT those that were encoded", where);
       });
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     Tell(

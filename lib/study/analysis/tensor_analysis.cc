@@ -423,7 +423,7 @@ const Fields<Structure>& StructureFields() {
        &Structure::repeated_rows},
       {"constant_channels", "Number of channels that are equal in all tokens",
        &Structure::constant_channels},
-      {"zero_channels", "Number of those that are zero", &Structure::zero_channels}};
+      {"zero_channels", "Number of these that are zero", &Structure::zero_channels}};
   return fields;
 }
 
@@ -512,7 +512,7 @@ const Fields<TensorAnalysis>& TensorAnalysisFields() {
        [](const Tensor& of) -> const ValueSummary& { return of.stats; }, ValueSummaryFields()},
       {"structure", "Rows and channels that repeat or are zero", &Tensor::structure,
        StructureFields()},
-      {"exact", "Of f32 values: how many a type of half the size represents exactly",
+      {"exact", "For f32: how many values a type of half the size represents exactly",
        &Tensor::narrowness, NarrownessFields(), Absent()},
       {"narrow",
        "Sizes when f32 values that are exact in a type of half the size are coded in that type",

@@ -46,7 +46,7 @@ struct PolicyInfo {
   Tuning tuned_by = Tuning::kNone;
   // True if it is tried by default.
   bool is_usual = false;
-  // True if it is a bound: it knows the rows to come, which no engine does.
+  // True if it is a bound: it uses later rows, which no engine knows.
   bool is_bound = false;
   // True if it keeps the most recent tokens and nothing else.
   bool keeps_recent = false;

@@ -180,7 +180,7 @@ class Replayer {
     result_.notes = NotesOf(result_, trace_);
     if (request_.re_rotation) {
       result_.notes.push_back(
-          "streaming: keys are turned to their positions within the cache, as published");
+          "streaming: keys are rotated to their positions within the cache, as published");
     }
   }
 

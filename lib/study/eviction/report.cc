@@ -104,7 +104,7 @@ const Fields<AttentionSummary>& HeadFigureFields() {
 
 const Fields<AttentionSummary>& EvictingHeadFields() {
   static const Fields<AttentionSummary> fields = {
-      {"rows", "Such rows", &AttentionSummary::rows},
+      {"rows", "Number of evicting rows", &AttentionSummary::rows},
       Fields<AttentionSummary>::Inline(HeadFigureFields())};
   return fields;
 }
@@ -249,14 +249,15 @@ Fields<PredictedKl> MakeKlFields(Fields<PredictedKl>::Field samples) {
        "sensitivity: sum over layers of weight times 2 (1 - cosine)",
        [](const PredictedKl& kl) { return Name(kl.method); }, OneOf("gradients", "sensitivity")},
       {"nats", "As the method computes it, not calibrated", &PredictedKl::nats, AtLeast(0)},
-      {"standard_error", "Of nats, from drawn rows and drawn next tokens; null: unknown",
+      {"standard_error",
+       "Standard error of nats, from drawn rows and drawn next tokens; null: unknown",
        &PredictedKl::standard_error, Nullable(AtLeast(0))},
       {"expected_nats", "nats over the calibration's median", &PredictedKl::expected, AtLeast(0)},
       {"low_nats", "nats over p90: four fifths of the study's runs lie between low and high",
        &PredictedKl::low, AtLeast(0)},
       {"high_nats", "nats over p10", &PredictedKl::high, AtLeast(0)},
       {"rows", "Rows measured", &PredictedKl::rows, AtLeast(1)},
-      {"of_rows", "Rows that there are", &PredictedKl::population, AtLeast(1)},
+      {"of_rows", "Rows that could be measured", &PredictedKl::population, AtLeast(1)},
       std::move(samples),
       {"calibration", "Quantiles of predicted over real KL in the study (docs/closed-loop.md)",
        &PredictedKl::calibration, CalibrationFields()}};
@@ -277,9 +278,9 @@ struct Budget {
 
 const Fields<Budget>& BudgetFields() {
   static const Fields<Budget> fields = {
-      {"text", "As given to --budget, or made of a ratio",
+      {"text", "As given to --budget, or derived from a ratio",
        [](const Budget& of) { return of.budget.Text(); }},
-      {"share", "Of all tokens seen; null for a number of tokens",
+      {"share", "Share of all tokens seen; null for a number of tokens",
        [](const Budget& of) {
          return of.budget.tokens ? std::nullopt : std::optional(of.budget.share);
        }},
@@ -340,7 +341,7 @@ const Fields<Layer>& LayerFields() {
       {"floor_dominated_triggers",
        "Of these, decisions that kept all because sink and recent blocks reach the target",
        OfSchedule(&Schedule::floor_dominated)},
-      {"evictions", "Its evictions that a later query is the poorer for",
+      {"evictions", "Its evictions that change the result of a later query",
        [](const Layer& layer) { return layer.schedule.evictions_in_effect(layer.result.end); }},
       {"full_tokens", "Tokens of the sequence at the end",
        [](const Layer& layer) { return layer.result.end; }},
@@ -351,8 +352,7 @@ const Fields<Layer>& LayerFields() {
        },
        Nullable()},
       {"kept",
-       "[first, count] of each run of positions that stays, ascending; absent where kv heads "
-       "differ",
+       "[first, count] of each run of positions that is kept, ascending; absent if kv heads differ",
        &Layer::Kept, Absent()},
       {"attention", "Attention of the layer over all measured rows; null if not measured",
        OfQuality(&LayerQuality::summary), AttentionFields()},
@@ -395,7 +395,7 @@ const Fields<PlanEvent>& PlanEventPartFields() {
   static const Fields<PlanEvent> fields = {
       {"layer", "Number of the layer", &PlanEvent::layer},
       {"kv_head", "KV head that the event is of; null: the whole layer", &PlanEvent::kv_head},
-      {"kept", "[first, count] of each run of positions that stays, ascending",
+      {"kept", "[first, count] of each run of positions that is kept, ascending",
        [](const PlanEvent& event) { return RangesOf(event.kept); }},
       {"length_before", "Tokens in the layer's cache before",
        [](const PlanEvent& event) { return event.eviction.length_before; }}};
@@ -481,7 +481,7 @@ const Fields<MeasuredRows>& MeasuredFields() {
   using Rows = MeasuredRows;
   static const Fields<Rows> fields = {
       {"measured", "Rows measured", [](const Rows& rows) { return rows.positions.size(); }},
-      {"of", "Rows that there are", &Rows::population},
+      {"of", "Rows that could be measured", &Rows::population},
       {"sampled", "Whether they were drawn at random", &Rows::is_sample}};
   return fields;
 }
@@ -524,16 +524,18 @@ const Fields<ReplayRun>& OwnFields() {
        Nullable(Heading("true ratio", format::AsFactor))},
       {"mean_ratio", "The same over all steps together, which the attention figures belong with",
        &ReplayRun::mean_ratio, Nullable(Heading("mean ratio", format::AsFactor))},
-      {"evictions", "Those that a later query is the poorer for.", &ReplayRun::evictions,
+      {"evictions", "Evictions that change the result of a later query.", &ReplayRun::evictions,
        Heading("evictions")},
       {"removed_fraction", "1 - 1 / ratio: share of the bytes that eviction saves",
        [](const ReplayRun& run) { return 1 - 1 / run.ratio(); }, Nullable()},
-      {"nothing_evicted_because", "Why no token went; null if some did, or nothing should",
+      {"nothing_evicted_because", "Why no token was evicted; null if some were, or none should be",
        [](const ReplayRun& run) { return IfAny(run.nothing_because); }},
       {"full_bytes",
        "Bytes of K and V that all layers would hold at the last step without eviction",
        [](const ReplayRun& run) { return LastStepBytes(run).full; }},
-      {"kept_bytes", "At the last step: on a budget when it is over, else when its query attends.",
+      {"kept_bytes",
+       "Bytes of K and V held at the last step: with a budget after it, otherwise while its query "
+       "attends.",
        [](const ReplayRun& run) { return LastStepBytes(run).kept; }},
       {"allocated_bytes",
        "Bytes of the buffers at the last step, more than kept_bytes where they never shrink",

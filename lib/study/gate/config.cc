@@ -62,7 +62,7 @@ struct Node {
   std::string OneOf(const std::vector<std::string>& words) const {
     const std::string word = Text();
     if (std::find(words.begin(), words.end(), word) != words.end()) return word;
-    throw Wrong(fmt::format("'{}' is none of {}{}", Escaped(word), fmt::join(words, ", "),
+    throw Wrong(fmt::format("'{}' is not one of {}{}", Escaped(word), fmt::join(words, ", "),
                             Suggest(word, words)));
   }
   double Number() const {
@@ -134,7 +134,7 @@ const MetricInfo& Metric(const Node& node, const Engine& engine) {
   throw node
       .Wrong(fmt::format("unknown metric '{}'{}", Escaped(name),
                          Suggest(part != known.end() ? *part : name, known)))
-      .Hint("'kvtool gate --list-metrics' tells them");
+      .Hint("'kvtool gate --list-metrics' lists them");
 }
 
 Rule RuleOf(const Node& node, const Engine& engine) {
@@ -480,7 +480,7 @@ Config ParseConfig(std::string_view text, const std::filesystem::path& folder,
     if (config.cases.size() == kMostCases) throw root.Wrong("more than 1000 cases");
     config.cases.push_back(CaseOf(node, common));
     if (!names.insert(config.cases.back().name).second) {
-      throw node.Wrong(fmt::format("a second case '{}'", Escaped(config.cases.back().name)));
+      throw node.Wrong(fmt::format("two cases are named '{}'", Escaped(config.cases.back().name)));
     }
   });
   if (config.cases.empty() && !of_logs)

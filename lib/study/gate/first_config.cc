@@ -135,11 +135,11 @@ void AddExact(const CaseResult& own, std::vector<SizedRule>& rules) {
   if (const double ranges = value("content.compared_ranges"); ranges > 0) {
     add("content.mismatches", Op::kAtMost, 0,
         fmt::format("exact: {:.0f} ranges were decoded and compared with their source", ranges));
-    add("content.compared_ranges", Op::kAtLeast, 1, "so that nothing compared is no pass");
+    add("content.compared_ranges", Op::kAtLeast, 1, "so that comparing nothing fails");
   }
   if (value("evictions") > 0) {
     add("evictions", Op::kAtLeast, 1,
-        fmt::format("measured {:.0f}; so that nothing evicted is no pass", value("evictions")));
+        fmt::format("measured {:.0f}; so that evicting nothing fails", value("evictions")));
   }
   add("runtime_failures", Op::kAtMost, value("runtime_failures"), "exact");
   const double broken = value("content.not_finite");
@@ -155,7 +155,7 @@ constexpr std::string_view kHead =
 // Engine "design" replays a runtime without the peculiarities of any engine; "mnn" is MNN's code as it is.
 //   kvtool gate THIS              judges; exit status 0 passes, 1 fails, others are no verdict
 //   kvtool gate --list-metrics    what rules can name, MNN's words too
-//   kvtool schema gate-config     what else can stand here
+//   kvtool schema gate-config     what else it can contain
 )";
 
 std::string Quoted(const std::string& text) { return Json(text).dump(-1, ' ', true); }

@@ -170,7 +170,7 @@ bool WasMeasured(const Engine& engine, const BaselineCase& older, const CaseResu
 
 std::string OtherSnapshot(const BaselineCase& older, const CaseResult& result) {
   if (result.snapshot_hash.empty()) return {};
-  if (older.snapshot_hashes.empty()) return "does not say of which snapshot it was";
+  if (older.snapshot_hashes.empty()) return "does not name its snapshot";
   for (const std::string& hash : older.snapshot_hashes) {
     if (hash == result.snapshot_hash) continue;
     return fmt::format("was of another snapshot: xxh3 {}, now {}", Escaped(hash),
@@ -413,7 +413,7 @@ void CheckBaseline(const JudgeOptions& options, Baseline& baseline, GateResult& 
       !baseline.commit.starts_with(options.pinned_commit)) {
     baseline.problems.push_back(
         fmt::format("it is of commit {}, but pinned_commit is {}",
-                    baseline.commit.empty() ? "nobody knows which" : Escaped(baseline.commit),
+                    baseline.commit.empty() ? "unknown" : Escaped(baseline.commit),
                     Escaped(options.pinned_commit)));
   }
   CheckCases(options, baseline, gate);

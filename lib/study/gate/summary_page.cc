@@ -555,14 +555,14 @@ std::vector<const Summary*> InOrder(std::span<const Summary> summaries) {
 std::vector<std::string> Remarks(const SummaryView& view, const EngineReport& report) {
   std::vector<std::string> remarks;
   if (view.noise) {
-    remarks.push_back(fmt::format(
-        "Repeated baselines differ by {}: no difference in speed below that says anything.",
-        FigureText("noise", *view.noise)));
+    remarks.push_back(
+        fmt::format("Repeated baselines differ by {}: smaller differences in speed mean nothing.",
+                    FigureText("noise", *view.noise)));
   }
   if (view.is_original) {
     remarks = {report.remarks.begin(), report.remarks.end()};
   } else {
-    remarks.push_back("A rule that was not run proves nothing: it is neither passed nor failed.");
+    remarks.push_back("A rule that was not run has neither passed nor failed.");
   }
   remarks.push_back("The mark in the middle of a bar is the limit, its length the value.");
   remarks.insert(remarks.end(), view.notes.begin(), view.notes.end());

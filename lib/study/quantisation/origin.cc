@@ -133,7 +133,7 @@ void RequireSameShape(const Snapshot& quantised, const Snapshot& full) {
       refuse(fmt::format("layer {} has rows of other sizes", l));
     }
     if (IsBlockQuantised(b.k.dtype) || (b.v && IsBlockQuantised(b.v->dtype)))
-      refuse("the original is quantised itself");
+      refuse("the original is itself quantised");
     if (std::min(a.k.tokens(), b.k.tokens()) == 0) refuse("there are no tokens");
   }
 }

@@ -255,7 +255,7 @@ const Fields<Report>& ReportFields() {
       {"settings", "How types were applied", Whole, SettingsFields()},
       {"missing_layers", "Layers of the snapshot without rows in the trace; they count in full",
        [](const Report& of) { return of.result.missing_layers; }},
-      {"runs", "The cache as it came, then each type of K alone, of V alone, and both", ListPairs,
+      {"runs", "The unchanged cache, then each type of K alone, of V alone, and both", ListPairs,
        PairFields(), CsvRows(Items(1))}};
   return fields;
 }
@@ -400,7 +400,8 @@ void AddLayers(const ReplayRequest& request, const ReplayResult& result, report:
     }
     chart.series.push_back(std::move(series));
   }
-  page.Figure(Render(chart), "Where types hurt. Of many pairs the first ones are drawn.");
+  page.Figure(Render(chart),
+              "Where types hurt. If there are many pairs, only the first are drawn.");
 }
 
 }  // namespace

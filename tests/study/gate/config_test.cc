@@ -120,7 +120,7 @@ TEST_CASE("A typo in a gate config is named with its place and the nearest word"
   CHECK(Says(MessageOf(WithCase(R"("name": "a", "mode": "probe", "snapshto": "x")")),
              "cases[0]: unknown key 'snapshto'; did you mean 'snapshot'?"));
   CHECK(Says(MessageOf(WithCase(R"("name": "a", "mode": "stroe")")),
-             "cases[0].mode: 'stroe' is none of probe, full, store; did you mean 'store'?"));
+             "cases[0].mode: 'stroe' is not one of probe, full, store; did you mean 'store'?"));
   CHECK(Says(MessageOf(WithCase(R"("name": "a", "mode": "full", "params": {"h2o_sink_token": 1})")),
              "did you mean 'h2o_sink_tokens'?"));
   CHECK(Says(
@@ -187,7 +187,7 @@ TEST_CASE("Gate configs that mean nothing are refused") {
   const std::string twice = R"({"name": "a", "mode": "full"})";
   CHECK(Says(
       MessageOf(R"({"schema": "kvtool.gate-config/1", "cases": [)" + twice + "," + twice + "]}"),
-      "a second case 'a'"));
+      "two cases are named 'a'"));
   CHECK(Says(MessageOf(
                  R"({"schema": "kvtool.gate-config/1", "cases": [{"name": "a", "mode": "full"}],
                      "baseline_rules": [{"metric": "lossy_best"}]})"),
@@ -214,7 +214,7 @@ TEST_CASE("A config says what becomes of cases that are not decided, and which m
   const auto says = [](const std::string& members, const std::string& part) {
     CHECK(Says(MessageOf(R"({"schema": "kvtool.gate-config/1", )" + members + "}"), part));
   };
-  says(R"("on_not_run": "pass", )" + one, "on_not_run: 'pass' is none of fail, warn");
+  says(R"("on_not_run": "pass", )" + one, "on_not_run: 'pass' is not one of fail, warn");
   says(R"("expected_cases": [], )" + one, "at least one name");
   says(R"("expected_cases": 0, )" + one, "a whole number");
   says(R"("expected_cases": [3], )" + one, "expected_cases[0]: expected a string");

@@ -372,7 +372,7 @@ TEST_CASE("A baseline must be able to say something about this run") {
         "case 'a' was of another snapshot: xxh3 0123456789abcdef, now 0123456789abcdee");
   Json unnamed = good;
   unnamed["cases"][0]["snapshot_xxh3"] = nullptr;
-  fails(unnamed, same, "case 'a' does not say of which snapshot it was");
+  fails(unnamed, same, "case 'a' does not name its snapshot");
   // Older versions list the hash among a summary's inputs.
   unnamed["cases"][0]["snapshot"] = "s.bin";
   unnamed["inputs"] = {{{"file", "s.bin"}, {"bytes", 1}, {"xxh3", "0123456789abcdef"}}};

@@ -320,9 +320,9 @@ class TextLog {
     const bool is_cut = std::any_of(begun_.begin(), begun_.end(), lacks);
     for (const Statistic& one : kStatistics) {
       if (!lacks(one.metric)) continue;
-      of.Missing(one.metric, is_cut ? "the log has chunks and not their statistics: the run was "
+      of.Missing(one.metric, is_cut ? "the log has chunks without their statistics: the run was "
                                       "cut, or had fewer than 100 tokens"
-                                    : "the log of the perplexity does not have it");
+                                    : "the log of llama-perplexity lacks it");
     }
     if (!is_cut) return;
     for (const std::string_view metric : begun_) Ask(metric, gate::Op::kAtLeast, result);

@@ -118,7 +118,7 @@ class FromStream : public BlockSumSource {
     if (next_->block_sums.size() != blocks) {
       throw Differs(fmt::format("{} block sums, but the replayed cache of {} tokens has {} blocks",
                                 next_->block_sums.size(), start.length, blocks))
-          .Hint("a stream fits the parameters it was recorded with");
+          .Hint("replay a stream with the parameters it was recorded with");
     }
     std::vector<float> sums = std::move(next_->block_sums);
     next_ = reader_->Next();
@@ -307,7 +307,7 @@ std::shared_ptr<const EngineRun> Plan(const EngineCase& of) {
 constexpr std::string_view kSchedule = "mnn", kRatioName = "h2o_lossy_ratio";
 constexpr std::string_view kRatioRemark =
     "h2o_lossy_ratio is the ratio of the engine's last plan alone, relative to that layer's length "
-    "at that moment. The true ratio counts every layer as it stands at the end.";
+    "at that moment. The true ratio counts every layer as it is at the end.";
 
 // Returns why nothing was evicted, naming the parameter; "" if something was.
 std::string WhyNothing(const ReplayResult& result, const ReplayRun& run) {
@@ -328,8 +328,8 @@ std::string WhyNothing(const ReplayResult& result, const ReplayRun& run) {
                        config.layer_start, config.layer_end);
   }
   if (run.budget && run.info().at_prompt_end && result.paper.grow) {
-    return fmt::format("{} compresses the prompt alone, of which {} holds all {} tokens",
-                       run.policy, run.target_text(), result.prompt);
+    return fmt::format("{} compresses only the prompt, and {} holds all its {} tokens", run.policy,
+                       run.target_text(), result.prompt);
   }
   if (run.budget && result.end >= static_cast<uint64_t>(config.trigger_min_tokens)) {
     return fmt::format("{} is above the budget after the last row only, and no query follows it",

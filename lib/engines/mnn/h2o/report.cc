@@ -19,8 +19,8 @@ uint64_t KeptBy(const PlanEvent& event) { return KeptTokens(event.kept); }
 const Fields<PlanEvent>& EvictionFields() {
   static const Fields<PlanEvent> fields = {
       Fields<PlanEvent>::Inline(eviction::PlanEventPartFields()),
-      {"kept_tokens", "Tokens that stay", KeptBy},
-      {"evicted_tokens", "Tokens that go",
+      {"kept_tokens", "Tokens that are kept", KeptBy},
+      {"evicted_tokens", "Tokens that are evicted",
        [](const PlanEvent& event) { return event.eviction.length_before - KeptBy(event); }},
       {"keep_ratio", "Eviction: kept_tokens over length_before", [](const PlanEvent& event) {
          return static_cast<double>(KeptBy(event)) /
@@ -39,14 +39,14 @@ std::optional<std::vector<std::array<uint64_t, 2>>> PlannedBy(const MnnCall& cal
 const Fields<MnnCall>& DecisionFields() {
   static const Fields<MnnCall> fields = {
       {"floor_dominates",
-       "Call: whether sink and recent blocks alone reach the target, so that nothing goes",
+       "Call: whether sink and recent blocks alone reach the target, so that nothing is evicted",
        [](const MnnCall& call) { return call.end.decision.budget.floor_dominates; }},
-      {"kept_tokens", "Tokens that stay",
+      {"kept_tokens", "Tokens that are kept",
        [](const MnnCall& call) { return call.end.decision.kept; }},
-      {"evicted_tokens", "Tokens that go",
+      {"evicted_tokens", "Tokens that are evicted",
        [](const MnnCall& call) { return call.end.decision.evicted; }},
       {"kept",
-       "[first, count] of each run of positions that stays, ascending; absent where nothing says",
+       "[first, count] of each run of positions that is kept, ascending; absent if not known",
        PlannedBy, Absent()},
       Fields<MnnCall>::Inline(&MnnCall::metrics, MetricsFields())};
   return fields;
@@ -187,7 +187,7 @@ const Fields<Report>& ParamsFields() {
       {"target_ratios", "Ratios asked for; empty with budgets", OfRequest(&ReplayRequest::targets)},
       {"budgets", "As given to --budget.", BudgetTexts},
       {"followed_the_trace",
-       "Parameters of the engine that nobody gave and that the trace's length decided.",
+       "Parameters of the engine that were not given and follow from the trace's length.",
        FollowedNames},
       {"paper", "Parameters of the papers' policies",
        [](const Report& of) { return of.result.paper; }, eviction::PaperFields()},
@@ -284,8 +284,8 @@ const Fields<Report>& ReportFields() {
        [](const Report& of) { return of.result.measured; }, eviction::MeasuredFields()},
       {"runs", "One entry per policy and target", eviction::RunsOf, runs, CsvRows(Items(1))},
       {"notes",
-       "What the figures mean here: a rule that comes down to another, a budget met in blocks, "
-       "rows that the trace lacks.",
+       "What the figures mean here: a rule that equals another, a budget met in blocks, rows that "
+       "the trace lacks.",
        [](const Report& of) { return of.result.notes; }},
       {"warnings", "Warnings of the run", [](const Report& of) { return of.result.warnings; }}};
   return fields;

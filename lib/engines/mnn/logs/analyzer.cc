@@ -344,7 +344,7 @@ void SetAnalyzerOption(std::string_view name, std::string_view value, AnalyzerOp
   const auto* found = std::find_if(std::begin(kOptions), std::end(kOptions),
                                    [&](const OptionEntry& entry) { return entry.name == key; });
   if (found == std::end(kOptions)) {
-    throw Error(Finding::kUsage, "'{}' is no option of the analyzer", name)
+    throw Error(Finding::kUsage, "'{}' is not an option of the analyzer", name)
         .Hint("the names are those of analyze_h2o_final.py, such as lossy_target");
   }
   Set(*found, value, options);

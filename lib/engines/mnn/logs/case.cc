@@ -172,7 +172,7 @@ class BenchReader {
       });
       all_named &= is_there;
       if (!names.empty() && !is_there) {
-        evidence_.gaps.Add(fmt::format("{}: the log of run {}, {}, is not there", shown,
+        evidence_.gaps.Add(fmt::format("{}: the log of run {}, {}, is missing", shown,
                                        ReadRunName(run, i), OnlyUtf8(names.back())));
       }
     }
@@ -180,7 +180,7 @@ class BenchReader {
     if (!all_named && list.size() > bench_.logs &&
         (bench_.logs > 0 || bench_.table.size() < list.size())) {
       evidence_.gaps.Add(
-          fmt::format("{} lists {} runs, but {} logs are there", shown, list.size(), bench_.logs));
+          fmt::format("{} lists {} runs, but there are {} logs", shown, list.size(), bench_.logs));
     } else if (bench_.logs > 0 && list.size() > bench_.table.size()) {
       evidence_.gaps.Add(fmt::format("{} lists {} runs, but their logs have {} rows", shown,
                                      list.size(), bench_.table.size()));

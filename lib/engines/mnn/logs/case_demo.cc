@@ -78,7 +78,7 @@ void CheckSummary(const LogFolder& folder, const std::string& tag, const DemoSum
   const Json rows = ReadRuns(*text, place.Shown(name));
   CheckFigures(rows, place.Shown(name), evidence);
   if (static_cast<double>(rows.size()) < total) {
-    evidence.gaps.Add(fmt::format("{} tells of {:.0f} runs, but {} has {}", shown, total,
+    evidence.gaps.Add(fmt::format("{} reports {:.0f} runs, but {} has {}", shown, total,
                                   place.Shown(name), rows.size()));
   }
   for (const Json& row : rows) {

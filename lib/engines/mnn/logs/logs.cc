@@ -167,7 +167,7 @@ void AddLineRules(const CaseLogs& logs, const AnalyzerOptions& options, CaseResu
   DecideAgain(std::max(0.0, options.max_lossless_fallback),
               static_cast<double>(lines.most_fallbacks), {}, fallbacks);
   if (fallbacks.status == Status::kFail) {
-    fallbacks.reason = "a [H2O-LOSSLESS] line tells of more, whatever the table says";
+    fallbacks.reason = "a [H2O-LOSSLESS] line reports more than the table";
   }
   result.rules.push_back(std::move(fallbacks));
   result.rules.push_back(CountRule("h2o_lossless_lines_of_192_tokens", Op::kAtMost,
@@ -230,7 +230,7 @@ void NoteStrictEngine(const CaseLogs& logs, CaseResult& c) {
   });
   if (!alone) return;
   c.warnings.push_back(
-      "no figure of these logs fails a rule of kvtool; the engine's own failure stands");
+      "no figure of these logs fails a rule of kvtool; the engine's own failure remains");
 }
 
 bool IsAsked(std::string_view option, const EngineLogsInput& input) {

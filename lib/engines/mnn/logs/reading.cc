@@ -82,8 +82,8 @@ RuntimeFacts ReadRowFacts(const Json& row) {
   facts.decode.most = largest("decode_best");
   facts.decode.mean = largest("decode_gate_tps");
   facts.notes.emplace_back(
-      "judged by summary.json alone: of each figure it has the largest of any row, and of the "
-      "ratio of compressed bytes nothing but an offline estimate");
+      "judged by summary.json alone, which has only the largest value of each figure, and only an "
+      "offline estimate of the ratio of compressed bytes");
   return facts;
 }
 

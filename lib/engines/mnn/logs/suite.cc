@@ -274,7 +274,7 @@ void AddRow(const Json& row, const std::string& place, SuiteOutput& output) {
     of_case.row = row;
     of_case.row_place = place;
   } else if (of_case.row_place == place) {
-    of_case.evidence.gaps.Add(fmt::format("{} has two rows of {}", place, name));
+    of_case.evidence.gaps.Add(fmt::format("{} has two rows for {}", place, name));
   }
   std::vector<std::string> denied;
   if (gate::FlagIn(row, "overall_pass") != true) denied.emplace_back("overall_pass");

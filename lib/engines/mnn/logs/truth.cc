@@ -300,7 +300,7 @@ RuleOutcome DecideDrop(std::string_view metric, double limit, const std::optiona
   if (!drop) return rule;
   const std::string what = *drop >= 0 ? Percent(*drop) + " slower" : Percent(-*drop) + " faster";
   if (!noise) {
-    rule.reason = what + "; one baseline, so nothing says how much the speed varies by itself";
+    rule.reason = what + "; with one baseline it is unknown how much the speed varies by itself";
   } else if (*drop - *noise > limit) {
     rule.status = Status::kFail;
     rule.reason = fmt::format("{}, noise {}, allowed {}", what, Percent(*noise), Percent(limit));

@@ -118,7 +118,7 @@ const Fields<Document>& DocumentFields() {
       {"online_chunk_seq", "Tokens of a chunk; 0: nothing is cut", option(&Options::chunk_tokens)},
       {"online_framing_bytes", "Bytes that are counted for the frame of each chunk",
        option(&Options::framing_bytes)},
-      {"aggregate_by_stage", "Whether prefill and decode are joined apart",
+      {"aggregate_by_stage", "Whether prefill and decode are joined separately",
        option(&Options::aggregate_by_stage)},
       {"aggregate_groups", "Number of groups that entries were joined into",
        result(&Result::groups)},

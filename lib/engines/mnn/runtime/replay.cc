@@ -247,8 +247,8 @@ class Replayer {
       AddTraceWarnings();
     } else if (request_.h2o_enable) {
       Warn(
-          "no trace: H2O's lengths are exact, but the tokens that it keeps are unknown; the lowest "
-          "blocks stand for them");
+          "no trace: H2O's lengths are exact, but which tokens it keeps is unknown; the lowest "
+          "blocks are kept instead");
     }
     for (const CellGroup& group : snapshot_.cell_groups) {
       for (size_t i = 0; trace_ == nullptr && i < group.cells.size(); ++i) {

@@ -55,7 +55,7 @@ Value ParamsSchema() {
                              "give up the raw bytes of a range until they are read again",
                              {"probe", "full", "store"})},
                      {"h2o_lossless_scope",
-                      choice("Which layers the path is for",
+                      choice("Layers that the path applies to",
                              {"none", "front_n", "h2o_kept", "front_n_and_h2o_kept"})}}},
       {"additionalProperties",
        Value::Object{{"type", Value::List{"number", "string", "boolean"}}}}};
@@ -84,7 +84,7 @@ const Fields<LayerCounters>& CountersFields() {
        &Counters::decompress_us, kTime},
       {"h2o_lossless_fallback_count",
        "Failures of gathering, encoding, decoding or writing back, and blocks that were discarded "
-       "undecoded; what gained nothing is none",
+       "undecoded; ranges without gain do not count",
        &Counters::fallback_count},
       {"h2o_lossless_backpressure_skip_count",
        "Ranges that were skipped because the queue was full", &Counters::backpressure_skip_count}};
@@ -106,7 +106,7 @@ const Fields<ReplayResult>& EngineTermsFields() {
        metric(&Metrics::ratio)},
       Fields<ReplayResult>::Inline(metric(&Metrics::sums), CountersFields()),
       {"h2o_lossless_queue_depth_peak",
-       "Most blocks that a layer held or had pending, and tasks of workers, at one time",
+       "Most blocks that a layer held or had pending, plus tasks of workers, at one time",
        metric(&Metrics::queue_depth_peak)},
       {"h2o_lossless_async_queue_peak", "Most tasks queued or running at one time",
        metric(&Metrics::async_queue_peak)},
@@ -118,13 +118,13 @@ const Fields<ReplayResult>& EngineTermsFields() {
        metric(&Metrics::codec_us), kTime},
       {"h2o_evict_us", "Time of H2O's last decision, in microseconds; not with --deterministic",
        &ReplayResult::h2o_evict_us, kTime},
-      {"h2o_lossless_decode_cache_hit", "Times that a cache of decoded ranges had what was wanted",
+      {"h2o_lossless_decode_cache_hit", "Hits in the cache of decoded ranges",
        metric(&Metrics::decode_cache_hit)},
-      {"h2o_lossless_decode_cache_miss", "Times that it had not and a decoder ran",
+      {"h2o_lossless_decode_cache_miss", "Misses in that cache, for which a decoder ran",
        metric(&Metrics::decode_cache_miss)},
       {"h2o_keep_ratio",
        "Kept tokens / tokens of the layer at the last H2O decision that the floor of recent and "
-       "sink tokens did not settle; 1 before",
+       "sink tokens did not force; 1 before",
        eviction(&h2o::MnnMetrics::keep_ratio)},
       {"h2o_lossy_ratio",
        "Bytes of the layer before / after that decision, the bytes of its plan included; 1 before",
@@ -142,7 +142,7 @@ const Fields<ReplayResult>& EngineTermsFields() {
        "Tokens that all decisions evict, counted for each layer when planned",
        eviction(&h2o::MnnMetrics::total_evict_tokens), AtLeast(0)},
       {"h2o_plans_cleared",
-       "H2O plans that the lossless path's shrink rule threw away before they were applied",
+       "H2O plans that the lossless path's shrink rule discarded before they were applied",
        &ReplayResult::h2o_plans_cleared}};
   return fields;
 }
@@ -177,8 +177,7 @@ const Fields<Measured>& MeasuredFields() {
       {"backpressure", "Times that a range met a full queue", &Measured::backpressure},
       {"decode_calls", "Times that a decoder ran because the bytes were needed",
        &Measured::decode_calls},
-      {"cache_copies", "Times that a cache of decoded ranges had the bytes",
-       &Measured::cache_copies},
+      {"cache_copies", "Hits in a cache of decoded ranges", &Measured::cache_copies},
       {"seeded_hits", "Of these, entries that no decoder ever filled", &Measured::seeded_hits},
       {"encode_us", "Time in encoders in microseconds; not with --deterministic",
        &Measured::encode_us, kTime},
@@ -205,8 +204,8 @@ const Fields<ContentCheck>& ContentFields() {
        &ContentCheck::ranges},
       {"bytes", "Bytes of these ranges", &ContentCheck::bytes},
       {"mismatches", "Ranges that differ from the snapshot", &ContentCheck::mismatches},
-      {"equal", "Whether none differs", &ContentCheck::equal},
-      {"first_mismatch", "The first byte that differed; null: none did", &ContentCheck::first,
+      {"equal", "Whether all ranges are equal", &ContentCheck::equal},
+      {"first_mismatch", "The first byte that differed; null: all are equal", &ContentCheck::first,
        first}};
   return fields;
 }
@@ -263,7 +262,7 @@ const Fields<ReplayResult>& SpeedFields() {
        us(&Speed::attention_seconds)}};
   static const Fields<ReplayResult> fields = {
       {"attention_only_speed",
-       "Speed of the layer calls that attention is all of; null where no_speed_reason says why",
+       "Decoding speed of attention alone; null where no_speed_reason says why",
        &ReplayResult::speed, speed},
       {"no_speed_reason", "Why there is no speed; absent where there is one",
        [](const ReplayResult& of) {
@@ -324,7 +323,7 @@ void AddMemory(const ReplayResult& result, report::Page& page) {
                                  ? "Raw rows give way to blobs once a blob was decoded again and "
                                    "found equal; copies are bounded by the cache's capacity."
                                  : "The engine's buffers never shrink: blobs and decoded copies "
-                                   "come on top of the raw rows they stand for.");
+                                   "are held in addition to the raw rows they represent.");
 }
 
 // Adds the ratios next to the memory; consecutive figures share a row.
@@ -344,7 +343,7 @@ void AddRatios(const ReplayResult& result, report::Page& page) {
     if (!series.points.empty()) chart.series.push_back(std::move(series));
   }
   if (!chart.series.empty()) {
-    page.Figure(Render(chart), "Layers without a point had nothing encoded.");
+    page.Figure(Render(chart), "Layers without a point encoded nothing.");
   }
 }
 
@@ -422,11 +421,11 @@ const Fields<Report>& ReportFields() {
        "lossless path's",
        ParamsToValue,
        {.schema = ParamsSchema()}},
-      {"prompt_tokens", "Tokens of the prompt, which are there before decoding begins",
+      {"prompt_tokens", "Tokens of the prompt, which precede decoding",
        [](const Report& of) { return of.result.prompt; }},
       {"decode_tokens", "Tokens that were decoded",
        [](const Report& of) { return of.result.end - of.result.prompt; }},
-      {"cache_capacity_bytes", "Room for decoded ranges in bytes; of the design's engine only",
+      {"cache_capacity_bytes", "Room for decoded ranges in bytes; only with engine design",
        [](const Report& of) {
          const bool has_room = of.result.engine == Engine::kDesign;
          return has_room ? std::optional(of.result.cache_bytes) : std::nullopt;
@@ -487,8 +486,8 @@ const Fields<Event>& EventFields() {
        &Event::compressed_bytes},
       {"us", "Time that it took in microseconds; not with --deterministic", &Event::us, kTime},
       {"what",
-       "Of restore and decode, where the bytes came from: cache or decoder; of fallback, the step "
-       "that failed; absent of other events",
+       "For restore and decode: where the bytes came from, cache or decoder; for fallback: the "
+       "step that failed; absent for other events",
        [](const Event& of) { return of.what.empty() ? std::nullopt : std::optional(of.what); },
        Absent()}};
   return fields;
@@ -521,7 +520,7 @@ report::Page ReportPage(const std::string& name, const ReplayResult& result) {
   page.Paragraph(
       "The ratio of the whole model is the K and V of the whole sequence over what is resident at "
       "the end: raw rows, blobs, decoded copies and what is in flight. The ratio of encoded "
-      "ranges, which the engine reports, knows nothing of all the others.");
+      "ranges, which the engine reports, ignores all the others.");
   AddMemory(result, page);
   AddRatios(result, page);
   AddLayers(result, page);

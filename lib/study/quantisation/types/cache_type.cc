@@ -115,8 +115,8 @@ double StoreFull(const CacheType& type, const Side& side, const StoreOptions& op
 double StoreBlocks(const CacheType& type, const Side& side, const StoreOptions& options,
                    std::span<float> out) {
   if (side.row() % kBlockValues != 0) {
-    throw Refused(
-        type, fmt::format("rows of {} values are no whole blocks of {}", side.row(), kBlockValues));
+    throw Refused(type, fmt::format("rows of {} values are not whole blocks of {}", side.row(),
+                                    kBlockValues));
   }
   const std::vector<std::byte> packed = PackedRows(type, side, options);
   ToFloats(*type.dtype, packed, out);
@@ -181,7 +181,8 @@ double StoreKiviSide(const CacheType& type, const Side& side, const StoreOptions
   const double values = static_cast<double>(side.values.size());
   if (!side.is_key) {
     if (side.dim % kGroup != 0)
-      throw Refused(type, fmt::format("heads of {} values; V goes by {}", side.dim, kGroup));
+      throw Refused(
+          type, fmt::format("heads of {} values; V is stored in groups of {}", side.dim, kGroup));
     for (uint64_t i = 0; i < side.values.size(); i += kGroup)
       StoreKivi(&side.values[i], kGroup, 1, bits, &out[i]);
   } else {
@@ -242,7 +243,8 @@ double StoreQuantoSide(const CacheType& type, const Side& side, const StoreOptio
                        std::span<float> out) {
   const uint32_t bits = BitsIn(type.name);
   if (side.dim % kQuantoGroup != 0) {
-    throw Refused(type, fmt::format("heads of {} values; it goes by {}", side.dim, kQuantoGroup));
+    throw Refused(type, fmt::format("heads of {} values; it is stored in groups of {}", side.dim,
+                                    kQuantoGroup));
   }
   for (uint64_t i = 0; i < side.values.size(); i += kQuantoGroup)
     StoreQuanto(&side.values[i], kQuantoGroup, 1, bits, Arithmetic::kHalf, &out[i]);
@@ -282,7 +284,8 @@ double StoreUltraSide(const CacheType& type, const Side& side, const StoreOption
                       std::span<float> out) {
   RequirePowerOfTwo(type, side);
   if (side.dim % kUltraGroup != 0)
-    throw Refused(type, fmt::format("heads of {} values; it goes by {}", side.dim, kUltraGroup));
+    throw Refused(type, fmt::format("heads of {} values; it is stored in groups of {}", side.dim,
+                                    kUltraGroup));
   ReadUltra(StoreUltra(side.values, side.dim, side.is_key), out);
   if (side.is_key) HadamardScaledFirst(out.data(), out.size(), side.dim);
   return static_cast<double>(side.values.size()) * (0.5 + 1.0 / kUltraGroup);
