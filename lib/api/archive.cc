@@ -66,7 +66,7 @@ PartialFile::PartialFile(uint64_t size, std::string name) : PartialFile() {
   }
   if (map != MAP_FAILED) all_ = {static_cast<std::byte*>(map), size};
   const int second = map == MAP_FAILED ? -1 : ::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0);
-  if (second < 0) throw Error(Finding::kNoMemory, "no memory for a file in pieces");
+  if (second < 0) throw Error(Finding::kNoMemory, "out of memory for a file in pieces");
   source_ = FileSource::FromDescriptor(second, std::move(name));
 }
 
@@ -116,9 +116,9 @@ Snapshot MakeCache(const Elements<const kvt_part>& parts) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const kvt_part part = parts[i];
     Require(part.desc != nullptr, "part->desc");
-    Require(part.name == nullptr, "part->name: names are kvtool's own");
+    Require(part.name == nullptr, "part->name: must be NULL, because kvtool chooses the names");
     std::optional<KvTensor>& place = layers[part.layer][part.desc->role == KVT_V ? 1 : 0];
-    Require(!place, "parts: K or V of a layer comes twice");
+    Require(!place, "parts: K or V of a layer is given twice");
     Require(part.desc->role == KVT_K || part.desc->role == KVT_V, "part->desc->role");
     place = TensorOf(*part.desc);
   }
@@ -180,7 +180,7 @@ void Start(kvt_writer& writer, const Elements<const kvt_part>& parts) {
 template <typename F>
 kvt_status WriterCall(kvt_writer* writer, F&& f) {
   return CallOn(writer, [&] {
-    Require(!writer->failed && !writer->finished, "writer: it failed or is finished");
+    Require(!writer->failed && !writer->finished, "writer: an earlier call failed or finished it");
     writer->failed = true;
     f();
     writer->ctx->state.Commit();
@@ -207,7 +207,7 @@ kvt_status kvt_writer_add(kvt_writer* writer, size_t index, const void* src, siz
     Require(index == writer->next && index < writer->parts.size(), "index: parts come in order");
     const kvt_writer::Part& part = writer->parts[index];
     const ByteSpan from = Span(src, n);
-    Require(n == part.bytes, "n: not the bytes of the part");
+    Require(n == part.bytes, "n: differs from the part's bytes");
     const std::span<std::byte> to = writer->file->Range(part.offset, part.bytes);
     if (part.order == Order::kTokenHeadDim) {
       std::ranges::copy(from, to.begin());
@@ -424,8 +424,8 @@ kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin, u
     const uint64_t bytes = count * tensor.row_bytes();
     const std::span<std::byte> room = Span(dst, cap);
     if (cap < bytes) {
-      throw Error(Finding::kOutputTooSmall, "{} tokens have {} bytes, the buffer {}", count, bytes,
-                  cap);
+      throw Error(Finding::kOutputTooSmall, "{} tokens take {} bytes, the buffer has {}", count,
+                  bytes, cap);
     }
     ReadTokens(*reader, part, begin, count, room.first(bytes));
     if (written != nullptr) *written = bytes;

@@ -195,7 +195,7 @@ void Batch::CodePage(kvt_ctx* ctx, size_t index, FrameCoder& coder) const {
   entry.codec = static_cast<uint32_t>(out.codec);
   entry.raw_hash = out.raw_hash;
   if (!fits) {
-    throw Error(Finding::kOutputTooSmall, "page {} takes {} bytes, its room has {}", index,
+    throw Error(Finding::kOutputTooSmall, "page {} takes {} bytes, its buffer has {}", index,
                 out.bytes, table_.room);
   }
   CountEncoded(ctx, start, table_.page_bytes, out.bytes, out.codec == CodecId::kRaw);

@@ -95,8 +95,8 @@ kvt_status kvt_frame_blocks(const void* src, size_t n, kvt_block* out, size_t ca
     for (const BlockSegment& segment : segments) *count += segment.planes.blocks.size();
     if (out == nullptr) return;
     if (*count > cap) {
-      throw Error(Finding::kOutputTooSmall, "the frame has {} blocks, the list room for {}", *count,
-                  cap);
+      throw Error(Finding::kOutputTooSmall, "the frame has {} blocks, the list has room for {}",
+                  *count, cap);
     }
     size_t index = 0;
     for (const BlockSegment& segment : segments) PutBlocks(segment, room, index);

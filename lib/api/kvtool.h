@@ -136,7 +136,7 @@ enum {
   KVT_E_UNKNOWN_DTYPE = -1010,       /* the element type is unknown */
   KVT_E_DUPLICATE_NAME = -1011,      /* a name occurs twice */
   KVT_E_BAD_NAME = -1012,            /* a name cannot be used */
-  KVT_E_MISSING_RECORD = -1013,      /* something the file refers to is not there */
+  KVT_E_MISSING_RECORD = -1013,      /* something that the file refers to is missing */
   KVT_E_LIMIT = -1014,               /* a limit was reached */
   KVT_E_BAD_TEXT = -1015,            /* text or JSON inside the file is malformed */
   KVT_E_INCONSISTENT = -1016,        /* parts of the input contradict each other */
@@ -149,8 +149,8 @@ enum {
   KVT_E_REFERENCE_MISSING = -1107,   /* a reference of the archive was not found */
   KVT_E_REFERENCE_DIFFERS = -1108,   /* a reference is not the one that the archive was made with */
   KVT_E_PROFILE_MISSING = -1109,     /* the profile that the data was coded with was not found */
-  KVT_E_FORBIDDEN_GLOBAL = -1201,    /* a pickle names something that must not be loaded */
-  KVT_E_FORBIDDEN_OPCODE = -1202,    /* a pickle uses an opcode that must not be followed */
+  KVT_E_FORBIDDEN_GLOBAL = -1201,    /* a pickle names something that can run code */
+  KVT_E_FORBIDDEN_OPCODE = -1202,    /* a pickle uses an opcode that can run code */
   KVT_E_BAD_PICKLE = -1203,          /* a pickle is malformed */
   KVT_E_BAD_ZIP = -1204,             /* a zip directory is malformed */
   KVT_E_UNSUPPORTED_VERSION = -1301, /* this version is known but not supported */

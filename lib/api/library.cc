@@ -77,7 +77,7 @@ const char* kvt_explain(kvt_status status, int part) {
   if (part < KVT_EXPLAIN_ID || part > KVT_EXPLAIN_PAGE) return "";
   const bool is_id = part == KVT_EXPLAIN_ID;
   if (status == KVT_OK) return is_id ? kIds[0].data() : "success";
-  if (status > 0 || status <= -kNumbers) return "a status that is not the library's";
+  if (status > 0 || status <= -kNumbers) return "not a status of this library";
   if (is_id) return kIds[static_cast<size_t>(-status)].data();
   const FindingInfo* info = Find(status);
   if (info == nullptr) return "a finding of a newer version";

@@ -51,7 +51,7 @@ Source SourceOf(const kvt_ctx& ctx, const Elements<const kvt_file>& files) {
   }
   std::ranges::sort(source.files, {}, &SourceFile::name);
   const auto twice = std::ranges::adjacent_find(source.files, {}, &SourceFile::name);
-  Require(twice == source.files.end(), "file->name: twice the same");
+  Require(twice == source.files.end(), "file->name: the same name twice");
   source.path = source.is_folder ? "folder" : source.files[0].name;
   return source;
 }
@@ -95,7 +95,7 @@ Snapshot CacheOfPart(const kvt_part& part, ByteSpan values) {
   Require(part.desc != nullptr, "part->desc");
   Require(part.desc->role == KVT_K || part.desc->role == KVT_V, "part->desc->role");
   KvTensor tensor = TensorOf(*part.desc);
-  Require(values.size() == tensor.bytes(), "sizes: not the bytes of the part");
+  Require(values.size() == tensor.bytes(), "sizes: they do not add up to the part's bytes");
   tensor = ContiguousTensor(values.data(), tensor.dtype, tensor.tokens(), tensor.heads,
                             tensor.head_dim, static_cast<Order>(part.desc->order));
   Snapshot cache;

@@ -277,7 +277,7 @@ TEST_CASE("Errors of MNN's eviction are the context's, with their texts") {
   CHECK(kvt_h2o_truncate(h2o, 0, 1) == KVT_E_BAD_ARGUMENT);
   REQUIRE(kvt_h2o_finish(h2o, sums, 2, 100, &call) == KVT_OK);
   CHECK(kvt_h2o_truncate(h2o, 0, 101) == KVT_E_BAD_ARGUMENT);
-  CHECK(text() == "length: the layer's cache has fewer tokens");
+  CHECK(text() == "length: above the tokens of the layer's cache");
   CHECK(kvt_h2o_begin(nullptr, 1, &call) == KVT_E_BAD_ARGUMENT);
   kvt_h2o_free(h2o);
 }

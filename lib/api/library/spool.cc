@@ -8,7 +8,8 @@ namespace kv {
 
 int OpenSpool() {
   const int descriptor = sys::OpenMemory();
-  if (descriptor < 0) throw Error(Finding::kNoMemory, "no memory for what an archive restores to");
+  if (descriptor < 0)
+    throw Error(Finding::kNoMemory, "out of memory for the source that an archive restores");
   return descriptor;
 }
 

@@ -46,14 +46,15 @@ kvt_status kvt_analyze(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size
     Require(desc != nullptr, "desc");
     const KvTensor shape = TensorOf(*desc);
     const ByteSpan raw = Span(src, n);
-    Require(n == shape.bytes(), "n: not the bytes of the tensor");
+    Require(n == shape.bytes(), "n: differs from the tensor's bytes");
     const KvTensor tensor = ContiguousTensor(raw.data(), shape.dtype, shape.tokens(), shape.heads,
                                              shape.head_dim, static_cast<Order>(desc->order));
     analysis::TensorOptions options;
     options.effort = ctx->level;
     const analysis::TensorAnalysis found =
         analysis::AnalyseTensor({}, tensor, desc->role == KVT_V, options);
-    if (!found.decodes()) throw Error(Finding::kInternal, "what was decoded is not what was coded");
+    if (!found.decodes())
+      throw Error(Finding::kInternal, "the decoded bytes differ from the encoded ones");
     if (out != nullptr) Tell(found, out);
     if (json != nullptr) CallbackSink(*json).Write(AsBytes(analysis::TensorJsonText(found)));
   });

@@ -112,7 +112,7 @@ void kvt_h2o_free(kvt_h2o* h2o) { delete h2o; }
 kvt_status kvt_h2o_begin(kvt_h2o* h2o, uint64_t new_tokens, kvt_h2o_call* call) {
   return CallOn(h2o, [&] {
     RequireSize(call, "call->struct_size");
-    Require(!h2o->in_call, "kvt_h2o_begin follows kvt_h2o_begin: a finish is missing");
+    Require(!h2o->in_call, "kvt_h2o_begin was called twice without kvt_h2o_finish between");
     const uint32_t layer = h2o->next_layer;
     Require(new_tokens <= kMostTokens && h2o->engine.length(layer) <= kMostTokens,
             "new_tokens: the cache would have 2^31 tokens or more");
@@ -156,8 +156,8 @@ kvt_status kvt_h2o_finish(kvt_h2o* h2o, const float* block_sums, size_t blocks, 
 kvt_status kvt_h2o_truncate(kvt_h2o* h2o, uint32_t layer, uint64_t length) {
   return CallOn(h2o, [&] {
     Require(!h2o->in_call, "kvt_h2o_truncate between kvt_h2o_begin and kvt_h2o_finish");
-    Require(layer < h2o->engine.geometry().layers, "layer: the model has fewer");
-    Require(length <= h2o->engine.length(layer), "length: the layer's cache has fewer tokens");
+    Require(layer < h2o->engine.geometry().layers, "layer: not below the model's number of layers");
+    Require(length <= h2o->engine.length(layer), "length: above the tokens of the layer's cache");
     h2o->engine.Truncate(layer, length);
   });
 }

@@ -125,24 +125,25 @@ DType KeyDType(uint32_t dtype) {
 }
 
 void CheckCache(const kvt_policy& policy, const kvt_scores& in, bool with_rows) {
-  Require(!policy.failed, "policy: it failed");
+  Require(!policy.failed, "policy: an earlier call failed");
   constexpr uint64_t kMostTokens = UINT32_MAX / 2;  // indices into a cache have 32 bits
   Require(in.tokens > 0 && in.tokens <= kMostTokens, "scores->tokens");
   const uint64_t held = policy.caches ? policy.caches->size() : 0;
   Require(in.tokens >= held && policy.positions + (in.tokens - held) <= kMostTokens,
-          "scores->tokens: the cache is not what the last plan left");
+          "scores->tokens: differs from what the last plan left");
   if (ListNeeds(policy.info) != 0) {
     Require(in.keys != nullptr, "scores->keys");
     KeyDType(in.key_dtype);
     SpanKeys(in, policy.geometry);
     if (policy.attention) {
       Require(KeyDType(in.key_dtype) == policy.layer.k.dtype && in.scale == policy.scale,
-              "scores->key_dtype, scale: not as in the first call");
+              "scores->key_dtype, scale: differ from the first call");
     }
   }
   if (!with_rows) return;
   Require(in.queries != nullptr && in.rows > 0 && in.rows <= in.tokens - held, "scores->rows");
-  Require(in.visible == in.tokens - in.rows + 1, "scores->visible: the rows of the last tokens");
+  Require(in.visible == in.tokens - in.rows + 1,
+          "scores->visible: rows must be those of the last tokens");
   SpanQueries(in, policy.geometry);
 }
 
@@ -270,8 +271,8 @@ kvt_status kvt_policy_create(kvt_ctx* ctx, const char* name, const kvt_geometry*
     Require(policy != nullptr, "name: there is no such policy");
     if (!IsOffered(*policy)) {
       throw Error(Finding::kUnsupportedKind,
-                  "the policy decides by attention that is yet to come: only a replay of a "
-                  "recorded run knows it");
+                  "the policy needs the attention of later tokens, which only a replay of a "
+                  "recorded run has");
     }
     Require(policy->spending != eviction::Spending::kPyramid || layer < geometry->layers,
             "layer: not below geometry->layers");

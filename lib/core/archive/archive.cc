@@ -234,7 +234,7 @@ std::vector<Neighbour> ReadNeighbourList(const ChunkHead& head, ByteSpan payload
 }
 
 Error LostWith(const ChunkHead& needed, std::string_view why) {
-  return Error(Finding::kLostChunk, "it is coded by {}, which {}", Describe(needed), why);
+  return Error(Finding::kLostChunk, "it needs {}, which {}", Describe(needed), why);
 }
 
 }  // namespace
@@ -249,7 +249,7 @@ class Archive::NeighbourRows : public NeighbourSource {
   NeighbourChunk Read(const Neighbour& neighbour) const override {
     const std::optional<size_t> place = archive_.FindNeighbour(of_, neighbour);
     const auto at = place ? known_.find(*place) : known_.end();
-    if (at == known_.end()) throw Error(Finding::kLostChunk, "it needs others of its archive");
+    if (at == known_.end()) throw Error(Finding::kLostChunk, "it needs other archived chunks");
     return {archive_.chunks_[*place].head.dtype, at->second};
   }
 
@@ -297,7 +297,7 @@ std::shared_ptr<const RowOrder> Archive::FindOrder(const ChunkHead& head) const 
       orders_ == nullptr ? nullptr : orders_->Of(head.layer, head.token_begin, head.tokens);
   if (order == nullptr)
     throw Error(Finding::kInconsistent,
-                "the order of its rows is that of cells that are not there");
+                "its rows are in cell order, but the archive describes no cells");
   return order;
 }
 
@@ -306,7 +306,7 @@ std::optional<size_t> Archive::FindNeighbour(const ChunkHead& head,
                                              const Neighbour& neighbour) const {
   const std::optional<size_t> place = neighbours_->index.Find(head, neighbour);
   if (place && DepthOf(chunks_[*place].head) >= DepthOf(head)) {
-    throw Error(Finding::kBadFrame, "it is coded by {}, which is no less deep",
+    throw Error(Finding::kBadFrame, "it needs {}, whose depth is not lower",
                 Describe(chunks_[*place].head));
   }
   return place;
@@ -323,7 +323,8 @@ std::vector<size_t> Archive::NeededBy(
     if (bring) bring(one);
     if (!IsLayered(one.head)) continue;
     if (one.head.codec_parameter > kMaxLayerDepth)
-      throw Error(Finding::kLimit, "a chunk {} deep", one.head.codec_parameter);
+      throw Error(Finding::kLimit, "a chunk of depth {}, at most {} expected",
+                  one.head.codec_parameter, kMaxLayerDepth);
     data_->Need(one.payload_offset, one.payload_bytes);
     std::vector<Neighbour> neighbours;
     try {
@@ -339,12 +340,12 @@ std::vector<size_t> Archive::NeededBy(
         ChunkHead missing = one.head;
         missing.layer = neighbour.layer;
         missing.kind = neighbour.is_value ? ChunkKind::kValue : ChunkKind::kKey;
-        throw LostWith(missing, "is not there");
+        throw LostWith(missing, "is missing");
       }
       if (!needed.insert(*place).second) continue;
       bytes += chunks_[*place].head.raw_bytes;
       if (needed.size() > kMostNeededChunks || bytes > kMostNeededBytes)
-        throw Error(Finding::kLimit, "it is coded by too many others");
+        throw Error(Finding::kLimit, "it needs too many other chunks");
       open.push_back(&chunks_[*place]);
     }
   }

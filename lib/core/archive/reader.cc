@@ -107,7 +107,7 @@ class ArchiveReader {
     ByteReader in(table);
     const uint64_t table_bytes = in.U64("source table length");
     UseTable(in.Take(table_bytes, "source table"));
-    if (tag_ != record.tag) throw Error(Finding::kInconsistent, "the tag is not the source's");
+    if (tag_ != record.tag) throw Error(Finding::kInconsistent, "the tag is another source's");
     for (ArchivedFile& file : a_.files_) file.hash = in.U64("file hash");
     a_.source_hash_ = in.U64("source hash");
     const uint64_t count = in.U64("number of chunks");
@@ -123,12 +123,14 @@ class ArchiveReader {
           chunk.record_offset, kPrefixBytes + head_bytes + kHeadHashBytes, "record offset");
       if (CheckedAdd(chunk.payload_offset, chunk.payload_bytes, "record") > record.offset) {
         throw Error(Finding::kBadOffsets, "a chunk lies outside the archive")
-            .In(Describe(chunk.head));
+            .In(Describe(chunk.head))
+            .At(chunk.record_offset);
       }
       // Otherwise a small archive could contain the same bytes a million times.
       if (!a_.chunks_.empty() && chunk.record_offset < a_.chunks_.back().record_end()) {
-        throw Error(Finding::kBadOffsets, "two chunks lie in the same bytes of the archive")
-            .In(Describe(chunk.head));
+        throw Error(Finding::kBadOffsets, "two chunks overlap in the archive")
+            .In(Describe(chunk.head))
+            .At(chunk.record_offset);
       }
       a_.chunks_.push_back(std::move(chunk));
     }
@@ -226,7 +228,7 @@ class ArchiveReader {
       throw Error(Finding::kBadOffsets, "the extent lies outside the source");
     }
     if (head.by_cells && a_.orders_ == nullptr)
-      throw Error(Finding::kBadField, "the source table knows of no rows by cells");
+      throw Error(Finding::kBadField, "the source table describes no cells");
     if (before == nullptr || before->file != head.file ||
         before->source_offset + before->extent_bytes <= head.source_begin()) {
       return;

@@ -152,7 +152,7 @@ Record ReadRecord(ByteSpan archive, uint64_t offset) {
 
 ByteSpan Payload(ByteSpan archive, uint64_t offset, uint64_t bytes, uint64_t hash) {
   if (offset > archive.size() || bytes > archive.size() - offset) {
-    throw Error(Finding::kTruncated, "a payload of {} bytes, {} are left", bytes,
+    throw Error(Finding::kTruncated, "a payload of {} bytes, but only {} are left", bytes,
                 archive.size() - std::min<uint64_t>(offset, archive.size()))
         .At(offset);
   }
@@ -220,7 +220,7 @@ Bytes ReadTable(ByteSpan archive, const Record& record, uint64_t max_bytes) {
 namespace {
 
 void Require(bool holds, std::string_view rule) {
-  if (!holds) throw Error(Finding::kBadField, "chunk head: {}", rule);
+  if (!holds) throw Error(Finding::kBadField, "chunk head: broken rule: {}", rule);
 }
 
 void CheckOpaque(const ChunkHead& head) {
@@ -240,12 +240,12 @@ void CheckOpaque(const ChunkHead& head) {
 void CheckTensor(const ChunkHead& head) {
   Require(!head.by_cells || (head.order == Order::kTokenHeadDim &&
                              !HasReferences(static_cast<CodecId>(head.codec))),
-          "rows by cells are tokens, and not those of another cache");
-  Require(head.unit_bytes == Info(head.dtype).block_bytes, "bytes of a unit fit the dtype");
+          "rows in cell order have order 0 and no references");
+  Require(head.unit_bytes == Info(head.dtype).block_bytes, "units have the dtype's bytes");
   Require(head.order == Order::kTokenHeadDim || head.order == Order::kHeadTokenDim,
           "the order is 0 or 1");
   Require(head.source_order != Order::kStorage, "the source order is 0, 1 or 2");
-  Require(head.heads_known || head.heads == 1, "heads that are not known are one");
+  Require(head.heads_known || head.heads == 1, "unknown heads count as one head");
   const uint64_t row = CheckedProduct({head.heads, head.units, head.unit_bytes}, "chunk size");
   if (CheckedMul(row, head.tokens, "chunk size") != head.raw_bytes) {
     throw Error(Finding::kSizeMismatch, "chunk head: {} tokens x {} bytes are not {}", head.tokens,

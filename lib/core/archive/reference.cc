@@ -39,7 +39,7 @@ RowsOfReferences::Found RowsOfReferences::Find(const ReferenceRun& run, uint64_t
   if (reference->missing) throw *reference->missing;
   const LayerKv* layer = reference->snapshot.Find(run.layer);
   if (layer == nullptr || (run.is_value && !layer->v))
-    throw Differs(run, *reference, "is not there");
+    throw Differs(run, *reference, "does not exist");
   const KvTensor& tensor = run.is_value ? *layer->v : layer->k;
   const uint64_t tokens = tensor.tokens();
   if (run.first_token > tokens || run.rows > tokens - run.first_token)

@@ -239,7 +239,7 @@ void CheckName(const std::string& name, const std::string* before) {
                 Escaped(name));
   }
   if (before != nullptr && *before >= name) {
-    throw Error(Finding::kDuplicateName, "the stored name '{}' comes twice or out of order",
+    throw Error(Finding::kDuplicateName, "the stored name '{}' occurs twice or out of order",
                 Escaped(name));
   }
 }
@@ -247,7 +247,7 @@ void CheckName(const std::string& name, const std::string* before) {
 void CheckNames(const SourceTable& table) {
   if (!table.is_folder) {
     if (table.files.size() != 1 || !table.files[0].name.empty() || table.has_attributes()) {
-      throw Error(Finding::kBadField, "a source that is not a folder has one file without a name");
+      throw Error(Finding::kBadField, "a single-file source has one file without a name");
     }
     return;
   }
@@ -293,7 +293,7 @@ void ReadAttributes(ByteReader& in, SourceTable& table) {
 // The file is searched for in a folder, so its name must not lead outside.
 void RequireFileName(const std::string& name, std::string_view what) {
   if (IsSafeRelativePath(name) && name.find('/') == std::string::npos) return;
-  throw Error(Finding::kUnsafeName, "the name '{}' of a {} is none of a file", Escaped(name), what);
+  throw Error(Finding::kUnsafeName, "'{}' is not a valid file name of a {}", Escaped(name), what);
 }
 
 void AppendGroups(const SourceTable& table, ByteWriter& out) {
@@ -309,7 +309,7 @@ void AppendGroups(const SourceTable& table, ByteWriter& out) {
 // Throws kBadField or kLimit for a malformed group; `taken` marks files of earlier groups.
 void CheckGroup(const FileGroup& group, const SourceTable& table, std::vector<bool>& taken) {
   const auto require = [](bool holds, std::string_view rule) {
-    if (!holds) throw Error(Finding::kBadField, "group: {}", rule);
+    if (!holds) throw Error(Finding::kBadField, "group: broken rule: {}", rule);
   };
   require(group.files.size() >= 2, "it has at least two files");
   uint64_t bytes = 0;
@@ -343,10 +343,10 @@ void ReadGroups(ByteReader& in, SourceTable& table) {
     for (uint32_t i = 0; i < cuts; ++i) group.cuts.push_back(in.U64("cut of a group"));
     CheckGroup(group, table, taken);
     if (!table.groups.empty() && table.groups.back().first() >= group.first())
-      throw Error(Finding::kBadField, "groups are sorted by their first files");
+      throw Error(Finding::kBadField, "groups: broken rule: sorted by their first files");
     table.groups.push_back(std::move(group));
   }
-  if (table.groups.empty()) throw Error(Finding::kBadField, "there must be a group");
+  if (table.groups.empty()) throw Error(Finding::kBadField, "groups: none, at least one expected");
 }
 
 void AppendReferences(const SourceTable& table, ByteWriter& out) {
@@ -375,7 +375,7 @@ void ReadReferences(ByteReader& in, SourceTable& table) {
     }
   }
   if (table.references.empty() || table.references.size() > UINT16_MAX)
-    throw Error(Finding::kBadField, "there must be 1 to 65535 references");
+    throw Error(Finding::kBadField, "{} references, 1 to 65535 expected", table.references.size());
 }
 
 void AppendProfile(const ProfileName& profile, ByteWriter& out) {
@@ -431,7 +431,7 @@ SourceTable DecodeTable(ByteSpan bytes) {
     table.is_folder = (flags & kIsFolder) != 0;
     table.by_cells = (flags & kByCells) != 0;
     if (table.by_cells && (flags & kHasDescription) == 0)
-      throw Error(Finding::kBadField, "rows in the order of cells, which are not described");
+      throw Error(Finding::kBadField, "rows are in cell order, but no cells are described");
     uint64_t total = 0;
     for (uint32_t left = ReadCount(in, 12, "files"); left > 0; --left) {
       const uint64_t size = in.U64("file size");

@@ -149,7 +149,7 @@ uint64_t PlaceTensors(Snapshot& snapshot, const Selection& wanted,
 Snapshot LoadTensors(const Archive& archive, const Selection& wanted, ThreadPool& pool,
                      Progress* progress) {
   if (!archive.description()) {
-    throw Error(Finding::kUnsupportedKind, "the archive holds opaque bytes, no tensors")
+    throw Error(Finding::kUnsupportedKind, "the archive holds opaque bytes, not tensors")
         .File(archive.data().name())
         .Hint("decompress it without --to to get the source back");
   }

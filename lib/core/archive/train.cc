@@ -20,7 +20,7 @@ void ProfileBuilder::AddTensor(uint32_t layer, bool is_value, const KvTensor& te
   if (tensor.tokens() == 0 || tensor.channels() == 0) return;
   const std::string where = fmt::format("layer {} {}", layer, is_value ? 'V' : 'K');
   if (tensor.channels() > kMostProfileColumns) {
-    throw Error(Finding::kLimit, "rows of {} values; {} are the most", tensor.channels(),
+    throw Error(Finding::kLimit, "rows of {} values, at most {} are supported", tensor.channels(),
                 kMostProfileColumns)
         .In(where);
   }
@@ -37,7 +37,7 @@ void ProfileBuilder::AddTensor(uint32_t layer, bool is_value, const KvTensor& te
              .first;
   }
   if (at->second.first != columns) {
-    throw Error(Finding::kInconsistent, "rows of {} values, of {} in a snapshot before", columns,
+    throw Error(Finding::kInconsistent, "rows of {} values, but {} in an earlier snapshot", columns,
                 at->second.first)
         .In(where)
         .Hint("a profile is of one model");
@@ -58,7 +58,7 @@ void ProfileBuilder::Add(const Snapshot& snapshot) {
 
 std::shared_ptr<const Profile> ProfileBuilder::Finish(std::string name) const {
   if (trainers_.empty()) {
-    throw Error(Finding::kUnsupportedDtype, "there is no K or V of f16 or bf16 to learn from");
+    throw Error(Finding::kUnsupportedDtype, "no K or V to learn from is f16 or bf16");
   }
   std::vector<ProfileEntry> entries;
   for (const auto& [key, trainer] : trainers_) entries.push_back(trainer.second.Finish());

@@ -41,15 +41,15 @@ constexpr FindingInfo kFindings[] = {
      "A context of the library serves one call at a time. Give each thread a context of its own; "
      "contexts may share a pool. A queue (kvt_queue) holds as many tickets as it was made for: "
      "take "
-     "completions, then submit again. kvt_queue_wait says this of a ticket that was not done in "
+     "completions, then submit again. kvt_queue_wait returns this if the ticket is not done in "
      "time."},
     {kCancelled, ErrorCode::kUsage, "the call was cancelled",
      "kvt_ctx_cancel() was called while it ran. Its output holds garbage."},
     {kNoMemory, kIo, "the library could not allocate memory",
      "The call left everything as it was except its output, which holds garbage."},
     {kBadArgument, ErrorCode::kUsage, "an argument of a library call is wrong",
-     "A pointer is null, buffers overlap, a struct_size is not one that any version had, or a "
-     "value is none of its enumeration."},
+     "A pointer is null, buffers overlap, no version had this struct_size, or a value is not in "
+     "its enumeration."},
     {kOpenFailed, kIo, "a file cannot be opened",
      "It is missing, a permission is missing, or it is not of the kind expected (file or folder)."},
     {kReadFailed, kIo, "reading failed", "The operating system reported an error while reading."},
@@ -66,8 +66,8 @@ constexpr FindingInfo kFindings[] = {
      "A field or an array reaches past the end of the file. The copy is incomplete or a size field "
      "is damaged."},
     {kTrailingBytes, kInvalidData, "bytes are left over",
-     "A well-formed file of this format ends with its last field; nothing says what these bytes "
-     "are."},
+     "A well-formed file of this format ends with its last field; the meaning of these bytes is "
+     "unknown."},
     {kBadMagic, kInvalidData, "the magic number is wrong",
      "The file is not of the format asked for."},
     {kBadVersion, kInvalidData, "the version field is impossible",
@@ -88,7 +88,7 @@ constexpr FindingInfo kFindings[] = {
      "Two readers could see different data in such a file, so it is refused."},
     {kBadName, kInvalidData, "a name cannot be used",
      "The name is empty, unsafe or not valid text."},
-    {kMissingRecord, kInvalidData, "something the file refers to is not there",
+    {kMissingRecord, kInvalidData, "something that the file refers to is missing",
      "An index, a sidecar or a pickle names a record that the file or folder lacks."},
     {kLimit, kInvalidData, "a limit was reached",
      "A declared size exceeds the limit in force (--max-bytes, --memory, nesting depth)."},
@@ -111,17 +111,17 @@ constexpr FindingInfo kFindings[] = {
      "The 16 bytes that name the model, layer and tokens are not those that the caller expects: "
      "the frame is sound, but it is another one. Treat it as a miss."},
     {kReferenceMissing, kIo, "a reference of the archive was not found",
-     "The archive holds rows as they differ from those of another cache, which 'kvtool inspect' "
-     "names. It is looked for in the archive's folder and in what --base names."},
+     "The archive stores rows as differences from another cache, which 'kvtool inspect' names. "
+     "kvtool searches for it in the archive's folder and among the files given by --base."},
     {kReferenceDiffers, kInvalidData, "a reference is not the one that the archive was made with",
-     "The rows that the archive needs of it are there no more, or have changed. A copy of the "
+     "The rows that the archive needs of it are gone or have changed. A copy of the "
      "original in any format that keeps its values will do, as will an archive of it."},
     {kProfileMissing, kIo, "the profile that the data was coded with was not found",
      "Pages coded with a profile hold no tables of their own. The message names the profile by its "
-     "hash; one trained anew is another profile."},
-    {kForbiddenGlobal, kInvalidData, "a pickle names something that must not be loaded",
+     "hash; a newly trained profile is a different one."},
+    {kForbiddenGlobal, kInvalidData, "a pickle names something that can run code",
      "Pickles can run code. kvtool never runs it; names outside the data classes are refused."},
-    {kForbiddenOpcode, kInvalidData, "a pickle uses an opcode that must not be followed",
+    {kForbiddenOpcode, kInvalidData, "a pickle uses an opcode that can run code",
      "Only data opcodes are interpreted."},
     {kBadPickle, kInvalidData, "a pickle is malformed", "The opcodes do not build a value."},
     {kBadZip, kInvalidData, "a zip directory is malformed",

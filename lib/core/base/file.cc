@@ -309,7 +309,7 @@ namespace {
 
 [[noreturn]] void NoRoom(std::string_view action) {
   throw SystemError(Finding::kWriteFailed,
-                    fmt::format("cannot {} the temporary file of a remote one", action));
+                    fmt::format("cannot {} the temporary file of a remote file", action));
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ constexpr uint32_t kReadBits = 0444;
 constexpr uint64_t kCopyBytes = 1 << 20;
 
 Error NoOutput(const fs::path& path, std::string_view what) {
-  return Error(Finding::kUsage, "is {}, which no output replaces", what).File(path.string());
+  return Error(Finding::kUsage, "is {}, which kvtool does not replace", what).File(path.string());
 }
 
 // Follows a link to the file that is to be replaced, so that the link stays.
@@ -34,7 +34,7 @@ fs::path FollowLink(const fs::path& path) {
   std::error_code failed;
   if (!fs::is_symlink(path, failed)) return path;
   fs::path target = fs::canonical(path, failed);
-  if (failed) throw NoOutput(path, "a link to nothing");
+  if (failed) throw NoOutput(path, "a broken link");
   return target;
 }
 
@@ -163,7 +163,7 @@ AtomicFile::AtomicFile(fs::path path, const OutputRules& rules)
     }
     RefuseExisting(path_, rules_.overwrite);
     if (kind == S_IFDIR) throw NoOutput(path_, "a folder");
-    if (kind != S_IFREG) throw NoOutput(path_, "no regular file");
+    if (kind != S_IFREG) throw NoOutput(path_, "not a regular file");
   }
   RefuseExisting(path_, rules_.overwrite);
   path_ = FollowLink(path_);
@@ -278,7 +278,7 @@ fs::path FolderPath(fs::path path) {
   if (!fs::is_symlink(path, failed)) return path;
   fs::path target = fs::canonical(path, failed);
   if (!failed) return target;
-  throw Error(Finding::kUsage, "is a link to nothing, which no output replaces")
+  throw Error(Finding::kUsage, "is a broken link, which kvtool does not replace")
       .File(path.string());
 }
 

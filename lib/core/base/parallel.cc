@@ -40,7 +40,7 @@ int UsableCpus() {
 
 void ThrowNoThread(const std::exception& failure, std::string_view what) {
   throw Error(Finding::kNoResources, "cannot start {}: {}", what, failure.what())
-      .Hint("-T 1 starts no threads");
+      .Hint("use -T 1, which starts no threads");
 }
 
 ThreadPool::ThreadPool(int threads) {

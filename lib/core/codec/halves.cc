@@ -26,7 +26,7 @@ void NarrowHalves(DType dtype, ByteSpan halves, std::span<std::byte> raw) {
   const uint32_t unused = 0x7fffu & ~(0x7fu << ByteShiftOf(dtype));
   uint32_t found = 0;
   for (size_t i = 0; i < raw.size(); ++i) found |= LoadLE<uint16_t>(halves.data() + 2 * i);
-  if ((found & unused) != 0) throw Error(Finding::kBadPayload, "a coded value is no 8-bit float");
+  if ((found & unused) != 0) throw Error(Finding::kBadPayload, "a value is not an 8-bit float");
 }
 
 }  // namespace kv

@@ -269,7 +269,7 @@ Rotation ReadRotation(ByteReader& reader, uint64_t columns) {
   Rotation rotation;
   const uint64_t at = reader.offset();
   rotation.distance = reader.U16("distance of partners");
-  const uint32_t turns = reader.U16("number of turns");
+  const uint32_t turns = reader.U16("number of rotations");
   CheckRotation(rotation.distance, turns, columns, at);
   for (uint32_t i = 0; i < turns; ++i) rotation.turns.push_back(reader.U32("turn"));
   return rotation;

@@ -199,7 +199,7 @@ uint64_t FrameCoder::EncodeInto(const FrameDescription& description, ByteSpan ra
   if (needed != nullptr) *needed = header.frame_bytes();
   if (out.size() < header.frame_bytes()) {
     if (budget != nullptr) return 0;
-    throw Error(Finding::kOutputTooSmall, "the frame has {} bytes, the buffer {}",
+    throw Error(Finding::kOutputTooSmall, "the frame has {} bytes, the buffer has {}",
                 header.frame_bytes(), out.size());
   }
 
@@ -261,8 +261,8 @@ FrameHeader FrameCoder::Decode(ByteSpan frame, const Hash128Bytes* context,
   const FrameHeader header = ReadFrameHeader(frame);
   CheckContext(header, context);
   if (raw.size() != header.raw_bytes) {
-    throw Error(Finding::kSizeMismatch, "the frame holds {} bytes, the buffer {}", header.raw_bytes,
-                raw.size());
+    throw Error(Finding::kSizeMismatch, "the frame holds {} bytes, the buffer has {}",
+                header.raw_bytes, raw.size());
   }
   const Profile* profile = FindProfile(header);
   SegmentTable table = ReadSegments(header, frame, std::move(segments_));
@@ -290,7 +290,7 @@ uint64_t FrameCoder::DecodeTokens(ByteSpan frame, const Hash128Bytes* context, u
   }
   const uint64_t row = header.raw_bytes / tokens, first = begin * row, size = count * row;
   if (out.size() < size) {
-    throw Error(Finding::kOutputTooSmall, "{} tokens have {} bytes, the buffer {}", count, size,
+    throw Error(Finding::kOutputTooSmall, "{} tokens take {} bytes, the buffer has {}", count, size,
                 out.size());
   }
   DecodeRange(header, frame, first, out.first(size));
@@ -317,7 +317,7 @@ uint64_t FrameCoder::DecodeHeads(ByteSpan frame, const Hash128Bytes* context, ui
   const uint64_t head = header.raw_bytes / tokens / heads, part = count * head;
   const uint64_t size = tokens * part;
   if (out.size() < size) {
-    throw Error(Finding::kOutputTooSmall, "{} heads have {} bytes, the buffer {}", count, size,
+    throw Error(Finding::kOutputTooSmall, "{} heads take {} bytes, the buffer has {}", count, size,
                 out.size());
   }
   if (description.order == Order::kHeadTokenDim) {

@@ -162,10 +162,12 @@ SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame,
   for (size_t index = 0; index < table.grid.count; ++index) {
     const uint32_t size = entries.U32("segment size"), codec = entries.U32("segment codec");
     const uint64_t hash = entries.U64("segment hash");
-    if (codec > 0xff) throw Error(Finding::kBadFrame, "there is no codec {}", codec);
+    if (codec > 0xff)
+      throw Error(Finding::kBadFrame, "there is no codec {}", codec).At(entries.offset() - 12);
     RequireCodec(static_cast<CodecId>(codec));
     if (header.version == kVersionOfBlocks && static_cast<CodecId>(codec) != header.codec)
-      throw Error(Finding::kBadFrame, "segment {} has another codec than the header says", index);
+      throw Error(Finding::kBadFrame, "segment {} has another codec than the header says", index)
+          .At(entries.offset() - 12);
     table.segments.push_back({static_cast<CodecId>(codec), reader.Take(size, "segment"), hash});
   }
   reader.ExpectEnd("frame");
@@ -270,12 +272,12 @@ void WriteFrameHeader(const FrameHeader& header, std::span<std::byte, kFrameHead
 
 FrameHeader ReadFrameHeader(ByteSpan frame) {
   if (frame.size() < kFrameHeaderBytes) {
-    throw Error(Finding::kTruncated, "{} bytes are no frame: its header alone has {}", frame.size(),
-                kFrameHeaderBytes);
+    throw Error(Finding::kTruncated, "{} bytes are too few for a frame, whose header has {}",
+                frame.size(), kFrameHeaderBytes);
   }
   const ByteSpan head = frame.first<kFrameHeaderBytes>();
   if (std::memcmp(head.data(), kMagic.data(), kMagic.size()) != 0) {
-    throw Error(Finding::kBadMagic, "the bytes are no frame");
+    throw Error(Finding::kBadMagic, "these bytes are not a frame");
   }
   // The hash has the same offset in every version, so that damage is not mistaken for a newer
   // version.

@@ -195,9 +195,9 @@ void RequireMatch(const AttentionTrace& trace, const Snapshot& snapshot) {
     const size_t both = std::min(trace.tokens.size(), snapshot.tokens.size());
     for (size_t i = 0; i < both; ++i) {
       if (trace.tokens[i] == snapshot.tokens[i]) continue;
-      throw Mismatch(
-          fmt::format("token {} is {} in the trace and {} in the snapshot: they are of two prompts",
-                      i, trace.tokens[i], snapshot.tokens[i]));
+      throw Mismatch(fmt::format(
+          "token {} is {} in the trace and {} in the snapshot: they belong to different prompts", i,
+          trace.tokens[i], snapshot.tokens[i]));
     }
   } catch (Error& error) {
     throw error.File(trace.path);

@@ -45,10 +45,10 @@ void RequireFit(const Rope& rope, uint32_t head_dim) {
 void RequireOneSetOfFrequencies(const Rope& rope, uint64_t tokens, std::string_view what) {
   if (!rope.scaling.by_length() || static_cast<double>(tokens) <= rope.scaling.original) return;
   throw Error(Finding::kUnsupportedKind,
-              "{}: with RoPE scaling {} the frequencies of keys go by how long the run "
-              "was when they were computed, beyond {} tokens; this one has {}",
+              "{}: with RoPE scaling {} and more than {} tokens, the frequencies of a key depend "
+              "on the run's length when it was computed; this run has {}",
               what, Name(rope.scaling), rope.scaling.original, tokens)
-      .Hint("--rope-freqs FILE says which frequencies all keys were rotated by");
+      .Hint("--rope-freqs FILE gives the frequencies that rotated all keys");
 }
 
 std::vector<KeyTurn> TurnsBack(std::span<const int64_t> positions, uint64_t length) {

@@ -177,8 +177,8 @@ inline std::string RotationAssumption(const Snapshot& snapshot) {
 // Serves formats whose readers assume that every key is rotated.
 inline void RequireRotatedKeys(const Snapshot& snapshot, std::string_view what) {
   if (snapshot.key_rotation != KeyRotation::kUnrotated) return;
-  Error error(Finding::kUnsupportedLayout,
-              "keys are from before RoPE, which " + std::string(what) + " cannot express");
+  Error error(Finding::kUnsupportedLayout, "keys are stored unrotated (before RoPE), which " +
+                                               std::string(what) + " cannot express");
   throw error.Hint("--to torch-dict or safetensors can");
 }
 

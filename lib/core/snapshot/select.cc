@@ -148,7 +148,7 @@ Snapshot SelectSequence(Snapshot snapshot, int32_t sequence) {
     for (Cell& cell : group.cells) cell.sequences = {sequence};
   }
   if (count == 0) {
-    throw Error(Finding::kUsage, "--sequence {}: no cell belongs to it", sequence)
+    throw Error(Finding::kUsage, "--sequence {}: no cell of the cache belongs to it", sequence)
         .File(snapshot.source.path);
   }
   for (LayerKv& layer : snapshot.layers) {

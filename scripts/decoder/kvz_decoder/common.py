@@ -55,5 +55,5 @@ def narrowed(halves, dtype):
         return halves
     words = numpy.frombuffer(halves, "<u2").astype(numpy.uint32)
     if (words & (0x7fff & ~(0x7f << zeros))).any():
-        raise Damaged("a coded value is no 8-bit float")
+        raise Damaged("a value is not an 8-bit float")
     return ((words >> 8 & 0x80) | (words >> zeros & 0x7f)).astype(numpy.uint8).tobytes()

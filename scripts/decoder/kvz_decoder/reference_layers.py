@@ -53,7 +53,7 @@ def neighbour_errors(chunk, neighbour, layers, digest, near, own_turns, turns):
         raise Damaged("ref-layers: a neighbour with fewer columns")
     rotation = Turns(*turns, halves.shape[1])
     if rotation.still and not is_value and any(own_turns):
-        raise Damaged("ref-layers: turns of K without a rotation")
+        raise Damaged("ref-layers: rotations of K without a rotation")
     expected, all_data = [], b""
     for run, layer_there, turn in zip(near, layers, own_turns):
         data, dtype = chunk["references"](run.reference, layer_there, is_value, run.token, run.length)

@@ -223,10 +223,12 @@ LikenessPlan ReadLikenesses(ByteReader& reader, uint64_t rows, uint64_t columns,
   LikenessPlan plan;
   const uint64_t at = reader.offset();
   plan.rotation = ReadRotation(reader, columns);
-  const ByteSpan frame = reader.Take(reader.U32("length of the likenesses"), "likenesses");
+  const ByteSpan frame =
+      reader.Take(reader.U32("length of the similarity classes"), "similarity classes");
   const std::span<std::byte> planes = scratch.planes.Get(3 * rows).first(3 * rows);
   if (!scratch.zstd.Decompress(frame, planes)) {
-    throw Error(Finding::kBadPayload, "the likenesses do not decode to {} bytes", planes.size())
+    throw Error(Finding::kBadPayload, "the similarity classes do not decode to {} bytes",
+                planes.size())
         .At(at);
   }
   plan.likenesses = ArenaVector<Likeness>(rows, &scratch.context.arena);
@@ -237,7 +239,7 @@ LikenessPlan ReadLikenesses(ByteReader& reader, uint64_t rows, uint64_t columns,
                     static_cast<uint32_t>(planes[2 * rows + row]) << 8;
     if (like.likeness >= kLikenessClasses || like.distance > row ||
         (like.likeness > 0) != (like.distance > 0)) {
-      throw Error(Finding::kBadFrame, "row {} cannot have likeness class {} and refer {} rows up",
+      throw Error(Finding::kBadFrame, "row {} cannot have similarity class {} and refer {} rows up",
                   row, like.likeness, like.distance)
           .At(at);
     }

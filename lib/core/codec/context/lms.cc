@@ -374,12 +374,12 @@ void DecodeLms(ByteSpan frame, HalfForm form, bool with_likenesses, std::span<st
     AddSymbols(symbols, grid.columns, shape, here);
     if (!AddEscapes(symbols, grid.columns, shape, reinterpret_cast<const uint8_t*>(escapes.data()),
                     escapes.size(), escapes_used, here)) {
-      throw Error(Finding::kBadPayload, "there are fewer escapes than symbols ask for").At(12);
+      throw Error(Finding::kBadPayload, "there are fewer escapes than the symbols need").At(12);
     }
     lms.Learn(here);
   }
   if (escapes_used != escapes.size()) {
-    throw Error(Finding::kBadPayload, "there are more escapes than symbols ask for").At(12);
+    throw Error(Finding::kBadPayload, "there are more escapes than the symbols need").At(12);
   }
   CheckCodedEnd(coded, used, states, 0);
 }

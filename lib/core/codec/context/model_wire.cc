@@ -111,7 +111,7 @@ class BitReader {
   }
   uint64_t Used() const { return (at_ + 7) / 8; }
   static Error Bad() {
-    return Error(Finding::kBadFrame, "a table is not made of the levels that exist");
+    return Error(Finding::kBadFrame, "a table has a level that does not exist");
   }
 
  private:

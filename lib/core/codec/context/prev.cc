@@ -29,8 +29,7 @@ void ReadSymbolsAndLanes(ByteReader& reader, SymbolShape& shape, RansGrid& grid)
   shape.symbol_bits = both & 15;
   grid.lanes = kRansLanes << (both >> 4);
   if (grid.lanes > kMaxRansLanes) {
-    throw Error(Finding::kBadFrame, "{} lanes are not a number that decoders know", grid.lanes)
-        .At(0);
+    throw Error(Finding::kBadFrame, "{} lanes are not supported", grid.lanes).At(0);
   }
 }
 
@@ -77,8 +76,7 @@ CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid,
   CodedPart coded;
   const uint64_t plane_bytes = RawPlaneBytes(grid.rows * grid.columns, shape.raw_bits());
   if (hidden > plane_bytes) {
-    throw Error(Finding::kBadFrame, "the lane states claim to hold {} of {} bytes", hidden,
-                plane_bytes)
+    throw Error(Finding::kBadFrame, "the lane states claim {} of {} bytes", hidden, plane_bytes)
         .At(2);
   }
   coded.planes = reader.Take(plane_bytes - hidden, "raw bits");

@@ -74,7 +74,7 @@ PlaneBlocks ReadBlocks(DType dtype, ByteSpan payload, uint64_t raw_bytes) {
   const uint32_t block_bytes = reader.U32("size of a block"), count = reader.U32("blocks");
   if (rotated > 1 || coder != kZstdBlocks || reserved != 0 || block_bytes != kPlaneBlockBytes ||
       reader.U32("reserved number") != 0) {
-    throw Error(Finding::kBadFrame, "the header of the planes in blocks has a value of no meaning")
+    throw Error(Finding::kBadFrame, "a field of the header of the blocks has an invalid value")
         .At(0);
   }
   found.split.rotated = rotated != 0;

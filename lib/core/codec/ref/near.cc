@@ -67,7 +67,7 @@ void ReadFactors(ByteReader& reader, NearRows& near, CodecScratch& scratch) {
   }
   for (const uint8_t factor : near.factors) {
     if (factor > kOwnRow)
-      throw Error(Finding::kBadFrame, "a row has the impossible factor {}", factor).At(at);
+      throw Error(Finding::kBadFrame, "a row has the invalid factor {}", factor).At(at);
   }
 }
 
@@ -82,7 +82,7 @@ void CopyEqualRows(NearRows& near) {
 void RequireRows(bool fits, const ReferenceRun& run) {
   if (fits) return;
   throw Error(Finding::kReferenceDiffers,
-              "rows of layer {} {} of reference {} are of another size than the chunk's", run.layer,
+              "rows of layer {} {} of reference {} differ in size from the chunk's", run.layer,
               run.is_value ? 'V' : 'K', run.reference);
 }
 
@@ -464,12 +464,13 @@ void DecodeNearRows(ByteReader& reader, NearRows& near, CodecScratch& codec) {
     CheckCodedEnd(coded, used, states, 0);
     const bool good = TakeValues(scratch.symbols.data(), grid, bits, near);
     if (!good || (bits.at + 7) / 8 != bits.size) {
-      throw Error(Finding::kBadPayload, "the distances do not lead to values, or bits are left")
+      throw Error(Finding::kBadPayload,
+                  "the distances do not decode to valid values, or bits are left over")
           .At(coded.words_at);
     }
   }
   CopyEqualRows(near);
-  reader.ExpectEnd("the near rows");
+  reader.ExpectEnd("the similar rows");
 }
 
 }  // namespace kv

@@ -127,7 +127,7 @@ uint32_t TakeGap(uint32_t left, LearnedMean& mean, DifferenceBitReader& in) {
   const bool in_full = quotient == kMostZeros;
   const uint32_t gap = in_full ? in.Take(kGapBits) : quotient << plain | in.Take(plain);
   if (in_full ? gap > left : gap >= left)
-    throw Error(Finding::kBadPayload, "a difference lies behind the last value");
+    throw Error(Finding::kBadPayload, "a difference lies after the last value");
   if (gap < left) mean.Learn(gap);
   return gap;
 }
@@ -308,7 +308,7 @@ void DecodeNearDifferences(ByteReader& reader, NearRows& near, CodecScratch& scr
     const uint32_t distance = TakeDistance(distances, bits) + 1,
                    place = places.Of(near.expected[i]);
     if (down ? distance > place : distance > places.last() - place)
-      throw Error(Finding::kBadPayload, "a difference leads to no value").At(at);
+      throw Error(Finding::kBadPayload, "a difference does not decode to a valid value").At(at);
     near.values[i] = places.At(down ? place - distance : place + distance);
     take_gap(classes[i]);
   }

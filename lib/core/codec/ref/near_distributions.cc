@@ -196,7 +196,7 @@ void DecodeNearDistributions(ByteReader& reader, NearRows& near, CodecScratch& s
   shape.hints = reader.U8("hints");
   if (shape.columns != near.columns || shape.likenesses || !shape.rotation.turns.empty() ||
       shape.hints < 1 || shape.hints > 2) {
-    throw Error(Finding::kBadFrame, "the distributions of errors are none of such rows")
+    throw Error(Finding::kBadFrame, "the error distributions do not fit the similar rows")
         .At(head_at);
   }
   ErrorScales errors;

@@ -26,8 +26,8 @@ void CheckRowsOfReference(const ReferenceRun& run, DType dtype, uint64_t columns
     return;
   }
   throw Error(Finding::kReferenceDiffers,
-              "rows of layer {} {} of reference {} are of another size than a neighbour's",
-              run.layer, run.is_value ? 'V' : 'K', run.reference);
+              "rows of layer {} {} of reference {} differ in size from a neighbour's", run.layer,
+              run.is_value ? 'V' : 'K', run.reference);
 }
 
 std::vector<uint32_t> ListRows(std::span<const ReferenceRun> runs) {
@@ -80,9 +80,9 @@ ErrorsHead ReadErrorsHead(ByteReader& reader, uint64_t near_runs) {
   if (CountTaps(head) > BlockRegression::kMaxTaps)
     throw Error(Finding::kBadFrame, "too many columns of neighbours").At(at);
   head.rotation = ReadRotation(reader, ChannelModel::kMaxColumns);
-  ByteReader turns(reader.TakeArray(near_runs, 4, "turns of K"), reader.offset());
+  ByteReader turns(reader.TakeArray(near_runs, 4, "rotations of K"), reader.offset());
   for (uint64_t run = 0; run < near_runs; ++run)
-    head.turns_of_runs.push_back(turns.I32("turn of K"));
+    head.turns_of_runs.push_back(turns.I32("rotation of K"));
   return head;
 }
 
@@ -147,7 +147,7 @@ class NeighbourErrors::Taps {
       const DType dtype = references.Read(run, columns_, bytes);
       CheckRowsOfReference(run, dtype, columns_, bytes.size());
       if (run.turn != 0 && head.rotation.turns.empty())
-        throw Error(Finding::kBadFrame, "K is turned by angles that are not there");
+        throw Error(Finding::kBadFrame, "K is rotated, but the frame has no angles");
       all.Update(bytes);
       expected.Make(dtype, bytes, run.turn, expected_.data() + at * columns_);
       at += run.rows;

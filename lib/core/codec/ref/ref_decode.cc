@@ -35,19 +35,19 @@ void WriteReferenceHead(const ReferenceHead& head, ByteWriter& out) {
 
 ReferenceHead ReadReferenceHead(ByteReader& reader, const ChunkShape& shape, uint64_t raw_bytes) {
   const auto require = [&](bool holds, std::string_view rule) {
-    if (!holds) throw Error(Finding::kBadFrame, "reference runs: {}", rule).At(0);
+    if (!holds) throw Error(Finding::kBadFrame, "reference runs: broken rule: {}", rule).At(0);
   };
   const uint64_t rows = ReferenceGridRows(shape, raw_bytes);
   const bool halves =
       AreHalves(shape.dtype) && rows > 0 && raw_bytes % (Info(shape.dtype).block_bytes * rows) == 0;
   ReferenceHead head;
-  head.own_codec = static_cast<CodecId>(reader.U8("codec of own rows"));
+  head.own_codec = static_cast<CodecId>(reader.U8("codec of the remaining rows"));
   require(reader.U8("reserved field") == 0 && reader.U16("reserved field") == 0,
           "a reserved field is not 0");
-  require(MayBeInside(head.own_codec), "own rows refer to nothing");
-  head.own_bytes = reader.U32("bytes of own rows");
+  require(MayBeInside(head.own_codec), "the codec of the remaining rows needs no other chunk");
+  head.own_bytes = reader.U32("bytes of the remaining rows");
   const uint32_t count = reader.U32("number of runs");
-  require(count <= rows, "there are more runs than rows");
+  require(count <= rows, "there are no more runs than rows");
   ByteReader runs(reader.TakeArray(count, kRunBytes, "runs"), reader.offset());
   uint64_t next = 0;
   for (uint32_t i = 0; i < count; ++i) {
@@ -63,12 +63,13 @@ ReferenceHead ReadReferenceHead(ByteReader& reader, const ChunkShape& shape, uin
     run.turn = runs.I32("turn");
     const ByteSpan hash = runs.Take(run.hash.size(), "hash");
     std::copy(hash.begin(), hash.end(), run.hash.begin());
-    require(is_value <= 1 && equal <= 1, "a run is of no kind that there is");
+    require(is_value <= 1 && equal <= 1, "a run is of K or V, and equal or similar");
     require(run.rows > 0 && run.first_row >= next && run.first_row <= rows &&
                 run.rows <= rows - run.first_row,
-            "they are not in order or leave the chunk");
-    require(run.first_token <= UINT64_MAX - run.rows, "tokens have no numbers of 64 bits");
-    require(run.equal ? run.turn == 0 : halves, "only 16-bit floats are near others");
+            "runs are in order and within the chunk");
+    require(run.first_token <= UINT64_MAX - run.rows, "token numbers fit 64 bits");
+    require(run.equal ? run.turn == 0 : halves,
+            "only floats of 16 or 8 bits are similar, and only similar rows are rotated");
     next = uint64_t{run.first_row} + run.rows;
     head.runs.push_back(run);
   }
@@ -116,7 +117,7 @@ void DecodeByNeighbours(const ChunkShape& shape, const ErrorsHead& head,
   if (!FitsLayers(shape) || rows != shape.tokens || near.columns > BlockRegression::kMaxColumns)
     throw Error(Finding::kBadFrame, "the chunk's rows are not tokens").At(0);
   if (inputs.neighbours == nullptr)
-    throw Error(Finding::kLostChunk, "the chunk needs others of its archive");
+    throw Error(Finding::kLostChunk, "the chunk needs other chunks of its archive");
   NeighbourErrors forecast(head, near_runs, rows, near.columns, *inputs.references,
                            *inputs.neighbours);
   for (size_t i = 0; i < head.neighbours.size(); ++i) {
@@ -148,10 +149,10 @@ void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, Codec
     KV_ASSERT(run.equal);
     own -= run.rows;
   }
-  const ByteSpan own_chunk = reader.Take(head.own_bytes, "own rows");
+  const ByteSpan own_chunk = reader.Take(head.own_bytes, "remaining rows");
   reader.ExpectEnd("the frame");
   if (own == 0 || rows.size() != own * row_bytes)
-    throw Error(Finding::kBadFrame, "the chunk has other own rows").At(0);
+    throw Error(Finding::kBadFrame, "the chunk has other remaining rows").At(0);
   const ChunkShape own_shape =
       own == shape.tokens ? shape : OwnRowsShape(shape, shape.tokens * row_bytes, own);
   inner(head.own_codec, own_shape, own_chunk, rows, scratch, inputs);
@@ -193,7 +194,7 @@ class ReferenceDecoder {
     ErrorsHead errors;
     const bool by_neighbours = codec == CodecId::kRefLayers;
     if (by_neighbours && !near_runs_.empty()) errors = ReadErrorsHead(reader_, near_runs_.size());
-    const ByteSpan own_chunk = reader_.Take(head_.own_bytes, "own rows");
+    const ByteSpan own_chunk = reader_.Take(head_.own_bytes, "remaining rows");
     rows_ = ReferenceGridRows(shape_, raw_.size());
     if (raw_.empty()) throw Error(Finding::kBadFrame, "a chunk without rows").At(0);
     row_bytes_ = raw_.size() / rows_;
@@ -242,7 +243,7 @@ class ReferenceDecoder {
       }
       const DType dtype = ReadNearRun(run, bytes);
       if (run.turn != 0 && rotation.turns.empty())
-        throw Error(Finding::kBadFrame, "rows are turned by angles that are not there")
+        throw Error(Finding::kBadFrame, "rows are rotated, but the frame has no angles")
             .At(rotation_at);
       expected.Make(dtype, bytes, run.turn, near_.expected.data() + at * near_.columns);
       at += run.rows;
@@ -291,7 +292,7 @@ class ReferenceDecoder {
   void DecodeOwnRows(ByteSpan own_chunk, InnerDecoder inner) {
     const auto own = static_cast<uint64_t>(std::count(is_own_.begin(), is_own_.end(), uint8_t{1}));
     if ((own == 0) != (head_.own_bytes == 0))
-      throw Error(Finding::kBadFrame, "the own rows do not fit the runs").At(0);
+      throw Error(Finding::kBadFrame, "the remaining rows do not fit the runs").At(0);
     if (own == 0) return;
     if (own == rows_) return inner(head_.own_codec, shape_, own_chunk, raw_, scratch_, inputs_);
     const ChunkShape own_shape = OwnRowsShape(shape_, raw_.size(), own);

@@ -135,13 +135,12 @@ RowPlan ReadReferences(ByteReader& reader, uint64_t rows, CodecScratch& scratch)
       reference |= static_cast<uint32_t>(planes[byte * rows + row]) << (8 * byte);
     if (reference == 0) ++next;
     if (reference > next || next > plan.unique) {
-      throw Error(Finding::kBadFrame, "row {} refers to a row that is not there", row).At(at + 8);
+      throw Error(Finding::kBadFrame, "row {} refers to a row that does not exist", row).At(at + 8);
     }
     plan.references.push_back(reference);
   }
   if (next != plan.unique) {
-    throw Error(Finding::kBadFrame, "{} rows are new, but the header announces {}", next,
-                plan.unique)
+    throw Error(Finding::kBadFrame, "{} rows are new, but the header says {}", next, plan.unique)
         .At(at);
   }
   return plan;

@@ -70,7 +70,7 @@ void DecodeSplit(const ChunkShape& shape, ByteSpan payload, std::span<std::byte>
   const uint32_t reserved = reader.U16("reserved field");
   const uint32_t first_bytes = reader.U32("length of the first halves");
   if (!MayBeInside(first) || !MayBeInside(second) || reserved != 0) {
-    throw Error(Finding::kBadFrame, "halves cannot be in codecs {} and {}",
+    throw Error(Finding::kBadFrame, "halves cannot be coded by codecs {} and {}",
                 static_cast<unsigned>(first), static_cast<unsigned>(second))
         .At(0);
   }
