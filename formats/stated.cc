@@ -64,7 +64,7 @@ void CheckRotation(const std::string& told, const Snapshot& snapshot) {
 // Checks the type: some tensor must have the given one; other tensors may differ.
 void CheckDType(const OpenOptions& told, const Snapshot& snapshot) {
   const std::optional<DType> dtype = ParseDType(told.as_dtype);
-  if (!dtype) throw Error(Finding::kUsage, "--input-dtype '{}': no element type", told.as_dtype);
+  if (!dtype) throw Error(Finding::kUsage, "--input-dtype '{}': no such type", told.as_dtype);
   for (const LayerKv& layer : snapshot.layers) {
     if ((layer.has_k() && layer.k.dtype == *dtype) || (layer.v && layer.v->dtype == *dtype)) return;
   }

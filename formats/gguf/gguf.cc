@@ -434,11 +434,11 @@ void UseFactors(const gguf::Metadata& metadata, const FileSource& file, Rope& ro
   const std::vector<double> shorter = list("rope_factors_short.weight");
   if (!longer.empty() || !shorter.empty()) {
     throw Error(Finding::kUnsupportedKind,
-                "the model has LongRoPE: llama.cpp rotates by its long factors where the "
-                "context it was started with is above {} tokens, which no state keeps",
+                "the model has LongRoPE: llama.cpp rotates by its long factors if its context is "
+                "above {} tokens, and no state records the context",
                 rope.scaling.original)
         .Hint(
-            "--rope-freqs FILE says which frequencies it rotated by; for caches "
+            "--rope-freqs FILE gives the frequencies that it used; for caches "
             "of transformers give the model's config.json");
   }
   const std::vector<double> factors = list("rope_freqs.weight");

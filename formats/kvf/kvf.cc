@@ -27,7 +27,7 @@ std::string_view FrameRoleName(FrameRole role) {
     case FrameRole::kUnknown:
       break;
   }
-  return "not said";
+  return "not stated";
 }
 
 // Returns half of each head: K is in the first half, V in the second.
@@ -82,7 +82,7 @@ void AddFacts(const FrameHeader& header, Snapshot& snapshot) {
     snapshot.facts.emplace_back("tag", std::to_string(description.tag));
   }
   if (description.role == FrameRole::kUnknown) {
-    snapshot.notes.push_back({"the frame does not say whether it holds K or V; it reads as K"});
+    snapshot.notes.push_back({"the frame does not say whether it holds K or V; it is read as K"});
   }
 }
 

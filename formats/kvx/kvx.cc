@@ -129,7 +129,7 @@ class KvxReader {
       part.features = reader_.U32("features of a part");
       next += part.features;
       if (next > side.features())
-        throw Error(Finding::kBadField, "parts of more than all features");
+        throw Error(Finding::kBadField, "parts have more features than there are");
       ReadBasis(transform.is_bfloat, part);
     }
     for (uint32_t plans = reader_.U32("plans"); plans > 0; --plans)
@@ -201,7 +201,7 @@ bool LooksLikeTransform(ByteSpan file) {
 Transform ReadTransform(ByteSpan file) {
   ByteReader head(file);
   if (head.Text(kKvxMagic.size(), "magic") != kKvxMagic)
-    throw Error(Finding::kBadMagic, "is no transform of kvtool").At(0);
+    throw Error(Finding::kBadMagic, "is not a transform of kvtool").At(0);
   const uint32_t version = head.U32("version");
   if (version != kKvxVersion) {
     throw Error(Finding::kUnsupportedVersion, "a transform of version {}, expected {}", version,
@@ -212,7 +212,7 @@ Transform ReadTransform(ByteSpan file) {
   const ByteSpan body = file.first(file.size() - kKvxHash);
   const Hash128Bytes hash = Hash128(body);
   if (std::memcmp(hash.data(), file.data() + body.size(), kKvxHash) != 0)
-    throw Error(Finding::kChecksum, "transform: checksum mismatch");
+    throw Error(Finding::kChecksum, "transform: checksum mismatch").At(body.size());
   Transform transform = KvxReader(body).Read();
   RequireSound(transform);
   return transform;

@@ -81,8 +81,7 @@ void AddNeighbours(const Archive& archive,
     depth = std::max(depth, chunk.head.codec_parameter);
   }
   if (layered == 0) return;
-  facts.emplace_back("joined", fmt::format("{} of {} chunks are coded by others of the archive: to "
-                                           "read one takes up to {} more",
+  facts.emplace_back("joined", fmt::format("{} of {} chunks need other chunks, up to {} each",
                                            layered, archive.chunks().size(), depth));
 }
 
@@ -255,11 +254,11 @@ std::shared_ptr<const Profile> FindProfile(const ProfileName& name, std::string_
     }
   }
   Error why(Finding::kProfileMissing, "the {} needs {}{}{}", what, Wanted(name),
-            options.in_memory ? "" : ", which is not beside it", others);
+            options.in_memory ? "" : ", which is not in its folder", others);
   throw why.Hint(options.in_memory
                      ? "open the profile of that hash and give it to the context: "
                        "kvt_profile_open, kvt_ctx_use_profile"
-                     : "--profile FILE names it; one that is trained anew is another profile");
+                     : "give it with --profile FILE; a newly trained profile is a different one");
 }
 
 void FindProfile(Archive& archive, const std::string& path, const OpenOptions& options) {
@@ -406,7 +405,7 @@ Snapshot LoadSnapshot(const Archive& archive, const Selection& wanted, const Ope
     } catch (Error& error) {
       throw error.File(archive.data().name());
     }
-    RequireAllowed("K and V that are wanted have", WantedBytes(archive, wanted), archive, options);
+    RequireAllowed("the selected K and V have", WantedBytes(archive, wanted), archive, options);
     return LoadTensors(archive, wanted, pool, progress);
   }
   Snapshot snapshot = LoadSource(archive, options, pool, progress);

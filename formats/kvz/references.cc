@@ -229,21 +229,20 @@ std::shared_ptr<const Reference> Find(const Archive& archive, NeededRuns& needed
                            error.finding() == Finding::kProfileMissing;
         is_limited = error.finding() == Finding::kLimit;
         why = Error(lacks ? error.finding() : Finding::kReferenceDiffers,
-                    fmt::format("'{}' does not serve as the reference '{}': {}",
+                    fmt::format("'{}' cannot be used as the reference '{}': {}",
                                 Printable(candidate.path), file, error.message()));
       }
     }
   }
   if (!why) {
     why = Error(Finding::kReferenceMissing,
-                "the archive needs '{}' ({}, {} bytes, {}), which is not beside it", file,
+                "the archive needs '{}' ({}, {} bytes, {}), which is not in its folder", file,
                 Printable(none->name.format), none->name.source_bytes,
                 HashText(none->name.source_hash));
   }
-  why->Hint(
-      is_limited
-          ? "--max-bytes raises the limit"
-          : "--base FILE names the cache that the archive was coded against, or an archive of it");
+  why->Hint(is_limited ? "--max-bytes raises the limit"
+                       : "give the cache that the archive was coded against, or an archive of it, "
+                         "with --base FILE");
   none->missing = std::move(why);
   return none;
 }
@@ -284,9 +283,10 @@ std::shared_ptr<const Reference> OpenReference(const std::string& path,
 
 void RequireShortChain(const Reference& reference) {
   if (reference.name.chain <= kMaxReferenceChain) return;
-  throw Error(Finding::kLimit,
-              "it would end a chain of {} archives, each coded against the next; {} are the most",
-              reference.name.chain + 1, kMaxReferenceChain)
+  throw Error(
+      Finding::kLimit,
+      "it would end a chain of {} archives, each coded against the next; at most {} are allowed",
+      reference.name.chain + 1, kMaxReferenceChain)
       .Hint("code against what its chain begins with");
 }
 

@@ -138,7 +138,7 @@ void ReadCache(ByteReader& in, const Layout& layout, Scope scope, Cache& cache) 
       ReadStream(in, layout, scope, cache);
       used += cache.streams.back().cells > 0;
       if (scope == Scope::kSequence && used > 1) {
-        throw Error(Finding::kBadField, "a second stream with cells in the state of one sequence")
+        throw Error(Finding::kBadField, "the state of one sequence has cells in a second stream")
             .At(at);
       }
     } catch (Error& error) {

@@ -418,7 +418,7 @@ std::string ReadArchitecture(ByteReader& in) {
   if (!is_session && version == 0) {
     throw Error(Finding::kBadVersion, "SEQ version 0 never existed").At(4);
   }
-  std::string era = "newer than this program knows";
+  std::string era = "newer than this program supports";
   if (is_session && version < std::size(kEras))
     era = fmt::format("llama.cpp of {}", kEras[version]);
   if (!is_session && version == 1) era = "llama.cpp of 2024-04 to 2024-07";

@@ -121,8 +121,8 @@ void FitExtension(const Snapshot& snapshot, uint32_t wanted, CellGroup& group) {
   const uint32_t has = group.extension_words;
   if (has == 0 && !GetStorage(snapshot, "extension_words").empty()) {
     throw Refused(
-        "the cells of this model have positions in more than one dimension, which this source has "
-        "lost")
+        "the cells of this model have positions in more than one dimension, which this source does "
+        "not store")
         .Hint("decompress an archive and convert the restored state");
   }
   if (has == 0 || has == wanted) return;
@@ -185,7 +185,7 @@ void CheckCells(const std::vector<CacheToWrite>& caches, const Target& target) {
     if (cache.cells.cells.size() > UINT32_MAX)
       throw Error(Finding::kLimit, "{} cells", cache.cells.cells.size());
     if (!target.has_streams && cache.layers.empty())
-      throw Refused("an empty cache, whose number of layers that layout must say");
+      throw Refused("an empty cache, but that layout must state its number of layers");
     if (!target.has_streams && !cache.has_v())
       throw Refused("a cache without V, which builds of that layout did not have");
   }
@@ -362,7 +362,7 @@ std::vector<std::string> NotKept(const Snapshot& snapshot) {
     if (plain && state == HadamardState::kNo) {
       lost.push_back(
           fmt::format("{} is quantised without Hadamard rotation: builds since 2026-04 read it "
-                      "right only with LLAMA_ATTN_ROT_DISABLE=1",
+                      "correctly only with LLAMA_ATTN_ROT_DISABLE=1",
                       is_value ? 'V' : 'K'));
     }
   }

@@ -153,7 +153,7 @@ LayerKv MakeLayer(uint32_t index, const Pair& pair, DType dtype, const Packing& 
       InferCapacity(v.size(), row(geometry.pack_h), RoundUp(block, geometry.pack_l), block, "V");
   if (keys.least > values.most || values.least > keys.most) {
     throw Error(Finding::kSizeMismatch,
-                "K has room for {} to {} tokens, V for {} to {}: the packing is another one",
+                "K has room for {} to {} tokens, V for {} to {}: the packing given does not fit",
                 keys.least, keys.most, values.least, values.most);
   }
   const uint64_t capacity = std::min(keys.most, values.most);

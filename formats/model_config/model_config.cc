@@ -331,8 +331,8 @@ ModelRope RopeOf(const Config& config) {
   const json& text = config.text();
   if (config.Count("kv_lora_rank", 1 << 20).value_or(0) != 0) {
     throw Error(Finding::kUnsupportedKind,
-                "the model has latent attention: what turns of its keys stands behind what does "
-                "not, and differs by engine")
+                "the model has latent attention: engines order the rotated and unrotated parts of "
+                "its keys differently")
         .Hint("give --kv-heads and --head-dim instead of the config; keys then stay as they are");
   }
   const json& newer = ObjectAt(text, "rope_parameters");

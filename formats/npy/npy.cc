@@ -76,7 +76,7 @@ class ArrayReader {
     if (options.as_dtype.empty()) return;
     as_dtype_ = ParseDType(options.as_dtype);
     if (!as_dtype_ || IsBlockQuantised(*as_dtype_)) {
-      throw Error(Finding::kUsage, "--input-dtype '{}': no element type", options.as_dtype);
+      throw Error(Finding::kUsage, "--input-dtype '{}': no such type", options.as_dtype);
     }
   }
 
@@ -113,7 +113,7 @@ class ArrayReader {
     const uint32_t width = Info(type.dtype).block_bytes;
     const uint64_t bytes = view.bytes();
     if (bytes > data.size()) {
-      throw Error(Finding::kSizeMismatch, "shape ({}) of {} needs {} bytes, {} are there",
+      throw Error(Finding::kSizeMismatch, "shape ({}) of {} needs {} bytes, but there are {}",
                   fmt::join(header.shape, ", "), Name(type.dtype), bytes, data.size())
           .At(header.data_offset);
     }
@@ -173,7 +173,7 @@ TensorFile ReadNpy(Source source, const OpenOptions& options) {
   ArrayReader reader(file, options, 0);
   for (const SourceFile& member : file.source.files) {
     if (!IsNpy(member.data->bytes())) {
-      if (&member != metadata) file.notes.push_back(Escaped(member.name) + " is left out: no npy");
+      if (&member != metadata) file.notes.push_back(Escaped(member.name) + " is left out: not npy");
       continue;
     }
     try {
@@ -206,7 +206,7 @@ TensorFile ReadNpz(Source source, const OpenOptions& options) {
     if (entry.name == kMetadataMember && !file.metadata.empty()) continue;
     if (!IsNpy(content)) {
       if (!entry.name.empty() && entry.name.back() != '/') {
-        file.notes.push_back(fmt::format("member '{}' is left out: no npy", Escaped(entry.name)));
+        file.notes.push_back(fmt::format("member '{}' is left out: not npy", Escaped(entry.name)));
       }
       continue;
     }
@@ -384,14 +384,14 @@ class LiteralParser {
     if (quote != '\'' && quote != '"') throw Bad("expected a quoted string");
     const size_t end = text_.find(quote, at_ + 1);
     const std::string_view inside = text_.substr(at_ + 1, end - at_ - 1);
-    if (end == text_.npos || inside.find('\\') != inside.npos) throw Bad("string without its end");
+    if (end == text_.npos || inside.find('\\') != inside.npos) throw Bad("unterminated string");
     at_ = end + 1;
     return std::string(inside);
   }
 
   std::string Descr() {
     if (Accept('[')) {
-      throw Error(Finding::kUnsupportedDtype, "is a structured array; save its fields apart")
+      throw Error(Finding::kUnsupportedDtype, "is a structured array; save its fields separately")
           .At(base_ + at_);
     }
     return String();
@@ -417,7 +417,7 @@ class LiteralParser {
       shape.push_back(Number());
       if (shape.size() > kMostDimensions) throw Bad("more than 64 dimensions");
       if (Accept(',')) continue;
-      if (shape.size() == 1) throw Bad("a tuple of one needs its comma");
+      if (shape.size() == 1) throw Bad("a tuple of one needs a comma");
       Expect(')');
       break;
     }

@@ -34,7 +34,7 @@ uint64_t Count(const json& object, const char* key, uint64_t below) {
 KeepPlan Ranges(const json& event) {
   const auto kept = event.find("kept");
   if (kept == event.end() || !kept->is_array()) {
-    throw Error(Finding::kBadField, "'kept' is no list of ranges");
+    throw Error(Finding::kBadField, "'kept' is not a list of ranges");
   }
   KeepPlan ranges;
   for (const json& range : *kept) {
@@ -170,8 +170,8 @@ class EventReader {
       return true;
     }
     if (!is_field_) return false;
-    if (field_ != "kept") Refuse(fmt::format("'{}' is no number", field_));
-    if (is_object || depth > kRange) Refuse("'kept' is no list of ranges [begin, count]");
+    if (field_ != "kept") Refuse(fmt::format("'{}' is not a number", field_));
+    if (is_object || depth > kRange) Refuse("'kept' is not a list of ranges [begin, count]");
     return true;
   }
 
@@ -202,12 +202,12 @@ PlanHeader ReadPlan(const FileSource& file,
     const json document = json::parse(text.begin(), text.end(), std::ref(reader));
     if (!document.is_object()) throw Error(Finding::kBadText, "is not a JSON object");
     const PlanHeader header = ParsePlanHeader(document);
-    if (!reader.found()) throw Error(Finding::kMissingRecord, "\"events\" is no list of events");
+    if (!reader.found()) throw Error(Finding::kMissingRecord, "\"events\" is not a list of events");
     return header;
   } catch (const json::parse_error& error) {
     throw Error(Finding::kBadText, "is not JSON").At(error.byte).File(file.name());
   } catch (const json::exception&) {
-    throw Error(Finding::kBadText, "holds a number that JSON readers do not take")
+    throw Error(Finding::kBadText, "holds a number that JSON readers do not accept")
         .File(file.name());
   } catch (Error& error) {
     throw error.File(file.name());
@@ -297,11 +297,11 @@ std::optional<std::string> EvictionPlanWalk::WrongWith(const PlanEvent& event,
   }
   const Unit& unit = state.units[event.kv_head.value_or(0)];
   if (unit.events > 0 && event.token + 1 == unit.next) {
-    return "is the second one of this layer and head at this token";
+    return "is the second of this layer and head at this token";
   }
   if (auto wrong = WrongRanges(event.kept, event.token)) return wrong;
   if (const auto gone = FirstNotHeld(event.kept, unit.held, unit.next)) {
-    return fmt::format("keeps position {}, which went before", *gone);
+    return fmt::format("keeps position {}, which was evicted before", *gone);
   }
   const uint64_t length = KeptTokens(unit.held) + event.token + 1 - unit.next;
   if (event.length_before && *event.length_before != length) {

@@ -53,7 +53,7 @@ std::string ResolvePath(const fs::path& folder, const json& files, const char* k
   if (!IsSafeRelativePath(name)) throw refuse(Finding::kUnsafeName, "which leaves the folder");
   std::error_code failed;
   const fs::path real = fs::canonical(folder / name, failed);
-  if (failed) throw refuse(Finding::kMissingRecord, "which is not there");
+  if (failed) throw refuse(Finding::kMissingRecord, "which does not exist");
   const fs::path inside = fs::canonical(folder, failed);
   const auto [at, rest] = std::mismatch(inside.begin(), inside.end(), real.begin(), real.end());
   if (failed || at != inside.end() || rest == real.end()) {
@@ -171,10 +171,10 @@ Sensitivity ParseSensitivity(const nlohmann::json& document) {
   made.noise = *noise;
   const auto layers = document.find("layers");
   if (layers == document.end() || !layers->is_array() || layers->empty()) {
-    throw Error(Finding::kBadField, "'layers' is no list of layers");
+    throw Error(Finding::kBadField, "'layers' is not a list of layers");
   }
   for (const nlohmann::json& layer : *layers) {
-    if (!layer.is_object()) throw Error(Finding::kBadField, "an entry of 'layers' is no object");
+    if (!layer.is_object()) throw Error(Finding::kBadField, "a 'layers' entry is not an object");
     const auto number = CountField(layer, "layer", kMostLayerNumber);
     const auto kl = RealField(layer, "kl", 0, kMostNats);
     if (!number || !kl) {

@@ -277,7 +277,7 @@ Header ParseHeader(ByteSpan file) {
                 kHeaderCap)
         .At(0)
         .Hint(
-            "no reader of safetensors takes it: save the tensors in several files, or archive "
+            "no reader of safetensors accepts it: save the tensors in several files, or archive "
             "this one with --from opaque");
   }
   const std::string_view text = reader.Text(length, "header");
@@ -439,7 +439,7 @@ TensorFile ReadSafetensors(Source source, const OpenOptions&) {
   for (const SourceFile& member : file.source.files) {
     if (IsHeaderCopy(file.source, member.name)) continue;
     if (file.source.is_folder && !LooksRight(member.data->bytes())) {
-      file.notes.push_back(Escaped(member.name) + " is left out: no safetensors");
+      file.notes.push_back(Escaped(member.name) + " is left out: not a safetensors file");
       continue;
     }
     try {

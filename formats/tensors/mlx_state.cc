@@ -82,7 +82,7 @@ std::vector<int64_t> PerSequence(const ArraysByName& arrays, size_t layer, size_
   if (tensor == nullptr) throw Error(Finding::kMissingRecord, "has no '{}'", name);
   const TensorView& view = tensor->view;
   if (view.rank() != 1 || (view.dtype != DType::kI32 && view.dtype != DType::kI64))
-    throw Error(Finding::kBadField, "tensor '{}' is no list of integers", name);
+    throw Error(Finding::kBadField, "tensor '{}' is not a list of integers", name);
   return ToIntegers(view);
 }
 
@@ -167,7 +167,7 @@ Used FindUsedInChunked(const LayerState& layer, uint64_t room, bool in_arrays) {
     throw Error(Finding::kUnsupportedKind,
                 "starts at position {}, and its version of mlx-lm does not save where it ends",
                 start)
-        .Hint("make it anew with mlx-lm 0.32 or later, or archive the file with --from opaque");
+        .Hint("save it again with mlx-lm 0.32 or later, or archive the file with --from opaque");
   }
   const uint64_t offset = in_arrays ? n[0] : room;
   if (start > offset || offset - start > room)
@@ -202,7 +202,7 @@ Used FindUsedInRing(const Ring& ring, uint64_t room) {
     used.tokens = ring.index;
   } else {
     if (ring.keep > ring.index)
-      throw Bad("the ring's next place {} lies among the {} kept tokens", ring.index, ring.keep);
+      throw Bad("the ring's next place {} is among the {} kept tokens", ring.index, ring.keep);
     used.runs = {{0, ring.keep}, {ring.index, room}, {ring.keep, ring.index}};
   }
   if (used.tokens > ring.offset) throw Bad("holds {} tokens, but saw {}", used.tokens, ring.offset);

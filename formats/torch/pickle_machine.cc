@@ -86,7 +86,7 @@ void PickleMachine::Run() {
     if (RunGrouped(opcode)) continue;
     for (const Refused& refused : kRefused) {
       if (refused.opcode == opcode) {
-        FailAs(Finding::kForbiddenOpcode, "opcode {} is never followed", refused.name);
+        FailAs(Finding::kForbiddenOpcode, "opcode {} is refused: it can run code", refused.name);
       }
     }
     if (first) Fail("no pickle begins with byte {:#04x}", opcode);
@@ -321,7 +321,7 @@ void PickleMachine::PushGlobal(std::string_view module, std::string_view name) {
   if (!IsUtf8(module) || !IsUtf8(name)) Fail("the name of a GLOBAL is not UTF-8");
   Charge(module.size() + name.size());
   if (IsForbiddenGlobal(module, name)) {
-    FailAs(Finding::kForbiddenGlobal, "the pickle refers to {}.{}, which no data needs",
+    FailAs(Finding::kForbiddenGlobal, "the pickle refers to {}.{}, which data does not need",
            Escaped(module), Escaped(name));
   }
   PushOwned(PickleKind::kGlobal, fmt::format("{}.{}", module, name));
