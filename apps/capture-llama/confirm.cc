@@ -167,7 +167,7 @@ void ConfirmTypes(const Options& options, const RecordedRun& run, const Model& m
 void Confirm(const Options& options) {
   const RecordedRun run = ReadRun(options.run);
   const std::string file = options.model.empty() ? run.model_file : options.model;
-  if (file.empty()) throw Failure(kUsage, "the run does not name its model file; -m does");
+  if (file.empty()) throw Failure(kUsage, "the run does not name its model file; give it with -m");
   const Model model(file, options.backends);
   const Geometry& sizes = run.geometry;
   const int32_t heads = llama_model_n_head(model.get());

@@ -41,7 +41,8 @@ void LoadBackends(const std::string& folder) {
   }
   if (ggml_backend_dev_count() == 0) {
     throw Failure(
-        kIo, "the engine finds no backend; --backends names the folder that holds libggml-cpu*.so");
+        kIo,
+        "the engine finds no backend; give the folder that holds libggml-cpu*.so with --backends");
   }
 }
 
@@ -110,7 +111,7 @@ std::vector<llama_token> Model::Tokenize(const std::string& text) const {
                            tokens.data(), static_cast<int32_t>(tokens.size()), true, true);
   } catch (const std::exception&) {  // the vocabulary lacks tokens for some bytes
   }
-  if (count < 0) throw Failure(kInvalid, "the model's vocabulary cannot say this text");
+  if (count < 0) throw Failure(kInvalid, "the model's vocabulary cannot express this text");
   tokens.resize(static_cast<size_t>(count));
   return tokens;
 }

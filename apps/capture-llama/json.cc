@@ -72,7 +72,7 @@ uint32_t JsonReader::Escape() {
   const std::string_view digits = text_.substr(at_, 4);
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
   if (error != std::errc() || digits.size() != 4 || end != digits.data() + 4) {
-    Refuse("no four hexadecimal digits");
+    Refuse("not four hexadecimal digits");
   }
   at_ += 4;
   return code;
@@ -102,10 +102,10 @@ std::string JsonReader::String() {
     if (code >= 0xD800 && code < 0xDC00 && text_.substr(at_, 2) == "\\u") {
       at_ += 2;
       const uint32_t low = Escape();
-      if (low < 0xDC00 || low > 0xDFFF) Refuse("half of a surrogate pair");
+      if (low < 0xDC00 || low > 0xDFFF) Refuse("an incomplete surrogate pair");
       code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
     }
-    if (code >= 0xD800 && code <= 0xDFFF) Refuse("half of a surrogate pair");
+    if (code >= 0xD800 && code <= 0xDFFF) Refuse("an incomplete surrogate pair");
     AppendUtf8(code, out);
   }
 }
@@ -113,7 +113,7 @@ std::string JsonReader::String() {
 std::string_view JsonReader::Number() {
   Next();
   const size_t end = std::min(text_.find_first_not_of("+-.0123456789eE", at_), text_.size());
-  if (end == at_) Refuse("a value that is none");
+  if (end == at_) Refuse("not a valid value");
   return text_.substr(at_, end - at_);
 }
 
@@ -121,7 +121,7 @@ int64_t JsonReader::Integer(int64_t least, int64_t most) {
   const std::string_view digits = Number();
   int64_t value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error != std::errc() || end != digits.data() + digits.size()) Refuse("no integer");
+  if (error != std::errc() || end != digits.data() + digits.size()) Refuse("not an integer");
   if (value < least || value > most) {
     Refuse(std::string(digits) + " is not in " + std::to_string(least) + " to " +
            std::to_string(most));
@@ -149,7 +149,8 @@ void JsonReader::Skip() {
 }
 
 void JsonReader::End() {
-  if (text_.find_first_not_of(" \t\r\n", at_) != text_.npos) Refuse("something follows the end");
+  if (text_.find_first_not_of(" \t\r\n", at_) != text_.npos)
+    Refuse("text follows the end of the document");
 }
 
 namespace {

@@ -98,11 +98,11 @@ void Check(const Options& options) {
   const bool confirms = !options.run.empty();
   if (confirms) {
     Require(options.text_file.empty() && options.output.empty(),
-            "--confirm takes text and place from the run, not from -f and -o");
+            "--confirm takes text and folder from the run; leave out -f and -o");
     const bool types = !options.type_k.empty() || !options.type_v.empty();
     Require(types != !options.plans.empty(), "--confirm needs either --plan or --ctk and --ctv");
     Require(options.by != "mask" || !options.flash.value_or(false),
-            "--by mask needs scores, which --flash on does not have");
+            "--by mask needs scores, which flash attention does not compute; leave out --flash on");
     return;
   }
   Require(options.plans.empty() && options.by.empty() && options.type_k.empty() &&
@@ -111,7 +111,7 @@ void Check(const Options& options) {
   Require(!options.model.empty() && !options.text_file.empty() && !options.output.empty(),
           "-m, -f and -o are needed; --help says more");
   Require(!options.probabilities || !options.flash.value_or(false),
-          "--probs: flash attention makes no probabilities");
+          "--probs: flash attention computes no probabilities; leave out --flash on");
 }
 
 }  // namespace

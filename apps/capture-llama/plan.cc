@@ -31,7 +31,7 @@ void ReadKept(JsonReader& json, int32_t tokens, std::vector<Evictions::Run>& kep
       if (read == 2) json.Refuse("a run has more than two numbers");
       numbers[read++] = static_cast<int32_t>(json.Integer(0, tokens));
     });
-    if (read != 2) json.Refuse("a run has not two numbers");
+    if (read != 2) json.Refuse("a run does not have two numbers");
     const auto [begin, count] = numbers;
     if (count > tokens - begin) json.Refuse("a run goes beyond the run's tokens");
     if (!kept.empty() && begin < kept.back().second) json.Refuse("kept runs do not ascend");

@@ -57,13 +57,13 @@ void Recorder::Computed(ggml_tensor* node) {
 
 void Recorder::SeeRule(const SoftmaxNode& softmax) {
   if (softmax.biased) {
-    throw Failure(
-        kUnsupported,
-        InLayer(softmax.layer) + "scores have a bias (ALiBi or a table), which a trace cannot say");
+    throw Failure(kUnsupported,
+                  InLayer(softmax.layer) +
+                      "scores have a bias (ALiBi or a table), which a trace cannot express");
   }
   if (softmax.has_sinks) {
     throw Failure(kUnsupported, InLayer(softmax.layer) +
-                                    "the softmax has learned sinks, which a trace cannot say");
+                                    "the softmax has learned sinks, which a trace cannot express");
   }
   if (softmax.mask != checked_mask_) {
     checked_window_ = MeasureWindow(softmax.mask, begin_, count_);

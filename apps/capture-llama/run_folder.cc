@@ -152,7 +152,8 @@ std::string TextMember(JsonReader& json, std::string_view wanted) {
 RecordedRun ReadRun(const std::string& folder) {
   const std::string path = (fs::path(folder) / "run.json").string();
   if (fs::is_directory(folder) && !fs::exists(path)) {
-    throw Failure(kInvalid, folder + ": has no run.json: the run was not finished, or is none");
+    throw Failure(kInvalid,
+                  folder + ": has no run.json: the recording was not finished, or it is not a run");
   }
   const std::string text = ReadFile(path, uint64_t{1} << 20);
   JsonReader json(text, path);

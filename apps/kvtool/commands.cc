@@ -46,7 +46,7 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool convert dump/run_1 --to npz --layers 0-3 --tokens 0-511 -o part.npz\n",
      MakeConvert},
 #ifndef KVTOOL_WITHOUT_STORE
-    {"store", Shelf::kFirst, "keep many states in a folder, what they have in common once",
+    {"store", Shelf::kFirst, "keep many states in a folder, their common rows once",
      "  kvtool store add states slot0.bin\n"
      "  kvtool store get states slot0.bin -o restored.bin\n"
      "  kvtool store prune states --keep-last 3\n"

@@ -322,7 +322,7 @@ int ShowFamily(Console& console, const CommandEntry& family, int argc, char** ar
   Error error(Finding::kUsage, "{}: {}{}", family.name,
               word.empty() || word.starts_with('-')
                   ? "a verb is missing"
-                  : fmt::format("'{}' is none of its verbs", Escaped(word)),
+                  : fmt::format("'{}' is not one of its verbs", Escaped(word)),
               meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant));
   console.Report(error.Hint("'kvtool {} -h' lists them", family.name));
   return kUsageError;

@@ -188,7 +188,7 @@ const Fields<Benched>& BenchedFields() {
       {"contestants", "What was measured of each level and of each other compressor",
        &Benched::contestants, BenchEntrantFields(), CsvRows()},
       {"bounds",
-       "What models would need, all that they have to learn or say counted; absent without --bound",
+       "What models would need, with all that they must learn or transmit; absent without --bound",
        &Benched::bounds, BenchBoundFields(), Absent()}};
   return fields;
 }
@@ -274,11 +274,11 @@ class Bench : public Command {
     line.AddFlag("--slow-peers|--slow", slow_, "With --peers: also zstd -19");
     line.AddFlag(
         "--bound", bound_,
-        "Also what models would need, all that they have to learn or say counted: a table, "
-        "tables by the value above, an adaptive mixture (f16 and bf16; 1 to 2 MB/s)");
+        "Also the bytes that models would need, with all that they must learn or transmit: a "
+        "table, tables by the value above, an adaptive mixture (f16 and bf16; 1 to 2 MB/s)");
     line.Add("--rounds", rounds_,
-             "Rounds, each of every contestant; the fastest and the median count (slow ones, over "
-             "10 s, run once)")
+             "Rounds, each with every contestant; the fastest and the median count (contestants "
+             "that take over 10 s run once)")
         .Between(1, 1000)
         .ShowDefault();
     line.Add("--chunk-bytes|--chunk", chunk_,

@@ -57,8 +57,7 @@ nlohmann::ordered_json DescribeMember(const corpus::Member& member, const std::s
 // Requires UTF-8, because JSON cannot hold other names.
 void RequireText(const std::string& name, const std::string& path) {
   if (!IsUtf8(name)) {
-    throw Error(Finding::kBadName, "the name is not UTF-8, and a manifest can hold no other")
-        .File(path);
+    throw Error(Finding::kBadName, "the name is not UTF-8, which a manifest requires").File(path);
   }
 }
 
@@ -88,14 +87,13 @@ const Fields<CorpusVerdict>& CorpusVerdictFields() {
          return std::vector<SizedFile>{{of.manifest, of.input_bytes}};
        },
        SizedFileFields()},
-      {"verdict", "Whether all inputs are what they were", &Of::verdict,
-       OneOf("unchanged", "changed")},
+      {"verdict", "Whether all inputs are unchanged", &Of::verdict, OneOf("unchanged", "changed")},
       {"entries", "Number of inputs in the manifest", &Of::entries},
       {"corpus_xxh3", "Hash of the corpus: of names, sizes and contents, by the manifest",
        &Of::hash, kHashText},
       {"content_read", "Whether contents were compared; otherwise sizes alone were",
        &Of::content_read},
-      {"changed", "What is not as it was", &Of::changed, corpus_change}};
+      {"changed", "Inputs that have changed", &Of::changed, corpus_change}};
   return fields;
 }
 
@@ -108,11 +106,11 @@ class Corpus : public Command {
     make_->Add("-o,--output", output_, "Manifest to write (default: standard output)");
     limit_.Declare(*make_, "Limit on inflated or derived data of each input (default 64GiB)");
     make_->AddFlag("-f,--force", force_, "Overwrite the manifest");
-    check_ = &line.AddVerb("check", "Say whether all inputs of a manifest are what they were");
+    check_ = &line.AddVerb("check", "Check that the inputs of a manifest are unchanged");
     check_->Add("MANIFEST", input_, "What 'kvtool corpus make' wrote").Required();
     check_
         ->Add("--corpus-dir", corpus_dir_,
-              "Folder of the corpus (default: as the manifest says, beside it)")
+              "Folder of the corpus (default: what the manifest says, relative to itself)")
         .ValueName("FOLDER");
     check_->AddFlag("--quick", quick_, "Compare sizes only, without reading what they hold");
     report_.Declare(*check_);
@@ -131,7 +129,7 @@ class Corpus : public Command {
   ExitStatus Make(Context& context) const {
     std::error_code failed;
     if (!std::filesystem::is_directory(folder_, failed)) {
-      throw Error(Finding::kOpenFailed, "is no folder").File(folder_);
+      throw Error(Finding::kOpenFailed, "is not a folder").File(folder_);
     }
     OpenOptions reading;
     if (const auto most = limit_.most()) reading.max_bytes = *most;
@@ -213,8 +211,7 @@ class Corpus : public Command {
       for (const CorpusVerdict::Change& change : result.changed) {
         context.console.Line(fmt::format("{}: {}", Printable(change.name), change.text));
       }
-      context.console.Line(fmt::format("{}: {}: {} of {} inputs are what they were",
-                                       Printable(input_),
+      context.console.Line(fmt::format("{}: {}: {} of {} inputs are unchanged", Printable(input_),
                                        context.console.Verdict(good, result.verdict()),
                                        result.entries - result.changed.size(), result.entries));
     }
@@ -224,7 +221,7 @@ class Corpus : public Command {
 
   std::string ProblemOf(const corpus::Member& member, const std::string& path) const {
     std::error_code failed;
-    if (!std::filesystem::exists(path, failed)) return "is not there";
+    if (!std::filesystem::exists(path, failed)) return "is missing";
     const uint64_t bytes = BytesOf(path);
     if (bytes != member.bytes) {
       return fmt::format("has {} bytes, it had {}", bytes, member.bytes);

@@ -117,13 +117,13 @@ void Print(const Diagnosis& found, Console& console) {
 const Fields<Diagnosis>& ShrinksFields() {
   static const Fields<Diagnosis> fields = {
       {"ratio",
-       "K and V / what is left of them",
+       "Bytes of K and V / bytes after compression",
        [](const Diagnosis& of) { return *of.ratio; },
        {.above = 0}},
       {"level", "The level of 'kvtool compress'",
        [](const Diagnosis&) { return Name(Effort::kDefault); }},
-      {"judged_bytes", "How much was compressed to find out", &Diagnosis::judged_bytes},
-      {"of_bytes", "How much K and V there is", &Diagnosis::judged_of_bytes}};
+      {"judged_bytes", "Bytes that were compressed for the estimate", &Diagnosis::judged_bytes},
+      {"of_bytes", "Bytes of K and V", &Diagnosis::judged_of_bytes}};
   return fields;
 }
 
@@ -148,9 +148,9 @@ const Fields<SizedFile>& DiagnosedFileFields() {
 
 const Fields<Diagnosis>& DiagnosisFields() {
   static const Fields<Diagnosis> sound_fields = {
-      {"verdict", "yes: as far as the text says it was looked at",
+      {"verdict", "yes: sound as far as it was checked, which text says",
        [](const Diagnosis& of) { return Word(of.sound); }, OneOf("yes", "no", "unknown")},
-      {"text", "What was looked at, or why it cannot be read",
+      {"text", "What was checked, or why it cannot be read",
        [](const Diagnosis& of) { return IfAny(of.sound_text); }},
       {"findings", "What is wrong: NaN, layers of zeros, equal layers, damage",
        &Diagnosis::findings}};

@@ -26,7 +26,7 @@ struct Explanation {
 using enum Finding;
 
 constexpr Explanation kExplanations[] = {
-    {kUsage, "Nothing was read or written: a command that is misunderstood could overwrite a file.",
+    {kUsage, "Nothing was read or written, because a misunderstood command could overwrite a file.",
      "Read the hint below the message; it names the flag or the value that was expected.",
      "$ kvtool compress slot0.bin --level 9\n"
      "$ kvtool compress -h"},
@@ -36,8 +36,8 @@ constexpr Explanation kExplanations[] = {
      "$ kvtool inspect slot0.bin --model model.gguf\n"
      "$ kvtool inspect slot0.bin --kv-heads 8"},
     {kUnknownFormat, "Bytes that are read in the wrong way would give figures that mean nothing.",
-     "See what 'kvtool formats' lists. Say with --raw how headerless values lie, or store the file "
-     "as it is with --from opaque.",
+     "See what 'kvtool formats' lists. Describe the layout of headerless values with --raw, or "
+     "store the file as it is with --from opaque.",
      "$ kvtool inspect kv.bin --raw f16:2LTHD:2,32,?,8,128\n"
      "$ kvtool compress kv.bin --from opaque"},
     {kAmbiguousFormat,
@@ -76,7 +76,8 @@ constexpr Explanation kExplanations[] = {
      "$ dmesg | tail\n"
      "$ cp slot0.bin /tmp/ && kvtool verify /tmp/slot0.bin.kvz"},
     {kWriteFailed,
-     "The output does not exist under its final name: no half of it can be taken for the whole.",
+     "The output does not exist under its final name, so that half of it cannot be mistaken for "
+     "the whole.",
      "Make room, or write to another disk.",
      "$ df -h .\n"
      "$ kvtool compress slot0.bin -o /big/slot0.kvz"},
@@ -102,33 +103,34 @@ constexpr Explanation kExplanations[] = {
      "Check what wrote the file. If the bytes do not matter, store them as they are.",
      "$ kvtool compress odd.bin --from opaque"},
     {kBadMagic, "Read as this format, the bytes would be nonsense.",
-     "Leave --from out, so that the format is told by the bytes.", "$ kvtool inspect slot0.bin"},
-    {kBadVersion, "The rest of the file cannot be relied upon either: the header is damaged.",
+     "Leave --from out, so that the format is detected from the bytes.",
+     "$ kvtool inspect slot0.bin"},
+    {kBadVersion, "The header is damaged, so the rest of the file cannot be trusted either.",
      "Get the file again from where it was made.", "$ cmp slot0.bin /backup/slot0.bin"},
     {kBadHeader, "Sizes and offsets come from the header: with a wrong one every value is wrong.",
      "Compare with the grammar of the format, if you write the file yourself; else get it again.",
      "$ kvtool formats\n"
      "$ head -c 64 slot0.bin | xxd"},
     {kBadField, "A program that believed the field would read the wrong values, or crash.",
-     "The message names the field, what it holds and what is allowed. Get the file again, or mend "
-     "what writes it.",
+     "The message names the field, what it holds and what is allowed. Get the file again, or fix "
+     "the program that writes it.",
      "$ kvtool inspect slot0.bin   # ... (offset 0x10): found 70000, expected at most 65535"},
     {kOverflow,
      "Such sizes are an attack or damage: a program that computed with them would read elsewhere.",
      "Do not trust the file.", "$ kvtool inspect strange.bin; echo $?"},
-    {kSizeMismatch, "One of the two is wrong, and nothing tells which.",
-     "Check whether the file was changed after it was written, by a tool that knows half of it.",
+    {kSizeMismatch, "One of the two is wrong, and it is unknown which.",
+     "Check whether a tool changed the file after it was written and updated only one of the two.",
      "$ kvtool inspect cache.safetensors --tensors"},
     {kBadOffsets, "Overlapping ranges let one byte be two values; holes hide bytes from a check.",
      "Write the file again with the tool that made it.",
      "$ python -c 'from safetensors import safe_open; safe_open(\"cache.safetensors\", \"np\")'"},
-    {kUnknownDtype, "Without the type nothing says how many bits a value has.",
+    {kUnknownDtype, "Without the type, the number of bits of a value is unknown.",
      "If you know the type, name it.", "$ kvtool inspect kv.npy --input-dtype bf16"},
     {kDuplicateName, "A check could look at one of the two while a program loads the other.",
      "Write the file again with each name once.", "$ unzip -l cache.npz | sort | uniq -d"},
     {kBadName, "A name that cannot be shown or stored safely could mislead whoever reads it.",
      "Rename the tensor or the file where it is made.", "$ kvtool inspect cache.npz --tensors"},
-    {kMissingRecord, "Part of the cache is not there.",
+    {kMissingRecord, "Part of the cache is missing.",
      "Copy the whole folder, with the small files beside the large ones.",
      "$ cp -r dump/run_1 elsewhere && kvtool inspect elsewhere/run_1"},
     {kLimit, "A file of a few bytes can claim any size: the limit keeps it from filling memory.",
@@ -151,7 +153,7 @@ constexpr Explanation kExplanations[] = {
     {kLostChunk, "A cache with zeros in place of values gives wrong answers without an error.",
      "Restore from another copy. Use what --keep-going writes only where zeros do no harm.",
      "$ kvtool verify slot0.kvz --json | jq .damage"},
-    {kContentDiffers, "Restoring is not what it promises to be: the copy must not be used.",
+    {kContentDiffers, "The restored copy is wrong and must not be used.",
      "Keep the source, and report it with 'kvtool targets': either memory fails or kvtool does.",
      "$ kvtool verify slot0.kvz --against slot0.bin"},
     {kContextDiffers, "Values of another prompt would be attended to as if they were this one's.",
@@ -180,7 +182,7 @@ constexpr Explanation kExplanations[] = {
     {kBadZip, "Two zip readers could see different files in it.",
      "Write it again with numpy or torch; zip tools that append or align can spoil it.",
      "$ unzip -t cache.npz"},
-    {kUnsupportedVersion, "A newer version may mean other things by the same bytes.",
+    {kUnsupportedVersion, "A newer version may give the same bytes another meaning.",
      "Update kvtool, or convert the file with the engine that wrote it.",
      "$ kvtool --version\n"
      "$ kvtool convert hf.pt --to llama-state --target-version b6122 -o state.bin"},

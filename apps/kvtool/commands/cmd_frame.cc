@@ -30,7 +30,7 @@ class Output {
     const std::string path = options.to_stdout ? "-" : options.path;
     if (path != "-") name_ = path;
     if (path == "-" && console.stdout_is_terminal() && !options.force) {
-      throw Error(Finding::kUsage, "binary data is not written to a terminal (-f insists)");
+      throw Error(Finding::kUsage, "binary data is not written to a terminal unless -f is given");
     }
     file_ = std::make_unique<AtomicFile>(path, RulesFor(options.force, input));
   }
@@ -186,8 +186,8 @@ class Frame : public Command {
       std::vector<std::string> unknown;
       const PredictorSet set = ParsePredictors(list, &unknown);
       for (const std::string& name : unknown) {
-        console.Warn(input_, fmt::format("{}: '{}' is no predictor (raw, delta_seq, xor_seq), and "
-                                         "is left out, as MNN does",
+        console.Warn(input_, fmt::format("{}: '{}' is not a predictor (raw, delta_seq, xor_seq) "
+                                         "and is left out, as MNN does",
                                          flag, Printable(name)));
       }
       return set;
@@ -202,8 +202,7 @@ class Frame : public Command {
   // only.
   void WarnOfName(Console& console) const {
     if (!output_.path.ends_with(".kvf")) return;
-    console.Warn(output_.path,
-                 "a container of MNN, which .kvf does not stand for: that is a page of libkvtool");
+    console.Warn(output_.path, "writes a container of MNN, but .kvf is for pages of libkvtool");
   }
 
   void WarnOfFormat(const std::shared_ptr<const FileSource>& input, Console& console) const {
@@ -274,7 +273,7 @@ class Frame : public Command {
     const Source source = SizeLimit::WithHint([&] { return Source::Open(input_, limit_.most()); });
     if (source.is_folder) throw Error(Finding::kOpenFailed, "is a folder").File(input_);
     if (kvf::Probe(source) == Confidence::kCertain) {
-      throw Error(Finding::kBadMagic, "is a frame of libkvtool (.kvf), no container of MNN")
+      throw Error(Finding::kBadMagic, "is a frame of libkvtool (.kvf), not a container of MNN")
           .File(input_)
           .Hint("'kvtool inspect {}' shows it", Printable(input_));
     }

@@ -142,7 +142,7 @@ const Fields<PlanVerdict>& PlanVerdictFields() {
        [](const Of& of) { return of.checked.wrong; }},
       {"verdict",
        "sound: the plan can be applied to the snapshot; wrong: it cannot; read: there is no "
-       "snapshot, and every event reads",
+       "snapshot, and every event is valid",
        [](const Of& of) {
          return of.checked.wrong != 0 ? "wrong" : of.walk == nullptr ? "read" : "sound";
        },
@@ -178,7 +178,8 @@ class Plan : public Command {
       const CheckedPlan plan = Read(plan_, nullptr);
       if (!report_.json) {
         PrintHead(context.console, plan);
-        context.console.Line("  every event reads; --snapshot says whether it fits a cache");
+        context.console.Line(
+            "  every event is valid; --snapshot CACHE checks whether the plan fits a cache");
       }
       report_.Emit(context.console, "plan-check", PlanVerdictFields().Object({plan_, "", plan}));
       return kDone;

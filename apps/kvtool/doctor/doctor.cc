@@ -127,7 +127,7 @@ void FindIn(const Checkup& checkup, Diagnosis& out) {
                          Grouped(checkup.infinities), Grouped(checkup.values),
                          ListFew(checkup.not_finite, PlaceName)));
   }
-  const std::string_view seen = checkup.whole() ? "" : " wherever it was looked at";
+  const std::string_view seen = checkup.whole() ? "" : " wherever it was checked";
   if (!checkup.zeros.empty())
     out.Find(fmt::format("only zeros{}: {}", seen, ListFew(checkup.zeros, PlaceName)));
   if (!checkup.same_keys.empty()) {
@@ -149,13 +149,13 @@ void Judge(const Checkup& checkup, bool is_compressed, Diagnosis& out) {
   FindIn(checkup, out);
   if (out.findings.empty() && checkup.seen_bytes > 0) {
     out.sound = Diagnosis::Sound::kYes;
-    out.sound_text = checkup.whole()
-                         ? fmt::format("all {} values are finite; no layer is empty or double",
-                                       Grouped(checkup.values))
-                         : fmt::format(
-                               "as far as looked at ({}): {} values, all finite; no layer "
-                               "is empty or double",
-                               Reach(checkup), Grouped(checkup.values));
+    out.sound_text =
+        checkup.whole()
+            ? fmt::format("all {} values are finite; no layer is empty or duplicated",
+                          Grouped(checkup.values))
+            : fmt::format(
+                  "as far as checked ({}): {} values, all finite; no layer is empty or duplicated",
+                  Reach(checkup), Grouped(checkup.values));
   }
   if (is_compressed || checkup.seen_bytes == 0) return;
   out.ratio = checkup.ratio();
@@ -179,7 +179,7 @@ Snapshot OpenForDoctor(const Source& source, Diagnosis& out) {
       source.total_bytes() <= kWholeFileBytes && snapshot.kv_bytes() <= kWholeFileBytes;
   if (LacksBytes(snapshot)) {
     if (!small) {
-      out.sound_text = "not looked at: the values would have to be unpacked first";
+      out.sound_text = "not checked: the values would have to be unpacked first";
       return snapshot;
     }
     options.metadata_only = false;
@@ -263,7 +263,7 @@ void CheckArchive(const Archive& archive, uint64_t bytes, ThreadPool& pool, Diag
       small
           ? fmt::format("every chunk decoded, the source restored as it was: {} bytes",
                         Grouped(archive.source_bytes()))
-          : "as far as looked at: header, index and tables; the chunks are too many to decode here";
+          : "as far as checked: header, index and tables; there are too many chunks to decode here";
 }
 
 }  // namespace
@@ -291,8 +291,8 @@ Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, Thread
     std::error_code ignored;
     const bool is_there = path == "-" || std::filesystem::exists(path, ignored);
     out.kind = is_there ? "unknown" : "missing";
-    out.what = is_there ? "not known: " + Printable(error.message())
-                        : "nothing: there is no file or folder of this name";
+    out.what =
+        is_there ? "not known: " + Printable(error.message()) : "no file or folder has this name";
     if (is_there) return out;
     std::filesystem::path folder = std::filesystem::path(path).parent_path();
     while (!folder.empty() && !std::filesystem::exists(folder, ignored) &&

@@ -56,7 +56,7 @@ bool IsModel(const Source& source, Diagnosis& out) {
                          model.architecture.empty() ? "" : ", ", Printable(model.architecture),
                          Plural(model.layers.size(), "layer"), Plural(layer.kv_heads, "kv head"),
                          layer.k_dim);
-  IsSound("its header reads; weights are not looked at", out);
+  IsSound("its header is valid; the weights were not checked", out);
   out.Suggest("kvtool inspect CACHE --model " + ShellWord(out.file),
               "a cache of this model, with layers and heads from here",
               "CACHE: a KV cache that the model left");
@@ -91,7 +91,7 @@ bool IsDocument(const Source& source, Diagnosis& out) {
         fmt::format("an eviction plan of {} ({}), {} events, made of {}", Printable(plan.policy),
                     Printable(plan.schedule), Grouped(events),
                     plan.source_file.empty() ? "an unnamed cache" : Printable(plan.source_file));
-    IsSound("every event reads; 'plan check' holds it against its cache", out);
+    IsSound("every event is valid; 'plan check' compares the plan with its cache", out);
     out.Suggest("kvtool plan check " + file + " --snapshot CACHE --kv-heads N",
                 "whether it can be applied to that cache",
                 "CACHE: the cache it is for, N: the model's kv heads");
@@ -99,13 +99,13 @@ bool IsDocument(const Source& source, Diagnosis& out) {
   }
   out.kind = "document";
   out.what = fmt::format("a document of kvtool ({})", out.format);
-  out.sound_text = "not looked at: only its beginning was read";
+  out.sound_text = "not checked: only its beginning was read";
   if (schema == "gate/1") {
     out.Suggest("kvtool report " + file, "its verdict, case by case");
   } else if (name == "results" || name == "result") {
-    out.Suggest("kvtool merge " + file, "what the results come to");
+    out.Suggest("kvtool merge " + file, "what the results add up to");
   } else if (name == "corpus") {
-    out.Suggest("kvtool corpus check " + file, "whether its caches are what they were");
+    out.Suggest("kvtool corpus check " + file, "whether its caches are unchanged");
     out.Suggest("kvtool inspect --corpus " + file, "each of its caches");
   } else if (name == "gate-config") {
     out.Suggest("kvtool gate " + file, "runs the quality gate that it describes");
@@ -150,15 +150,14 @@ bool IsSuite(const Source& source, Diagnosis& out) {
   out.kind = "document";
   out.what = fmt::format("the {} of an engine's test suite: {}",
                          source.is_folder ? "output folder" : "summary.json", cases);
-  out.sound_text = "not looked at: the gate judges it";
+  out.sound_text = "not checked: the gate judges it";
   // Without the logs of its cases the folder is no suite for the gate, but its summary is.
   const bool is_lone = !source.is_folder || source.files.size() == 1;
   const std::string file =
       ShellWord(source.is_folder && is_lone
                     ? (std::filesystem::path(out.file) / source.files[0].name).string()
                     : out.file);
-  out.Suggest("kvtool gate --engine-logs " + file,
-              "judges every rule of the suite by what is there");
+  out.Suggest("kvtool gate --engine-logs " + file, "judges every rule of the suite by these files");
   if (is_lone) {
     out.Suggest("kvtool report " + file, "shows it as it is; several summaries make a history");
   }
@@ -213,7 +212,7 @@ bool IsLog(const Source& source, Diagnosis& out) {
   out.kind = "log";
   out.what = fmt::format("{} of {}, {}", source.is_folder ? "a folder of logs" : "a log", whose,
                          HumanBytes(source.total_bytes()));
-  out.sound_text = "not looked at: the gate judges it";
+  out.sound_text = "not checked: the gate judges it";
   const std::string judge = "kvtool gate --engine-logs " + ShellWord(out.file);
   if (rule.empty()) {
     out.Suggest(judge, "its speeds, sizes and losses, and what they fail");
@@ -239,7 +238,7 @@ bool IsStore(const Source& source, Diagnosis& out) {
   out.kind = "store";
   out.what = fmt::format("a store of kvtool: {}, {}", Plural(states, "state"),
                          HumanBytes(source.total_bytes()));
-  out.sound_text = "not looked at: 'store verify' proves every state";
+  out.sound_text = "not checked: 'store verify' proves every state";
   const std::string store = ShellWord(out.file);
   if (has_folder) {
     out.Find("a folder has the name of its index");
@@ -255,7 +254,7 @@ bool IsStore(const Source& source, Diagnosis& out) {
   }
   out.Suggest("kvtool store list " + store, "its states, and what each costs");
   out.Suggest("kvtool store verify " + store, "proves that every state can be restored");
-  out.Suggest("kvtool store stats " + store, "what went in, and what lies on the disk");
+  out.Suggest("kvtool store stats " + store, "what was added, and what it takes on the disk");
   return true;
 }
 
@@ -267,7 +266,7 @@ void LookAtLearnt(F&& model, Diagnosis::Step use, Diagnosis& out) {
     const std::string name = model();
     out.what += ", learnt from caches of ";
     out.what += name.empty() ? "a model without a name" : Printable(name);
-    IsSound("it reads, and its checksum holds", out);
+    IsSound("it can be read, and its checksum matches", out);
     out.Suggest("kvtool inspect " + ShellWord(out.file), "what it was learnt from");
     out.next.push_back(std::move(use));
   } catch (const Error& error) {
@@ -356,7 +355,7 @@ bool IsTrace(const Source& source, Diagnosis& out) {
       Plural(trace.block_scores ? trace.block_scores->layers : trace.layers.size(), "layer"));
   if (trace.rows > 0)
     out.what += fmt::format(", positions {} to {}", trace.q_start, trace.end_position() - 1);
-  IsSound("its headers read; values are not looked at", out);
+  IsSound("its headers are valid; the values were not checked", out);
   const std::string file = ShellWord(out.file);
   out.Suggest("kvtool trace inspect " + file, "layers, heads and positions");
   out.Suggest(fmt::format("kvtool replay evict CACHE --trace {}{}", file,
@@ -507,7 +506,7 @@ void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out) {
       out.sound_text = fmt::format("{} [{}]", message, FindingId(error.finding()));
       // A limit only tells how far the file was read, not that something beyond is wrong.
       const bool is_limit = error.finding() == Finding::kLimit;
-      if (is_limit) out.sound_text = "not looked at: " + out.sound_text;
+      if (is_limit) out.sound_text = "not checked: " + out.sound_text;
       if (!is_limit) out.sound = Diagnosis::Sound::kNo;
     }
   }

@@ -83,7 +83,7 @@ const Fields<HashedFile>& HashedFileFields() {
 
 const Fields<NamedFile>& NamedFileFields() {
   static const Fields<NamedFile> fields = {
-      {"role", "What it is to the command", &NamedFile::role, Absent()},
+      {"role", "Its role in the command", &NamedFile::role, Absent()},
       {"file", "Its name as it was given", &NamedFile::file}};
   return fields;
 }
@@ -131,8 +131,8 @@ const Fields<RunCost>& RunCostFields() {
       {"mb_per_s", "Bytes of the source per second, in MB (1e6 bytes)", &RunCost::Timing::mb_per_s,
        AtLeast(0)}};
   static const Fields<RunCost> fields = {
-      {"environment", "What the run had; absent in deterministic output", &RunCost::environment,
-       environment, Absent()},
+      {"environment", "Machine and threads of the run; absent in deterministic output",
+       &RunCost::environment, environment, Absent()},
       {"timing", "How long it took; absent in deterministic output", &RunCost::timing, timing,
        Absent()}};
   return fields;

@@ -52,7 +52,7 @@ constexpr DocumentKind kDocuments[] = {
     {"weights inspect", "weights-inspect", WeightsInspectFields, "kvtool weights inspect --json"},
     {"weights verify", "weights-verify", WeightsVerifyFields, "kvtool weights verify --json"},
     {"--version", "version", VersionFields, "kvtool --version --json"},
-    {"", "failure", FailureFields, "kvtool --json of what is no command"},
+    {"", "failure", FailureFields, "kvtool --json with an unknown command"},
 };
 
 // Files that commands write besides their documents.

@@ -405,7 +405,8 @@ const Fields<Snapshot>& SnapshotFields() {
        OneOf("rotated", "unrotated", "unknown")},
       {"key_rotation_from", "Whether the file says so, or kvtool assumes it by the format",
        SourceWord, OneOf("file", "assumed", "unknown")},
-      {"hadamard", "Whether the engine turned K or V by a Hadamard matrix before it quantised them",
+      {"hadamard",
+       "Whether the engine rotated K or V by a Hadamard matrix before it quantised them",
        std::identity(), hadamard},
       {"token_ids", "Token ids that the file holds; 0 if it has none",
        [](const Snapshot& of) { return of.tokens.size(); }}};

@@ -49,7 +49,7 @@ const Fields<Transform>& BasisFields() {
 const Fields<Transform>& TransformFields() {
   static const Fields<Transform> fields = {
       {"model", "Name of the model", &Transform::model},
-      {"rope", "How keys are turned back", &Transform::rope},
+      {"rope", "How keys are rotated back", &Transform::rope},
       {"layers", "Layers of the model", &Transform::layers},
       {"sinks", "First tokens that stay in full", &Transform::sinks},
       {"window", "Last tokens that stay in full", &Transform::window},
@@ -78,7 +78,7 @@ std::string TransformText(const Transform& transform) {
   return fmt::format(
       "{}\n  rope     {}\n  in full  the first {} and the last {} tokens of a prompt\n"
       "  basis    {}, {}\n\n{}",
-      TransformSummary(transform), transform.rope.empty() ? "keys are not turned" : transform.rope,
+      TransformSummary(transform), transform.rope.empty() ? "keys are not rotated" : transform.rope,
       transform.sinks, transform.window, transform.is_bfloat ? "bf16" : "f32",
       HumanBytes(transform.basis_bytes()), table.Text("  "));
 }

@@ -147,7 +147,8 @@ void CheckAgainstInputs(const CommandFiles::Output& output, const InputPlaces& i
   const auto status = StatusOf(output.path);
   if (!status) return;
   if (S_ISBLK(status->st_mode)) {
-    throw Error(Finding::kUsage, "{}: is a block device, which no output replaces", output.flag)
+    throw Error(Finding::kUsage, "{}: is a block device, which kvtool does not replace",
+                output.flag)
         .File(output.path);
   }
   const bool is_folder = S_ISDIR(status->st_mode);

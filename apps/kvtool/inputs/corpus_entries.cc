@@ -98,9 +98,8 @@ class InputFinder {
     }
     if (!inputs_.corpus.empty()) AddManifest(inputs_, result_.entries);
     if (left_out_ > 0) {
-      console_.Say(fmt::format("{} left out, which {} nothing for this command; -v names {}",
-                               Plural(left_out_, "file"), left_out_ == 1 ? "is" : "are",
-                               left_out_ == 1 ? "it" : "them"));
+      console_.Say(fmt::format("{} left out, which this command cannot use; -v names {}",
+                               Plural(left_out_, "file"), left_out_ == 1 ? "it" : "them"));
     }
     return std::move(result_);
   }
@@ -146,12 +145,12 @@ class InputFinder {
     }
     const size_t more = files.size() - std::min(files.size(), kMostShown);
     if (more > 0) text += fmt::format(" and {} more (-v names all)", more);
-    return fmt::format("; left out, as nothing for this command: {}", text);
+    return fmt::format("; left out, because this command cannot use it: {}", text);
   }
 
   void Take(FolderSearch& search) {
     for (const std::string& file : search.left_out) {
-      console_.Say(fmt::format("kvtool: {}: left out: nothing for this command", Printable(file)),
+      console_.Say(fmt::format("kvtool: {}: left out: this command cannot use it", Printable(file)),
                    1);
     }
     std::move(search.entries.begin(), search.entries.end(), std::back_inserter(result_.entries));
@@ -216,23 +215,24 @@ void InputOptions::DeclareRest(CommandLine& line, const std::string& keep_going_
                "Search folders: each snapshot, recorded run and dump below them is one input");
   line.Add("--files-from", files_from, "Also the inputs that a file ('-': stdin) lists, one a line")
       .ValueName("FILE");
-  line.AddFlag("-0,--null", null, "In that list NULs stand between names, as of 'find -print0'");
+  line.AddFlag("-0,--null", null,
+               "Names in that list are separated by NULs, as 'find -print0' writes them");
   line.AddFlag("--fetch-listed", fetch_listed, "Fetch URLs that the list names, too");
   line.Add("--corpus", corpus, "Also the inputs of a manifest, which 'kvtool corpus make' wrote")
       .ValueName("FILE");
   line.Add("--corpus-dir", corpus_dir,
-           "Folder of that corpus (default: as the manifest says, beside it)")
+           "Folder of that corpus (default: what the manifest says, relative to itself)")
       .ValueName("FOLDER");
-  line.Add(
-          "--results", results,
-          "Append a JSON line for each input to a file; what has one there is not done again; with "
-          "-f begin anew")
+  line.Add("--results", results,
+           "Append a JSON line for each input to a file; inputs that have one there are skipped; "
+           "-f starts again")
       .ValueName("FILE");
   line.Add("--shard", shard,
            "Run over part INDEX/COUNT of the inputs, from 0/COUNT on; auto: INDEX from "
            "SLURM_ARRAY_TASK_ID or JOB_COMPLETION_INDEX, COUNT from KVTOOL_SHARDS");
   line.Add("--balance", balance,
-           "Shards of about as many inputs (hash, which no new input moves) or bytes (hash)")
+           "Shards of about equal numbers of inputs (hash: a new input moves no other) or of bytes "
+           "(hash)")
       .OneOf({"hash", "bytes"});
   line.Add("--jobs", jobs,
            "Inputs at once, which share the threads; 0: one after another, or with --keep-going "
@@ -288,10 +288,10 @@ CommandInputs FindInputs(const InputOptions& inputs, const FolderRules& rules,
   CommandInputs result = InputFinder(inputs, rules, console).Find();
   if (!result.entries.empty()) return result;
   for (const std::string* given : {&inputs.files_from, &inputs.corpus}) {
-    if (!given->empty()) throw Error(Finding::kUsage, "there is nothing to run over").File(*given);
+    if (!given->empty()) throw Error(Finding::kUsage, "there are no inputs").File(*given);
   }
   if (!inputs.given.empty()) {
-    throw Error(Finding::kUsage, "there is nothing to run over").File(inputs.given.front());
+    throw Error(Finding::kUsage, "there are no inputs").File(inputs.given.front());
   }
   throw Error(Finding::kUsage, "{} is required", place);
 }
@@ -305,7 +305,8 @@ ResultsFile::ResultsFile(const std::string& path, const corpus::ResultsHead& hea
   try {
     struct stat status;
     if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
-      throw Error(Finding::kUsage, "--results: is no regular file, to which more can be added");
+      throw Error(Finding::kUsage,
+                  "--results: is not a regular file, so results cannot be appended");
     }
     if (!TakesLock(descriptor_)) throw Error(Finding::kExists, "another run writes to it");
     if (anew && ::ftruncate(descriptor_, 0) != 0) {
@@ -332,8 +333,8 @@ void ResultsFile::Load() {
           static_cast<int>(corpus::NumberIn(line, "exit_code", number, UINT8_MAX));
     });
     if (!there && !IsTornHead(text)) {
-      throw Error(Finding::kUsage, "--results: holds something else than results")
-          .Hint("choose another name, or begin anew with -f");
+      throw Error(Finding::kUsage, "--results: holds something other than results")
+          .Hint("choose another name, or start again with -f");
     }
   }
   if (there) {
@@ -343,7 +344,7 @@ void ResultsFile::Load() {
     }
     if (!difference.empty()) {
       throw Error(Finding::kUsage, "--results: has results {}", difference)
-          .Hint("choose another name, or begin anew with -f");
+          .Hint("choose another name, or start again with -f");
     }
   }
   if (::ftruncate(descriptor_, static_cast<off_t>(there ? whole : 0)) != 0) {

@@ -393,9 +393,8 @@ class EachRun {
     const nlohmann::ordered_json& read = document["inputs"];
     if (read.empty() || !read[0].contains("xxh3") || read[0]["file"] != entry.path) return;
     if (std::filesystem::is_directory(entry.path) || read[0]["xxh3"] == entry.xxh3) return;
-    throw Error(Finding::kContentDiffers,
-                "is not what it was when {} was made: its XXH3 is {}, not {}", inputs_.corpus,
-                read[0]["xxh3"].get<std::string>(), entry.xxh3);
+    throw Error(Finding::kContentDiffers, "has changed since {} was made: its XXH3 is {}, not {}",
+                inputs_.corpus, read[0]["xxh3"].get<std::string>(), entry.xxh3);
   }
 
   // Group of the input: its model or format, from its manifest, its recorded run or its result.
@@ -528,7 +527,7 @@ void TakeOutputFolder(const CommandInputs& inputs, bool to_stdout, std::string& 
   if (inputs.searched.empty() || !folder.empty()) return;
   const std::string& searched = inputs.searched.front();
   Error error(Finding::kUsage, "{}",
-              output.empty() ? "nothing says where the results of its caches go"
+              output.empty() ? "no output is given for the results of its caches"
                              : "-o names one file, but each of its caches has a result");
   throw error.File(searched).Hint(fmt::format(
       "-o {}/ makes a file for each in a folder; {}", output.empty() ? "FOLDER" : Printable(output),
@@ -546,7 +545,7 @@ ExitStatus RunEach(std::string_view name, EachCommand& command,
   std::vector<CorpusEntry>& entries = found.entries;
   command.PlaceResults(found);
   if (command.JoinsInputs() && command.inputs().counts()) {
-    throw Error(Finding::kUsage, "one page or plan of all inputs does not go with a corpus")
+    throw Error(Finding::kUsage, "a corpus has no page or plan of all inputs")
         .Hint("'kvtool merge --html-out' makes the page of a corpus");
   }
   const bool is_one = (entries.size() == 1 && !command.inputs().counts()) || command.JoinsInputs();
@@ -560,7 +559,7 @@ ExitStatus RunEach(std::string_view name, EachCommand& command,
   command.Files(files);
   files.Check();
   if (command.IsDone()) {
-    context.console.Say(Printable(entries.front().path) + ": its result is there and newer");
+    context.console.Say(Printable(entries.front().path) + ": its result exists and is newer");
     return kDone;
   }
   try {

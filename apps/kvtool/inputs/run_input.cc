@@ -188,7 +188,7 @@ void RequireTrace(const std::string& trace, const std::string& input) {
   const std::string beside = TraceBeside(input);
   error.Hint("{}", beside.empty() ? "record a run: python -m kvtool.capture MODEL ... -o run/ "
                                     "(docs/engines/README.md)"
-                                  : "--trace " + Printable(beside) + " lies beside it");
+                                  : "give --trace " + Printable(beside) + ", from the same folder");
   throw std::move(error.File(input));
 }
 

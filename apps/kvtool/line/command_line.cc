@@ -188,7 +188,7 @@ Error ExplainVerb(const CLI::App& app, int argc, char** argv) {
       if (*word == learnt && is_verb(verb)) meant = verb;
     }
     if (meant.empty()) meant = Nearest(*word, verbs);
-    text = fmt::format("'{}' is none of its verbs{}", Escaped(*word),
+    text = fmt::format("'{}' is not one of its verbs{}", Escaped(*word),
                        meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant));
   }
   return Error(Finding::kUsage, "{}: {}", app.get_name().substr(app.get_name().find(' ') + 1), text)

@@ -73,10 +73,12 @@ void GlobalOptions::Declare(CommandLine& line) {
   line.OnFlag(
       "--no-color", [this] { colour = "never"; }, "No colour");
   line.AddFlag("--deterministic", deterministic, "Omit times and the machine from reports");
-  line.AddFlag("-v,--verbose", verbose,
-               "Also what was read and written, to the byte; -vv: also where settings came from");
-  line.AddFlag("-q,--quiet", quiet,
-               "Errors and what --json or -c asked for; -qq: the exit status alone");
+  line.AddFlag(
+      "-v,--verbose", verbose,
+      "Also print what was read and written, to the byte; -vv: also where settings came from");
+  line.AddFlag(
+      "-q,--quiet", quiet,
+      "Print only errors and what --json or -c asks for; -qq: nothing, only the exit status");
 }
 
 When GlobalOptions::progress_when() const { return ParseWhen(progress); }
@@ -110,7 +112,7 @@ void SnapshotOptions::Declare(CommandLine& line) {
            "Join the files of a folder as pages of one cache, in this order: a file with one name "
            "per line, or a pattern such as '*.data' (sorted by name)");
   line.Add("--model|--gguf,--model-config", gguf,
-           "Model file that tells the heads: GGUF or config.json")
+           "Model file that gives the heads: GGUF or config.json")
       .Essential();
   line.Add("--kv-heads", kv_heads, "KV heads per layer, if the file does not say")
       .Between(1u, 1u << 20)
@@ -120,7 +122,7 @@ void SnapshotOptions::Declare(CommandLine& line) {
   line.Add("--v-pattern", open.v_pattern, "Name of V tensors, {i} = layer");
   line.Add("--layout", open.layout,
            "Axes of arrays, outermost first (thd, htd, bhtd, 2lthd ...); also chooses if two "
-           "layouts fit. Of several inputs each takes the flags that its format has");
+           "layouts fit. With several inputs, each uses the flags that its format has");
   line.Add("--input-dtype|--as", open.as_dtype,
            "Element type of untyped 16- or 8-bit arrays: bf16, f8_e4m3");
   line.Add("--rotated", open.rotated,
@@ -236,7 +238,7 @@ void OutputOptions::Declare(CommandLine& line, const std::string& what) {
 void OutputOptions::RequireStdout(const Console& console, bool json, std::string_view what) const {
   if (!force && console.stdout_is_terminal()) {
     throw Error(Finding::kUsage, "binary data is not written to a terminal")
-        .Hint("redirect the output, give -o FILE, or insist with -f");
+        .Hint("redirect the output, give -o FILE, or write it anyway with -f");
   }
   if (json) {
     throw Error(Finding::kUsage, "{} and --json both go to standard output", what)
@@ -360,7 +362,7 @@ std::string InputText(const std::string& path) {
     if (const auto known = HashedFile::Known(path)) return text(*known);
     return text(HashedFile::Of(Source::Open(path)));
   } catch (const Error&) {
-    return Printable(path) + ": cannot be read any more";
+    return Printable(path) + ": can no longer be read";
   }
 }
 
@@ -404,7 +406,7 @@ std::vector<std::string> PageOptions::CheckedPlaces(const report::Page& page,
   const std::vector<report::PictureFile>& pictures = page.pictures();
   if (svg.empty() || pictures.empty()) return {};
   if (DescriptorNamed(svg) && pictures.size() > 1) {
-    throw Error(Finding::kUsage, "--svg-out: {} pictures do not go into one stream",
+    throw Error(Finding::kUsage, "--svg-out: {} pictures cannot be written to one stream",
                 pictures.size())
         .File(svg)
         .Hint("give a folder");
@@ -501,7 +503,7 @@ std::optional<RopePairs> RopeOptions::PairsFor(const OpenOptions& options,
     return std::nullopt;
   throw Error(
       Finding::kUsage,
-      "which values of a head RoPE turns together in {}'s caches of this model is not known",
+      "it is not known which values of a head RoPE rotates together in {}'s caches of this model",
       keys->engine)
       .File(keys->source.path)
       .Hint(has_owner ? "give the GGUF as --model, or --rope-style"

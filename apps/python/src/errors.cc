@@ -137,7 +137,7 @@ std::optional<Failure> Caught(const std::function<void()>& f) {
   } catch (const std::bad_alloc&) {
     return FailureOf(kv::Error(kv::Finding::kNoResources, "out of memory"));
   } catch (const kv::ClosedPipe&) {
-    return FailureOf(kv::Error(kv::Finding::kWriteFailed, "nobody reads the pipe any more"));
+    return FailureOf(kv::Error(kv::Finding::kWriteFailed, "the reader closed the pipe"));
   } catch (const std::exception& error) {
     return Unknown(error.what());
   } catch (...) {

@@ -207,7 +207,8 @@ OpenedSnapshot::LayerValues OpenedSnapshot::Values(size_t layer) {
     if (same && values.layer == nullptr) values.layer = &found;
   }
   if (values.layer == nullptr) {
-    throw kv::Error(kv::Finding::kInconsistent, "the layer has gone").File(source_.path);
+    throw kv::Error(kv::Finding::kInconsistent, "the snapshot no longer has this layer")
+        .File(source_.path);
   }
   return values;
 }

@@ -168,11 +168,11 @@ void PrintBest(Console& console, const advise::AdviceRequest& request, const Adv
   const std::string loss = advise::LossText(kind, best.outcome.loss[worst]);
   console.Line(
       advice.optimism > 1 || !best.uniform
-          ? fmt::format("  {} in the rows it was chosen on, times {:.3g} for having been chosen",
-                        loss, shown(advice.optimism))
-          : fmt::format("  {} as measured, because one candidate for all is not chosen among "
-                        "thousands as a mixture is, which counts times {:.3g}",
-                        loss, shown(advice.check.optimism())));
+          ? fmt::format("  {} in the rows it was chosen on, times {:.3g} for that choice", loss,
+                        shown(advice.optimism))
+          : fmt::format(
+                "  {} as measured; a mixture, chosen among thousands, would count times {:.3g}",
+                loss, shown(advice.check.optimism())));
   if (advice.found.best_uniform) {
     const advise::Point& uniform = *advice.found.best_uniform;
     console.Line(fmt::format("one candidate for all: {:.3f}x, {}, {}", uniform.outcome.ratio(),

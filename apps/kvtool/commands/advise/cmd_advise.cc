@@ -82,10 +82,12 @@ class AdviseCommand : public Command {
     line.Add("--max-error", max_error_,
              "Relative error of attention outputs that the worst prompt may have, such as 5% (5% "
              "where no loss in nats is known)");
-    line.Add("--min-ratio", min_ratio_, "Least ratio at the end; alone: as little loss as it takes")
+    line.Add("--min-ratio", min_ratio_,
+             "Least ratio at the end; without another limit: the plan that loses least")
         .Check(CheckedBy([](const std::string& text) { ParseRatios(text, "--min-ratio"); }));
     line.Add("--bytes-per-token", bytes_per_token_,
-             "What a token may take in all layers at the end; alone: as little loss as it takes")
+             "Most bytes that a token may take in all layers at the end; without another limit: "
+             "the plan that loses least")
         .Positive();
     savings_.Declare(line);
     line.Add("--policy|--policies", policies_,
@@ -331,7 +333,7 @@ class AdviseCommand : public Command {
     std::erase_if(candidates.policies, [&](const std::string& name) {
       const eviction::PolicyInfo& policy = *eviction::FindPolicy(name);
       if (policy.is_bound && !all) {
-        throw Error(Finding::kUsage, "--policy {}: it knows the rows to come, which no engine does",
+        throw Error(Finding::kUsage, "--policy {}: it uses later rows, which no engine knows",
                     name);
       }
       // A plan that evicts nothing keeps all tokens from the start.

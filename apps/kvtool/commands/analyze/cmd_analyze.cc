@@ -164,8 +164,7 @@ const Fields<AnalyzeResult>& AnalyzeResultFields() {
   static const Fields<Result> fields = {
       {"inputs", "What was read", &Result::inputs, HashedFileFields()},
       {"runs",
-       "of a folder that holds several runs of dumps: what stands in the document otherwise, run "
-       "by run",
+       "For a folder of several runs of dumps: what the document says otherwise, for each run",
        &Result::runs, runs, Absent()},
       Fields<Result>::Inline(&Result::analysed, AnalysedFields()),
       {"offline", "the document of MNN's offline_lossless_fp16.py, schema_version 3",

@@ -159,7 +159,8 @@ std::unique_ptr<OutputTarget> MakeOutputTarget(std::optional<RestoredFolder> fol
                                                const std::string& path, const OutputRules& rules) {
   if (!folder) return std::make_unique<FileTarget>(path, rules);
   if (DescriptorNamed(path)) {
-    throw Error(Finding::kUsage, "the archive holds a folder, which standard output cannot take")
+    throw Error(Finding::kUsage,
+                "the archive holds a folder, which cannot be written to standard output")
         .Hint("give -o FOLDER");
   }
   return std::make_unique<FolderTarget>(*std::move(folder), path, rules);

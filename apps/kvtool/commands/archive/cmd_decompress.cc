@@ -92,7 +92,7 @@ const Fields<Decompressed::Tensors>& WrittenTensorsFields() {
 const Fields<Decompressed>& DecompressedFields() {
   using Params = Decompressed::Params;
   static const Fields<Params> decompress_params = {
-      {"keep_going", "Whether what is damaged was to become zeros, rather than end the run",
+      {"keep_going", "Whether damaged parts become zeros instead of ending the run",
        &Params::keep_going},
       {"to",
        "Name of the format that the tensors were written in; null: the source itself was restored",
@@ -120,7 +120,7 @@ class Decompress : public EachOf<Decompress> {
     limit_.Declare(line);
     selection_.Declare(line);
     line.Add("--model|--gguf,--model-config", snapshot_.gguf,
-             "Model file that tells the heads, for --to");
+             "Model file that gives the heads, for --to");
     line.Add("--kv-heads", snapshot_.kv_heads, "KV heads per layer, for --to")
         .Between(1u, 1u << 20);
     line.Add("--rope-pairs", rope_pairs_,
@@ -162,7 +162,7 @@ class Decompress : public EachOf<Decompress> {
     const Selection selection = selection_.Resolve();
     if (to_.empty() && !selection.is_all()) {
       throw Error(Finding::kUsage, "--layers, --tokens and --kv need --to FORMAT")
-          .Hint("a part of a source is not a source; --to npz, for example, writes tensors");
+          .Hint("only tensors can be written in part, for example with --to npz");
     }
     ThreadPool pool(context.global.thread_count());
     try {
@@ -186,7 +186,7 @@ class Decompress : public EachOf<Decompress> {
       // The file needs another command rather than another name.
       const std::string instead = ReaderInstead(input_);
       if (!instead.empty())
-        throw Error(Finding::kUsage, "'{}' is no archive", input_).Hint("{}", instead);
+        throw Error(Finding::kUsage, "'{}' is not an archive", input_).Hint("{}", instead);
     }
     return RestoredName(archive) + (to_.empty() ? "" : "." + to_);
   }

@@ -55,18 +55,18 @@ class Gate : public EachOf<Gate> {
   void Declare(CommandLine& line) override {
     place_ = "INPUT";
     line.Add("CONFIG", inputs_.given,
-             "Cases and thresholds (JSON, // comments allowed), and behind it snapshots or "
-             "recorded runs to judge, each by all cases; without a config by what --init would "
-             "write of each; with --init: recorded runs or snapshots");
+             "Cases and thresholds (JSON, // comments allowed), then snapshots or recorded runs, "
+             "each judged by all cases; without a config: by what --init would write for each; "
+             "with --init: recorded runs or snapshots");
     inputs_.DeclareRest(line);
     line.AddFlag("--init", init_,
                  "Measure the runs, and write a config whose limits fit them (-o FILE)");
     line.Add("--suite", suite_, "Without CONFIG: the cases of this engine's own test suite instead")
         .OneOf({std::string(mnn::Engine().name)});
     line.Add("--snapshot", snapshot_path_,
-             "Snapshot of cases that name none; without CONFIG: to be judged by what --init would "
-             "write of it");
-    line.Add("--trace", trace_, "Trace of cases that name none: file, folder, or DIR/STEM");
+             "Snapshot for cases that name none; without CONFIG: judged by what --init would write "
+             "for it");
+    line.Add("--trace", trace_, "Trace for cases that name none: file, folder, or DIR/STEM");
     line.Add("--reference", reference_,
              "Cache that the snapshot must equal, for cases that name none; without CONFIG nothing "
              "else is checked");

@@ -150,13 +150,13 @@ SnapshotOptions GateInputs::OptionsFor(const gate::Reading& reading) const {
 GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec, ThreadPool& pool) {
   if (spec.snapshot.empty()) {
     throw Error(Finding::kUsage, "case '{}' has no snapshot", Escaped(spec.name))
-        .Hint("give the case 'snapshot', or all cases --snapshot");
+        .Hint("give 'snapshot' in the case, or --snapshot for all cases");
   }
   const gate::Reading& reading = spec.reading;
   const bool replays = !gate::OnlyCompares(spec);
   if (!replays && spec.reference.empty()) {
     throw Error(Finding::kUsage, "case '{}' has no reference", Escaped(spec.name))
-        .Hint("give the case 'reference', or all cases --reference");
+        .Hint("give 'reference' in the case, or --reference for all cases");
   }
   const std::string key = fmt::format(
       "{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", spec.snapshot, spec.trace, reading.from, reading.gguf,
@@ -177,7 +177,7 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec, ThreadPool& pool)
   }
   const std::string beside = replays && trace_path.empty() ? TraceBeside(snapshot_path) : "";
   if (!beside.empty()) {
-    console_.Say(fmt::format("{}: no trace is given, and --trace {} lies beside it",
+    console_.Say(fmt::format("{}: no trace is given; --trace {} names one in the same folder",
                              Printable(snapshot_path), Printable(beside)));
   }
   auto opened = std::make_unique<Pair>(Pair{
@@ -426,7 +426,7 @@ void GateCases::AddUnnamed(const gate::Config& config, std::vector<gate::CaseRes
   std::vector<std::string> names;
   for (const gate::CaseResult& item : of_logs) names.push_back(Escaped(item.spec.name));
   if (names.empty()) return;
-  result.warnings.push_back(fmt::format("{}: the config does not name, and so nothing judges: {}",
+  result.warnings.push_back(fmt::format("{}: not judged, because the config does not name them: {}",
                                         Escaped(logs.path), fmt::join(names, ", ")));
 }
 

@@ -98,7 +98,7 @@ std::string Choice(const Result& result) {
                         later.filter.ratio, later.topk);
   }
   if (!result.filtered.empty()) {
-    text += fmt::format("; so filtered {} of V and {} of K is left, for {} of the prefill",
+    text += fmt::format("; with this filter {} of V and {} of K is left, for {} of the prefill",
                         Percent(result.filtered_left.v), Percent(result.filtered_left.k),
                         Percent(result.filtered_compute_share));
   }

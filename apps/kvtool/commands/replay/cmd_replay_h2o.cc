@@ -282,8 +282,9 @@ class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
       throw Error(Finding::kUsage, "--re-rotate: for --policy streaming");
     }
     if (!snapshot_out_.empty()) {
-      throw Error(Finding::kUsage,
-                  "--snapshot-out: holds keys as they were computed, which --re-rotate would turn")
+      throw Error(
+          Finding::kUsage,
+          "--snapshot-out: holds keys as they were computed, which --re-rotate would change")
           .Hint("leave out one of them; --plan-out goes with both");
     }
     if (trace.level != TraceLevel::kQueries) {

@@ -62,7 +62,7 @@ std::vector<std::byte> Packed(const KvTensor& tensor, const LayerKv& layer, uint
   const quant::Side side{values, tokens,      tensor.heads, tensor.head_dim,
                          is_key, layer.index, layers,       DType::kF16};
   if (side.row() % Info(*type.dtype).block_elements != 0) {
-    throw Error(Finding::kUnsupportedKind, "{}: rows of {} values are no whole blocks", type.name,
+    throw Error(Finding::kUnsupportedKind, "{}: rows of {} values are not whole blocks", type.name,
                 side.row());
   }
   return quant::PackedRows(type, side, options);
@@ -334,7 +334,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     line.Add(
         "--against", against_,
         "The full cache of the same text: says how the snapshot was quantised; needs no trace");
-    line.Add("--rounding", rounding_, "Of q8_0: avx (x86), ref (plain C, tools), arm (avx)")
+    line.Add("--rounding", rounding_, "How q8_0 rounds: avx (x86), ref (plain C, tools), arm (avx)")
         .OneOf({"avx", "ref", "arm"});
     line.Add("--hadamard", hadamard_,
              "Whether llama.cpp rotates what it quantises: yes (since 2026-04) or no (yes)")
@@ -359,7 +359,8 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
              "With --advise: calibrated nats of the next token that may be lost")
         .NonNegative()
         .Essential();
-    line.Add("--bytes-per-token", bytes_, "With --advise: what a token may take in all layers")
+    line.Add("--bytes-per-token", bytes_,
+             "With --advise: most bytes that a token may take in all layers")
         .Positive();
     line.Add("--plan-out", plan_out_, "With --advise: write the types of each layer");
     line.Add("-o,--output|--out", out_,

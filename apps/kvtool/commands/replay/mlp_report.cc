@@ -75,7 +75,7 @@ const Fields<AttentionSummary>& AttentionFields() {
     static std::array<std::string, kTopK.size()> names, texts;
     for (size_t i = 0; i < kTopK.size(); ++i) {
       names[i] = fmt::to_string(kTopK[i]);
-      texts[i] = fmt::format("Of the {} largest; null where it is not finite", kTopK[i]);
+      texts[i] = fmt::format("Share of the {} largest; null if not finite", kTopK[i]);
       shares.Add(
           {names[i], texts[i], [i](const Summary& of) { return of.top_k[i].mean; }, Nullable()});
     }
@@ -271,8 +271,10 @@ const Fields<CsrcOutcome>& CsrcFields() {
 const Fields<StepQuality>& StepQualityFields() {
   static const Fields<NormRatio> norms = {
       {"layer", "Number of the layer", &NormRatio::layer},
-      {"k", "Of K; null: nothing with a norm above 0 was compressed", &NormRatio::k},
-      {"v", "Of V; null: nothing with a norm above 0 was compressed", &NormRatio::v}};
+      {"k", "Ratio of the norms of K; null: nothing with a norm above 0 was compressed",
+       &NormRatio::k},
+      {"v", "Ratio of the norms of V; null: nothing with a norm above 0 was compressed",
+       &NormRatio::v}};
   static const Fields<StepQuality> fields = {
       {"open_loop", "Each layer's cache is the recorded one, whatever layers before it lost",
        [](const StepQuality&) { return true; }, OneOf(true)},

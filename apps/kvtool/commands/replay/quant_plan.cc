@@ -21,18 +21,18 @@ constexpr uint64_t kMostLayer = 65535;
 QuantPlan PlanOf(const nlohmann::json& document) {
   const auto layers = document.find("layers");
   if (layers == document.end() || !layers->is_array() || layers->empty()) {
-    throw Error(Finding::kBadField, "'layers' is no list of layers");
+    throw Error(Finding::kBadField, "'layers' is not a list of layers");
   }
   QuantPlan plan;
   for (const nlohmann::json& item : *layers) {
-    if (!item.is_object()) throw Error(Finding::kBadField, "an entry of 'layers' is no object");
+    if (!item.is_object()) throw Error(Finding::kBadField, "a 'layers' entry is not an object");
     const auto number = CountField(item, "layer", kMostLayer);
     QuantPlan::Layer layer{static_cast<uint32_t>(number.value_or(0)), TextField(item, "k"),
                            TextField(item, "v")};
     if (!number) throw Error(Finding::kBadField, "an entry of 'layers' has no 'layer'");
     for (const std::string& name : {layer.k, layer.v}) {
       if (quant::FindCacheType(name) == nullptr) {
-        throw Error(Finding::kBadField, "layer {}: '{}' is no cache type", layer.layer,
+        throw Error(Finding::kBadField, "layer {}: '{}' is not a cache type", layer.layer,
                     Escaped(name));
       }
     }

@@ -53,7 +53,7 @@ void StoreCommand::Files(CommandFiles& files) const {
 
 store::Store StoreCommand::Open(Use use, Context& context) const {
   return store::Store(folder_, use, [&context, this] {
-    context.console.Say(fmt::format("{}: waits for others that use the store", Printable(folder_)),
+    context.console.Say(fmt::format("{}: waiting for other users of the store", Printable(folder_)),
                         1);
   });
 }
@@ -195,10 +195,10 @@ const Fields<store::AddReport>& StoreAddReportFields() {
       {"record_bytes", "Bytes of the record that came with it", &Report::record_bytes},
       {"new_objects", "Objects in the pack", &Report::new_objects},
       {"mended_objects",
-       "Of these, those in place of damaged ones, which mends every state with them",
+       "Of these, replacements of damaged ones, which repair every state with them",
        &Report::mended_objects},
       {"new_raw_bytes", "Bytes of these objects before they were coded", &Report::new_raw_bytes},
-      {"shared_objects", "Objects that were there", &Report::shared_objects},
+      {"shared_objects", "Objects that the store had already", &Report::shared_objects},
       {"shared_raw_bytes", "Bytes of these before they were coded", &Report::shared_raw_bytes}};
   return fields;
 }
@@ -443,14 +443,13 @@ const Fields<Pruned>& RemovedFields() {
 store::CollectReport Collect(store::Store& store, Console& console) {
   store::CollectReport report = store.Collect();
   console.Say(fmt::format(
-      "{}: {} to {}; {} objects and {} packs removed, {} packs written anew, {} files left by "
-      "killed runs",
+      "{}: {} to {}; {} objects and {} packs removed, {} packs rewritten, {} files left by killed "
+      "runs",
       Printable(store.folder()), HumanBytes(report.before_bytes), HumanBytes(report.after_bytes),
       report.removed_objects, report.removed_packs, report.rewritten_packs, report.leftover_files));
   if (report.skipped_packs > 0) {
-    console.Warn(store.folder(),
-                 fmt::format("no room to write {} anew: run 'kvtool store gc' again",
-                             Plural(report.skipped_packs, "pack")));
+    console.Warn(store.folder(), fmt::format("no room to rewrite {}: run 'kvtool store gc' again",
+                                             Plural(report.skipped_packs, "pack")));
   }
   WarnUnlisted(report.unlisted, store.folder(), console);
   return report;
@@ -500,7 +499,7 @@ class StorePrune : public StoreRemoval {
   void Declare(CommandLine& line) override {
     DeclareStore(line);
     line.Add("NAME", params_.names, "Only the states of these names");
-    line.Add("--keep-last", params_.keep_last, "How many of each name to keep, the newest")
+    line.Add("--keep-last", params_.keep_last, "Number of newest states to keep for each name")
         .Required();
     DeclareDryRun(line);
     line.AddFlag("-f,--force", report_.force,
@@ -572,8 +571,8 @@ const Fields<StoreGiven>& StoreGivenFields() {
       {"state", "The state that was given back", &StoreGiven::state, StateFields()},
       {"output", "File or folder that was written", &StoreGiven::output},
       {"identical",
-       "Whether every object and the whole have the hashes that were stored; a state that has not "
-       "is an error",
+       "Whether every object and the whole state match the stored hashes; otherwise the command "
+       "fails",
        &StoreGiven::identical},
       {"timing", "How long it took; left out with --deterministic", &StoreGiven::elapsed,
        ElapsedFields(), Absent()}};
@@ -647,7 +646,8 @@ class StoreGet : public StoreCommand {
     const bool is_stream = output_.to_stdout || DescriptorNamed(output_.path) == STDOUT_FILENO;
     if (!is_stream) return output_.path.empty() ? record.name : output_.path;
     if (record.is_folder) {
-      throw Error(Finding::kUsage, "the state is a folder, which standard output cannot take")
+      throw Error(Finding::kUsage,
+                  "the state is a folder, which cannot be written to standard output")
           .Hint("give -o FOLDER");
     }
     output_.RequireStdout(console, report_.json, "the state");
@@ -672,10 +672,10 @@ constexpr Verb kStoreVerbs[] = {
     {"add", "Store states; what an earlier one holds already is not stored again",
      MakeVerb<StoreAdd>},
     {"list", "Show the states of a store, and what each costs", MakeVerb<StoreList>},
-    {"get", "Give a state back, byte for byte", MakeVerb<StoreGet>},
+    {"get", "Restore a state, byte for byte", MakeVerb<StoreGet>},
     {"verify", "Prove that every state can be restored; --repair makes a new index",
      MakeStoreVerify},
-    {"stats", "Show what went in, what lies on the disk and what is shared", MakeStoreStats},
+    {"stats", "Show what was added, what it takes on the disk and what is shared", MakeStoreStats},
     {"remove", "Remove states, and free what only they need", MakeVerb<StoreRemove>},
     {"prune", "Remove all but the newest states of each name", MakeVerb<StorePrune>},
     {"gc", "Free what no state needs", MakeVerb<StoreGc>},

@@ -163,7 +163,7 @@ const Fields<StoreCounted>& StoreCountedFields() {
       {"live_raw_bytes", "Bytes of the objects that states need, decoded, each once",
        OfStats(&Stats::live_raw_bytes)},
       {"live_stored_bytes", "Bytes that these take", OfStats(&Stats::live_stored_bytes)},
-      {"shared_raw_bytes", "Of live_raw_bytes, what is needed more than once",
+      {"shared_raw_bytes", "Part of live_raw_bytes that is needed more than once",
        OfStats(&Stats::shared_raw_bytes)},
       {"saved_raw_bytes", "Bytes that sharing saved before any coding", &StoreCounted::saved},
       {"levels", "Objects by the level at which they were coded", OfStats(&Stats::levels),
@@ -182,9 +182,9 @@ class StoreVerify : public StoreCommand {
  public:
   void Declare(CommandLine& line) override {
     DeclareStore(line);
-    line.AddFlag(
-        "--repair", repair_,
-        "Make a new index of what packs and records hold; waits until nobody else uses the store");
+    line.AddFlag("--repair", repair_,
+                 "Make a new index of what packs and records hold; waits until no other process "
+                 "uses the store");
     limit_.Declare(line, "Limit on what all objects decode to (default: none)");
     report_.Declare(line);
   }
@@ -215,7 +215,7 @@ class StoreVerify : public StoreCommand {
     }
     if (!report.damaged.empty()) {
       console.Line(
-          fmt::format("  a damaged state is mended by adding its source again: kvtool store "
+          fmt::format("  a damaged state is repaired by adding its source again: kvtool store "
                       "add {} FILE --name NAME",
                       FolderWord(result.store)));
     }

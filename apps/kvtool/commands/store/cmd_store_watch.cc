@@ -69,21 +69,20 @@ class StoreWatch : public StoreCommand {
     line.Add("--level", level_, "Trades time for size: fast, default, high, max")
         .OneOf({"compat", "fast", "default", "high", "max"})
         .ShowDefault();
-    line.Add("--settle-ms", settle_ms_, "How long a file has to stay as it is before it is added")
+    line.Add("--settle-ms", settle_ms_, "How long a file must stay unchanged before it is added")
         .Between(10u, kMostSettle)
         .ShowDefault();
-    line.AddFlag("--once", once_, "Add what is there, and end");
+    line.AddFlag("--once", once_, "Add what is there, then exit");
     limit_.Declare(line, "Limit on inflated or derived data (default: 64GiB)");
   }
 
   ExitStatus Run(Context& context) override {
     std::error_code failed;
     if (!std::filesystem::is_directory(slots_, failed)) {
-      throw Error(Finding::kOpenFailed, "is no folder").File(slots_);
+      throw Error(Finding::kOpenFailed, "is not a folder").File(slots_);
     }
     if (IsWithin(slots_, folder_)) {
-      throw Error(Finding::kUsage,
-                  "--slots is the store or lies in it: a folder of its own is needed")
+      throw Error(Finding::kUsage, "--slots is the store or is inside it: give a folder outside")
           .File(slots_);
     }
     // The store is created now, so that `list` finds it before the first save.

@@ -33,7 +33,7 @@ void CheckpointFlags::Declare(CommandLine& line) {
            "Tokens per group (default: columns / head size of the first block)");
   line.Add("--min-groups|--min-seq-len", min_seq_len,
            "Fewest groups that a segment needs to be compressed (default: 2)");
-  line.Add("--num-heads", num_heads, "Written to the header; nobody reads it (default: 0)");
+  line.Add("--num-heads", num_heads, "Written to the header; no loader reads it (default: 0)");
   line.Add("--head-dim", head_dim, "Head size (default: rows of the first block)");
   line.AddFlag("--text-only", text_only, "Leave the image MLPs out");
 }
