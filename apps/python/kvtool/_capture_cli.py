@@ -43,13 +43,13 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--fisher", type=_positive, metavar="K", help="K samples of gradients, from which replays predict the loss in nats"
     )
-    result.add_argument("--dtype", choices=("f32", "bf16", "f16"), default="f32", help="the model's (f32)")
-    result.add_argument("--trace-dtype", choices=("f32", "bf16", "f16"), help="the queries' (as the model's)")
+    result.add_argument("--dtype", choices=("f32", "bf16", "f16"), default="f32", help="type that the model computes in (f32)")
+    result.add_argument("--trace-dtype", choices=("f32", "bf16", "f16"), help="type that queries are stored in (the model's)")
     result.add_argument("--top-k", type=_positive, default=20, metavar="K", help="logits kept of each decoded row (20)")
-    result.add_argument("--seed", type=int, default=0, help="of the samples for --fisher (0)")
+    result.add_argument("--seed", type=int, default=0, help="seed of the samples for --fisher (0)")
     result.add_argument("--attention", metavar="NAME", help="transformers' attn_implementation: sdpa, eager, ...")
     result.add_argument("--threads", type=_positive, metavar="N", help="threads of torch")
-    result.add_argument("-f", "--force", action="store_true", help="replace a run that is there")
+    result.add_argument("-f", "--force", action="store_true", help="replace an existing run")
     result.add_argument("-q", "--quiet", action="store_true", help="no progress")
     return result
 
@@ -79,7 +79,7 @@ def _read_tokens(path: str, tokenizer: Any) -> list[int]:
             text = file.read()
     tokens = [int(token) for token in tokenizer(text).input_ids]
     if not tokens:
-        raise ValueError(f"{path}: no text")
+        raise ValueError(f"{path}: holds no text")
     return tokens
 
 
@@ -92,7 +92,7 @@ def _split(arguments: argparse.Namespace, tokens: list[int]) -> tuple[int, int]:
             raise ValueError(f"--prompt-tokens {prompt}: the text has {len(tokens)} tokens")
         return prompt, count or 256
     if prompt is None and count is None:
-        raise ValueError("--forced needs --prompt-tokens or -n: where the decode begins")
+        raise ValueError("--forced needs --prompt-tokens or -n, which say where decoding begins")
     prompt = prompt or len(tokens) - count
     count = count or len(tokens) - prompt
     if prompt < 1 or count < 1 or prompt + count > len(tokens):

@@ -23,7 +23,7 @@ _WITH_SOFTCAP = ("eager", "flash", "flex")
 def declared_rule(module: Any, implementation: str, head_dim: int, arguments: dict[str, Any]) -> Rule:
     """Returns the rule that the module and the arguments of its attention function state."""
     if arguments.get("s_aux") is not None or arguments.get("head_mask") is not None:
-        raise CaptureError(f"{type(module).__name__}: attention sinks and head masks have no place in a trace")
+        raise CaptureError(f"{type(module).__name__}: a trace cannot express attention sinks and head masks")
     config = module.config
     scale = arguments.get("scaling")
     if scale is None:
@@ -68,9 +68,9 @@ def _count(mask: Any) -> Any:
     else:
         seen = rows > torch.finfo(rows.dtype).min / 2
         if bool((rows[seen] != 0).any()):
-            raise CaptureError("the mask adds a bias to the logits (ALiBi?), which has no place in a trace")
+            raise CaptureError("the mask adds a bias to the logits (ALiBi?), which a trace cannot express")
     if mask.shape[1] > 1 and bool((mask != mask[:, :1]).any()):
-        raise CaptureError("the mask differs from head to head, which has no place in a trace")
+        raise CaptureError("the mask differs from head to head, which a trace cannot express")
     return seen.sum(-1).cpu()
 
 

@@ -105,7 +105,7 @@ class _Stores:
                 return
             self.problem = str(error)
             self._next_try = time.monotonic() + PAUSE_SECONDS
-            logger.log(level, "kvtool: nothing is stored until this is mended: %s", error)
+            logger.log(level, "kvtool: nothing is stored until this is fixed: %s", error)
 
     def succeeded(self) -> None:
         if not self._said:

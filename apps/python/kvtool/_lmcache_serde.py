@@ -127,7 +127,7 @@ def memory_of(obj: Any) -> memoryview:
     try:
         return memoryview(obj.byte_array).cast("B")
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-        raise TypeError(f"kvtool needs objects in host memory; this L1 has none to give: {error}") from error
+        raise TypeError(f"kvtool needs objects in host memory; this L1 offers none: {error}") from error
 
 
 def bytes_of_layout(layout: Any) -> int:

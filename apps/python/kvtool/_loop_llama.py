@@ -56,7 +56,7 @@ class LlamaEngine:
         try:
             done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         except FileNotFoundError:
-            raise EngineError(f"{words[0]}: no such program; --llama names it", 5) from None
+            raise EngineError(f"{words[0]}: no such program; give its path with --llama", 5) from None
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise EngineError(f"{words[0]}: {last}", done.returncode if done.returncode > 0 else 70)

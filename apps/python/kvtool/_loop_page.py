@@ -92,7 +92,7 @@ def _charts(document: dict[str, Any]) -> str:
             for row in rows
         ]
         svg = scatter(points, f"{PREDICTORS[name]} and real KL", PREDICTORS[name], "real KL, nats", diagonal=name in IN_NATS)
-        note = "On the line, what was predicted came true." if name in IN_NATS else "A figure without a unit: its order counts."
+        note = "Points on the line were predicted exactly." if name in IN_NATS else "This figure has no unit: only its order matters."
         parts.append(f"<figure>\n{svg}\n<figcaption>{html.escape(PREDICTORS[name])}. {note}</figcaption>\n</figure>")
     return '<div class="row">\n' + "\n".join(parts) + "\n</div>\n" if parts else ""
 
@@ -130,7 +130,7 @@ def _archives(document: dict[str, Any]) -> str:
         same = ["equal" if entry[key] else "DIFFER" for key in ("tokens_equal", "logits_equal")]
         rows.append([entry["run"], entry["level"], *same, f"{entry['ratio']:.3f}x", str(entry["tokens"])])
     head = ["run", "level", "tokens", "logits", "ratio", "tokens compared"]
-    return "<h2>Compressed, restored, gone on from</h2>\n" + table(head, rows, 4)
+    return "<h2>Compressed, restored, continued</h2>\n" + table(head, rows, 4)
 
 
 def _footer(document: dict[str, Any], command: str, inputs: Sequence[str]) -> str:
@@ -152,7 +152,7 @@ def _input_text(path: str) -> str:
                 hashed.update(part)
                 size += len(part)
     except OSError:
-        return f"{path}: cannot be read any more"
+        return f"{path}: can no longer be read"
     return f"{path}: {size} bytes, SHA-256 {hashed.hexdigest()}"
 
 

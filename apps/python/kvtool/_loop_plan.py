@@ -102,7 +102,7 @@ def read_document(path: StrPath, schema: str) -> dict[str, Any]:
         try:
             document: Any = json.load(file)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{name}: no JSON document: {error}") from None
+            raise ValueError(f"{name}: not a JSON document: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != schema:
         raise ValueError(f"{name}: not a document of schema {schema}")
     return document
@@ -146,7 +146,7 @@ def plan_of(document: dict[str, Any], shape: Shape) -> Plan:
         if document.get(key) != only:
             raise ValueError(f"'{key}' is {document.get(key)!r}, not '{only}'")
     if not isinstance(document.get("events"), list):
-        raise ValueError("'events' is no list")
+        raise ValueError("'events' is not a list")
     events: dict[tuple[int, int], list[tuple[int, Bools]]] = {}
     for number, (token, layer, heads, held) in enumerate(_events(document["events"], shape)):
         for head in heads:
@@ -189,7 +189,7 @@ def _held(kept: Any, token: int) -> Bools:
     import numpy
 
     if not isinstance(kept, list):
-        raise ValueError("'kept' is no list")
+        raise ValueError("'kept' is not a list")
     if len(kept) > token + 1:
         raise ValueError(f"'kept' has {len(kept)} ranges of {token + 1} positions")
     try:
@@ -221,4 +221,4 @@ def _check_order(before: list[tuple[int, Bools]], token: int, held: Bools) -> No
         raise ValueError(f"it comes after the event at token {last}")
     back = held[: last + 1] & ~old
     if back.any():
-        raise ValueError(f"it brings back position {int(back.argmax())}, which went at token {last}")
+        raise ValueError(f"it brings back position {int(back.argmax())}, which was evicted at token {last}")

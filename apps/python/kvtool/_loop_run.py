@@ -87,7 +87,7 @@ class Run:
             try:
                 value = float(text) if text else 0.0
             except ValueError:
-                raise ValueError(f"{self.trace_path}: {name} '{text}' is no number") from None
+                raise ValueError(f"{self.trace_path}: {name} '{text}' is not a number") from None
             return value if value > 0 and math.isfinite(value) else None
 
         window = figure("window")

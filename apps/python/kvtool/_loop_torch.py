@@ -309,7 +309,7 @@ def lossless(model: Any, run: Run) -> Iterator[dict[str, Any]]:
     """Returns for each level whether the next tokens and all their logits equal those of the run's own
     cache."""
     if run.document["engine"]["name"] != "transformers":
-        raise ValueError(f"{run.path}: a cache of {run.document['engine']['name']}: that engine must go on from it")
+        raise ValueError(f"{run.path}: a cache of {run.document['engine']['name']}: only that engine can continue from it")
     source = run.snapshot_path
     tokens, logits = go_on(model, run, source)
     with tempfile.TemporaryDirectory(prefix="kvtool-lossless-") as folder:

@@ -42,7 +42,7 @@ def read_types(path: StrPath, shape: Shape) -> Types:
     try:
         types = {int(entry["layer"]): (check_type(entry["k"]), check_type(entry["v"])) for entry in document["layers"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: no plan of types: {error}") from None
+        raise ValueError(f"{path}: not a plan of types: {error}") from None
     if not types or not 0 <= min(types) <= max(types) < shape.layers:
         raise ValueError(f"{path}: layers that a model of {shape.layers} does not have")
     return types
@@ -55,7 +55,7 @@ def stored(values: Array, kind: str, is_key: bool) -> Array:
     result = numpy.array(values, dtype=numpy.float32, order="C")
     if kind in BLOCKS:
         if values.shape[1] * values.shape[2] % 32:
-            raise ValueError(f"type '{kind}': rows of {values.shape[1] * values.shape[2]} values are no whole blocks of 32")
+            raise ValueError(f"type '{kind}': rows of {values.shape[1] * values.shape[2]} values are not whole blocks of 32")
         _kvtool._store_as(result, kind, is_key, values.shape[2])
     elif kind == "f16":
         result = result.astype(numpy.float16).astype(numpy.float32)

@@ -154,14 +154,14 @@ def read(path: str) -> tuple[dict[str, Array], dict[str, str]]:
         head = file.read(8)
         length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
         if not 2 <= length <= min(size - 8, _MOST_HEADER_BYTES):
-            raise ValueError(f"{path}: no safetensors file: a header of {length} bytes")
+            raise ValueError(f"{path}: not a safetensors file: a header of {length} bytes")
         try:
             header = json.loads(file.read(length))
             facts = header.pop("__metadata__", {})
             if not all(isinstance(value, str) for value in facts.values()):
-                raise ValueError("metadata that is no text")
+                raise ValueError("metadata that is not text")
         except (ValueError, RecursionError, AttributeError, TypeError) as error:
-            raise ValueError(f"{path}: no safetensors header: {error}") from None
+            raise ValueError(f"{path}: not a safetensors header: {error}") from None
     raw = numpy.memmap(path, numpy.uint8, "r", 8 + length) if size > 8 + length else numpy.empty(0, numpy.uint8)
     tensors = {}
     for name, entry in header.items():

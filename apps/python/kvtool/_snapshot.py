@@ -166,7 +166,7 @@ def format_of_name(name: str) -> str:
     known = {".safetensors": "safetensors", ".npz": "npz", ".pt": "torch", ".pth": "torch", ".npy": "npy"}
     ending = os.path.splitext(name)[1]
     if ending not in known:
-        raise ValueError(f"'{name}': the name tells no format; pass to=")
+        raise ValueError(f"'{name}': the name does not tell the format; pass to=")
     return known[ending]
 
 

@@ -46,11 +46,11 @@ def parser() -> argparse.ArgumentParser:
     add("--k", type=_list, default=[], metavar="A,B", help="types of K for all layers, each with every one of --v (torch)")
     add("--v", type=_list, default=[], metavar="A,B", help="types of V for all layers")
     add("--quant-plan", metavar="FILE", help="types of advise --quant-plan-out; with --plan both at once (torch)")
-    add("--granularity", choices=("kv-head", "layer"), default="kv-head", help="of a plan (kv-head)")
-    add("--with", dest="options", type=_option, action="append", default=[], metavar="NAME=VALUE", help="of replay evict")
+    add("--granularity", choices=("kv-head", "layer"), default="kv-head", help="what a plan chooses tokens for (kv-head)")
+    add("--with", dest="options", type=_option, action="append", default=[], metavar="NAME=VALUE", help="another option of replay evict")
     add("--iterate", action="store_true", help="replay on the evicted run's own states, until plans repeat (torch)")
-    add("--lossless", action="store_true", help="compress, restore, go on: the same logits at every level (torch)")
-    add("-T", "--threads", type=int, metavar="N", help="of the engine (its own choice)")
+    add("--lossless", action="store_true", help="compress, restore and continue: check for the same logits at every level (torch)")
+    add("-T", "--threads", type=int, metavar="N", help="threads of the engine (its own choice)")
     add("-o", "--output", metavar="FILE", help="write the document (JSON)")
     add("--html-out", dest="html", metavar="FILE", help="write a self-contained page")
     add("-f", "--force", action="store_true", help="overwrite outputs")
@@ -86,9 +86,9 @@ def check(arguments: argparse.Namespace, usage: argparse.ArgumentParser) -> None
     if has_types and arguments.engine == "llama":
         usage.error("--k, --v and --quant-plan are for --engine torch")
     if arguments.plan and len(arguments.runs) > 1:
-        usage.error("--plan: a plan is of one run; give one RUN, or --policy")
+        usage.error("--plan: a plan belongs to one run; give one RUN, or --policy")
     if arguments.engine == "torch" and not arguments.model:
-        usage.error("--model: the model that the run was captured from")
+        usage.error("--model: give the model that the run was captured from")
     if arguments.engine == "llama" and (arguments.iterate or arguments.lossless):
         usage.error("--iterate and --lossless are for --engine torch")
     if arguments.iterate and not arguments.policies:

@@ -223,7 +223,7 @@ def test_page_of_what_is_not_there(workplace):
     check_page(_loop_page.page(_loop_document.document("torch", [run], [row("<&>", '"', 1.0, 0.0)], [])), charts=2)
     made = _loop_page.page(nothing, "python -m kvtool.closed_loop 'a<b'", [__file__, "gone <&>"])
     check_page(made, charts=0)
-    assert "closed_loop &#x27;a&lt;b&#x27;" in made and "gone &lt;&amp;&gt;: cannot be read any more" in made
+    assert "closed_loop &#x27;a&lt;b&#x27;" in made and "gone &lt;&amp;&gt;: can no longer be read" in made
     assert re.search(r"test_closed_loop\.py: [0-9]+ bytes, SHA-256 [0-9a-f]{64}", made)
 
 

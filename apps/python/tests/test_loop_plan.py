@@ -119,7 +119,7 @@ def events_of(**changes):
 @pytest.mark.parametrize(
     "events, reason",
     [
-        (7, "'events' is no list"),
+        (7, "'events' is not a list"),
         ([7], "event 0: no object"),
         (events_of(token=15), "token 15 is not in 16 to 39"),
         (events_of(token=40), "token 40 is not in 16 to 39"),
@@ -129,7 +129,7 @@ def events_of(**changes):
         (events_of(layer=-1), "layer -1"),
         (events_of(kv_head=2), "kv_head 2 is not in 0 to 1"),
         (events_of(kv_head="0"), "not a whole number"),
-        (events_of(kept=None), "'kept' is no list"),
+        (events_of(kept=None), "'kept' is not a list"),
         (events_of(kept=[[0]]), "not [begin, count]"),
         (events_of(kept=[[0, 1], [2]]), "not [begin, count]"),
         (events_of(kept=[[0, "1"]]), "not [begin, count]"),
