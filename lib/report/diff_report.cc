@@ -294,7 +294,7 @@ report::Page DiffPage(const std::string& a, const std::string& b, const Snapshot
     LineChart largest = report::ChartByLayer("Largest difference by layer", "largest |a - b|", 0);
     largest.series =
         report::SeriesOfTensors(diff.layers, [](const TensorDiff& of) { return of.max_abs; });
-    page.Figure(Render(largest), "Of the finite values.");
+    page.Figure(Render(largest), "Only finite values count.");
     page.Table(DiffTable(diff));
   }
   page.Notes("Other differences", diff.structure);
