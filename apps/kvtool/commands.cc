@@ -113,12 +113,12 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool train chats/*.bin -o model.kvp --name llama-3.2-1b\n"
      "  kvtool train --transform kvtc chats/*.bin --model model.gguf -o model.kvx\n",
      MakeTrain},
-    {"corpus", Shelf::kBatch, "list what folders of caches hold, and check that it is still there",
+    {"corpus", Shelf::kBatch, "list the caches in folders, and check that they are unchanged",
      "  kvtool corpus make dumps -o corpus.jsonl\n"
      "  kvtool corpus check corpus.jsonl\n"
      "  kvtool corpus check corpus.jsonl --corpus-dir /mnt/dumps --quick\n",
      MakeCorpus},
-    {"merge", Shelf::kBatch, "join the results of a corpus, of all its shards, to one answer",
+    {"merge", Shelf::kBatch, "merge the results of a corpus, of all its shards, into one answer",
      "  kvtool merge analysis.jsonl --html-out corpus.html\n"
      "  kvtool merge results/shard-*.jsonl -o merged.json\n"
      "  kvtool merge analysis.jsonl --json | jq '.results[0].figures[] | select(.layer == null)'\n",

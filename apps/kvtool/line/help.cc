@@ -259,7 +259,7 @@ std::string Overview() {
       older += fmt::format("{}{} ({})", older.empty() ? "" : ", ", entry.name, entry.words);
     }
   }
-  return text + "\n" + Wrap(fmt::format("Older names that stay: {}.\n", older)) +
+  return text + "\n" + Wrap(fmt::format("Older names that still work: {}.\n", older)) +
          Wrap("'kvtool COMMAND -h' shows examples and the first options, '--help' all of them.\n");
 }
 

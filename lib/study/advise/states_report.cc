@@ -77,9 +77,8 @@ const Fields<StatesLevel>& StatesLevelFields() {
 }
 
 const Fields<LeftOut>& LeftOutFields() {
-  static const Fields<LeftOut> fields = {
-      {"name", "Name of what was not looked into", &LeftOut::name},
-      {"why", "Why it was left out", &LeftOut::why}};
+  static const Fields<LeftOut> fields = {{"name", "Name of what was not examined", &LeftOut::name},
+                                         {"why", "Why it was left out", &LeftOut::why}};
   return fields;
 }
 
@@ -100,7 +99,7 @@ const Fields<StatesAdvice>& RecommendationFields() {
        [](const A& of) { return KindName(of.kind); }, OneOf("store", "compress", "keep")},
       {"bytes", "Estimate of what the states take then", &A::result_bytes},
       {"command",
-       "Command that does it; null: nothing to do, or no one command names the states apart",
+       "Command that does it; null: nothing to do, or no single command can name the states",
        IfAny(&A::command)},
       {"verify_command",
        "Command that proves what the other made, before the originals are deleted; null without "
@@ -214,8 +213,8 @@ std::string StatesHead(const StatesAdvice& of) {
   if (geometries.size() > 1)
     head += fmt::format(", of {} geometries, which share nothing", geometries.size());
   if (of.archive_bytes() > 0)
-    head += fmt::format("; {} in archives, which are not looked into",
-                        format::Bytes(of.archive_bytes()));
+    head +=
+        fmt::format("; {} in archives, which are not examined", format::Bytes(of.archive_bytes()));
   return head;
 }
 

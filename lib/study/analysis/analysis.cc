@@ -447,7 +447,7 @@ const Fields<Analysis>& AnalysisFields() {
        &Analysis::layers,
        LayerAnalysisFields(),
        {.rows = true}},
-      {"findings", "Sentences that a user should read", &Analysis::findings}};
+      {"findings", "Observations, in sentences", &Analysis::findings}};
   return fields;
 }
 

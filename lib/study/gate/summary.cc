@@ -106,12 +106,12 @@ Value ParamsSchema(const Engine& engine, std::string_view (*text)(std::string_vi
 
 const Fields<Where>& WhereFields() {
   static const Fields<Where> fields = {
-      {"layer", "Layer; null if it is not of one", &Where::layer},
-      {"kind", "K or V; null if it is not of one",
+      {"layer", "Layer; null if no single layer is meant", &Where::layer},
+      {"kind", "K or V; null if neither alone is meant",
        [](const Where& where) { return TextOrNull(where.kind); }, OneOf("K", "V")},
-      {"head", "KV head; null if it is not of one", &Where::head},
-      {"token_begin", "First token; null if it is not of some tokens", &Where::token_begin},
-      {"token_end", "Token after the last; null if it is not of some tokens", &Where::token_end},
+      {"head", "KV head; null if no single head is meant", &Where::head},
+      {"token_begin", "First token; null if no range of tokens is meant", &Where::token_begin},
+      {"token_end", "Token after the last; null if no range of tokens is meant", &Where::token_end},
       {"dim", "Place within the head, or channel where the heads are not known", &Where::dim,
        Absent()},
       {"log", "Log, or part of it, that the figure was found in",
@@ -151,14 +151,14 @@ const Fields<RuleOutcome>& RuleFields() {
        &Outcome::margin},
       {"status", "Outcome of the rule", [](const Outcome& of) { return Name(of.status); },
        OneOf("pass", "fail", "not_run", "inconclusive")},
-      {"reason", "Why, or a remark on the figure; empty where the numbers say it all",
+      {"reason", "Reason, or a remark on the figure; empty if the numbers need none",
        &Outcome::reason},
       {"required", "Whether a figure that is not known fails the rule",
        [](const Outcome& of) { return of.rule.required; }},
       {"where", "Where the figure was found", &Outcome::where, WhereFields()},
       {"reproduce", "Command that shows the figure again; null if there is none",
        [](const Outcome& of) { return TextOrNull(of.reproduce); }},
-      {"word", "What the config calls the metric, where that is another name",
+      {"word", "Name of the metric in the config, if it differs",
        [](const Outcome& of) { return TextOrNull(of.rule.word); }, Absent()},
       {"baseline", "The figure in the baseline", figure(std::mem_fn(&Outcome::baseline)),
        schema({"number", "boolean"}, true)},
@@ -356,8 +356,7 @@ Fields<CaseEntry> CaseFields(const Engine& engine,
       {"rows", "Figures of each prompt length", of_result(&CaseResult::rows), RowFiguresFields()},
       {"layers", "Figures of each layer, in the row with the least whole_model_ratio",
        of_result(&CaseResult::layers), LayerFiguresFields()},
-      {"resident_over_time",
-       "Bytes of K and V held as decoding goes on, in some 512 samples at most",
+      {"resident_over_time", "Bytes of K and V held during decoding, in about 512 samples at most",
        of_result(&CaseResult::resident_over_time), ResidentSampleFields()},
       {"baseline_noise", "Noise of speeds over the case's snapshot", of_result(&CaseResult::noise),
        NoiseFields()},
@@ -375,8 +374,7 @@ const Fields<Baseline>& BaselineFields() {
        text(&Baseline::commit)},
       {"verdict", "Its verdict; null if it does not say", text(&Baseline::verdict)},
       {"missing_cases", "Cases of the older run that this run lacks", &Baseline::missing_cases},
-      {"problems", "Why it says nothing about this run, or less than it should",
-       &Baseline::problems}};
+      {"problems", "Why it says little or nothing about this run", &Baseline::problems}};
   return fields;
 }
 

@@ -28,8 +28,8 @@ const Fields<PairFigures>& FiguresFields() {
   using F = PairFigures;
   static const Fields<F> fields = {
       {"output_error",
-       "|O - O'| / |O| of attention outputs over rows and heads, of several layers their mean; "
-       "null where nothing is defined",
+       "|O - O'| / |O| of attention outputs over rows and heads, mean over layers; null where "
+       "nothing is defined",
        &F::output_error, Nullable(Heading("mean layer error", ErrorText))},
       {"one_minus_cosine",
        "1 - cosine between the attention outputs of both caches, mean over rows, then over layers; "
@@ -44,11 +44,11 @@ const Fields<PairFigures>& FiguresFields() {
        "rows and heads, then over layers; null where nothing is defined",
        &F::mass_moved, Nullable(Heading("mass moved", FigureText))},
       {"top_8",
-       "Share of the 8 largest probabilities that are so in both, of several layers their mean; "
+       "Share of the 8 largest probabilities that are so in both caches, mean over layers; "
        "null where no row sees more keys",
        &F::top8, Nullable(Heading("top-8", FigureText))},
       {"top_64",
-       "Share of the 64 largest probabilities that are so in both, of several layers their mean; "
+       "Share of the 64 largest probabilities that are so in both caches, mean over layers; "
        "null where no row sees more keys",
        &F::top64, Nullable()}};
   return fields;

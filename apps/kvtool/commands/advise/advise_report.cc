@@ -326,7 +326,7 @@ void PrintAdvice(Console& console, const advise::Runs& runs, const advise::Advic
   constexpr size_t kMostLines = 12;
   const TextTable plans = advise::PlansTable(advice, advice.found.frontier, kMostLines);
   const size_t all = advice.found.frontier.size();
-  console.Line(fmt::format("frontier, from all bytes to few, {} plans{}:", all,
+  console.Line(fmt::format("frontier, largest first, {} plans{}:", all,
                            all <= plans.rows.size() ? "" : SomeOf(plans.rows.size())));
   console.Data(Table(plans).Text());
   console.Line(advise::CheckText(advice));

@@ -71,8 +71,8 @@ class AdviseCommand : public Command {
  public:
   void Declare(CommandLine& line) override {
     line.Add("RUN", inputs_,
-             "Recorded runs of one model, or snapshots, each with its --trace; without any, a "
-             "folder of saved states, or several: what to keep of them")
+             "Recorded runs of one model, or snapshots, each with its --trace; or folders of saved "
+             "states: what to keep of them")
         .Required();
     line.Add("--trace", traces_, "Trace of each snapshot, in their order (a run's own)").KeepAll();
     line.Add("--max-kl", max_kl_,
@@ -118,9 +118,9 @@ class AdviseCommand : public Command {
              "Days without a write or read after which a saved state is idle (30)");
     line.Add("--plan-out", plan_, "Write the plan of one run (kvtool.h2o-plan/1)").Essential();
     line.Add("--chosen-plan-out", chosen_plan_,
-             "Write which tokens the point chosen among all keeps (kvtool.h2o-plan/1)");
+             "Write which tokens the plan chosen among all keeps (kvtool.h2o-plan/1)");
     line.Add("--quant-plan-out", quant_plan_,
-             "Write its types of each layer (kvtool.quant-plan/1)");
+             "Write the types of each layer in that plan (kvtool.quant-plan/1)");
     page_.Declare(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     snapshot_.Declare(line);

@@ -132,7 +132,7 @@ const Fields<Verified>& VerifiedFields() {
       {"inputs", "The archive or frame", &Verified::inputs, SizedFileFields()},
       {"params", "What was asked for", &Verified::params, VerifyParamsFields()},
       {"verdict",
-       "intact: every chunk decodes and the whole has its hash; identical: so, and equal to "
+       "intact: every chunk decodes and the whole has its hash; identical: intact, and equal to "
        "--against; damaged: something is lost; different: intact, but not equal",
        &Verified::verdict, OneOf("intact", "identical", "damaged", "different")},
       {"chunks", "Chunks of the archive, or segments of the frame", &Verified::chunks},

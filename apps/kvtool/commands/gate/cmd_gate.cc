@@ -86,11 +86,11 @@ class Gate : public EachOf<Gate> {
     page_.Declare(line);
     line.Add("--junit-out", junit_, "Write JUnit XML: one test per rule").Essential();
     line.Add("--annotations", annotations_,
-             "Say on standard error what failed, as a CI system shows it beside the config")
+             "Print what failed on standard error as a CI system shows it beside the config")
         .OneOf({"none", "github"});
     line.Add("--baseline", baseline_, "An older summary.json to compare with").Essential().Once();
     line.Add("--pinned", pinned_,
-             "A summary.json that stays the same from run to run: small steps add up against it")
+             "A summary.json that stays the same from run to run, so that small steps add up")
         .Once();
     line.AddFlag("--baseline-lenient", lenient_,
                  "Only warn if a baseline failed, lacks cases or is of another snapshot or trace");

@@ -180,7 +180,7 @@ class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
         .Suggest(PolicyWords());
     line.Add("--target-ratio|--h2o-target-ratio,--h2o-target-lossy-ratio", targets_,
              "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (3; design: 3.5)")
-        .Group("Ratios in place of --budget, as the engine has them")
+        .Group("Ratios instead of --budget, as engines define them")
         .Check(CheckedBy([](const std::string& text) { ParseRatios(text); }));
     line.Add("--budget", budgets_,
              "Budgets of what may stay: shares 0.5,0.25 or tokens 512t (exact)");
