@@ -106,12 +106,12 @@ Value ParamsSchema(const Engine& engine, std::string_view (*text)(std::string_vi
 
 const Fields<Where>& WhereFields() {
   static const Fields<Where> fields = {
-      {"layer", "Layer; null if no single layer is meant", &Where::layer},
-      {"kind", "K or V; null if neither alone is meant",
+      {"layer", "Layer; null if the figure covers several", &Where::layer},
+      {"kind", "K or V; null if the figure covers both",
        [](const Where& where) { return TextOrNull(where.kind); }, OneOf("K", "V")},
-      {"head", "KV head; null if no single head is meant", &Where::head},
-      {"token_begin", "First token; null if no range of tokens is meant", &Where::token_begin},
-      {"token_end", "Token after the last; null if no range of tokens is meant", &Where::token_end},
+      {"head", "KV head; null if the figure covers several", &Where::head},
+      {"token_begin", "First token; null if the figure covers all", &Where::token_begin},
+      {"token_end", "Token after the last; null if the figure covers all", &Where::token_end},
       {"dim", "Place within the head, or channel where the heads are not known", &Where::dim,
        Absent()},
       {"log", "Log, or part of it, that the figure was found in",

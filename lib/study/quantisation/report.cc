@@ -44,11 +44,13 @@ const Fields<PairFigures>& FiguresFields() {
        "rows and heads, then over layers; null where nothing is defined",
        &F::mass_moved, Nullable(Heading("mass moved", FigureText))},
       {"top_8",
-       "Share of the 8 largest probabilities that are so in both caches, mean over layers; "
+       "Share of the 8 largest probabilities that are also among the 8 largest of the other cache, "
+       "mean over layers; "
        "null where no row sees more keys",
        &F::top8, Nullable(Heading("top-8", FigureText))},
       {"top_64",
-       "Share of the 64 largest probabilities that are so in both caches, mean over layers; "
+       "Share of the 64 largest probabilities that are also among the 64 largest of the other "
+       "cache, mean over layers; "
        "null where no row sees more keys",
        &F::top64, Nullable()}};
   return fields;
