@@ -179,7 +179,7 @@ class Recorder:
 
     def entries(self, layer: int, key: Any, value: Any, cache: Any) -> None:
         if "Quantized" in type(cache).__name__ or type(cache).__name__ == "SinkCache":
-            raise CaptureError(f"{type(cache).__name__}: its layers attend to keys other than those they hand to the cache; use DynamicCache")
+            raise CaptureError(f"{type(cache).__name__}: its layers attend to other keys than the cache gets; use DynamicCache")
         if not self._is_check:
             self._append(f"k_{layer}", key, None)
             self._append(f"v_{layer}", value, None)

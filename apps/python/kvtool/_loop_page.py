@@ -92,7 +92,7 @@ def _charts(document: dict[str, Any]) -> str:
             for row in rows
         ]
         svg = scatter(points, f"{PREDICTORS[name]} and real KL", PREDICTORS[name], "real KL, nats", diagonal=name in IN_NATS)
-        note = "Points on the line were predicted exactly." if name in IN_NATS else "This figure has no unit: only its order matters."
+        note = "Points on the line were predicted exactly." if name in IN_NATS else "It has no unit: only its order matters."
         parts.append(f"<figure>\n{svg}\n<figcaption>{html.escape(PREDICTORS[name])}. {note}</figcaption>\n</figure>")
     return '<div class="row">\n' + "\n".join(parts) + "\n</div>\n" if parts else ""
 
