@@ -17,6 +17,7 @@ import json
 import math
 import os
 import sys
+import types
 
 import numpy as np
 
@@ -159,6 +160,15 @@ def schedule(p, layer, shape):
     return out
 
 
+def block_sums(values, size):
+    return np.array([values[b:b + size].sum() for b in range(0, len(values), size)])
+
+
+def tokens_of(blocks, size, n):
+    """Returns the indices of the blocks' tokens in a cache of n."""
+    return [t for b in blocks for t in range(b * size, min(n, (b + 1) * size))]
+
+
 def block_rule(p, shape, snapshot, trace, weights, per_head):
     events = []
     for layer in range(shape["layers"]):
@@ -179,9 +189,7 @@ def block_rule(p, shape, snapshot, trace, weights, per_head):
                 continue
             for unit in range(units):
                 n, size = len(cache[unit]), p["block_tokens"]
-                sums = [ema[unit][b:b + size].sum() for b in range(0, n, size)]
-                kept = decide(p, n, sums, False)
-                index = [t for b in kept for t in range(b * size, min(n, (b + 1) * size))]
+                index = tokens_of(decide(p, n, block_sums(ema[unit], size), False), size, n)
                 cache[unit] = [cache[unit][i] for i in index]
                 ema[unit] = ema[unit][index]
                 events.append(event(token, layer, unit if per_head else None, cache[unit], n))
@@ -194,61 +202,89 @@ def top(scores, keep, last):
     return sorted(order) + list(range(n - last, n))
 
 
+def keydiff(keys):
+    """Returns how much each key differs from the mean direction of all."""
+    unit = keys / np.linalg.norm(keys, axis=-1, keepdims=True)
+    return -(unit @ unit.sum(axis=0))
+
+
+# What stays in the cache of a kv head, which `at` describes: n tokens, of which `keep` may stay.
+CHOICES = {
+    "window": lambda at: list(range(at.n - at.keep, at.n)),
+    "streaming": lambda at: list(range(at.sinks)) + list(range(at.n - at.keep + at.sinks, at.n)),
+    "h2o": lambda at: top(at.heavy, at.keep, at.keep - at.heavy_tokens),
+    "tova": lambda at: top(softmax(at.rows).sum(axis=0), at.keep, 1),
+    "knorm": lambda at: top(-np.linalg.norm(at.keys, axis=-1), at.keep, 0),
+    "keydiff": lambda at: top(keydiff(at.keys), at.keep, 0),
+    "oracle-mass": lambda at: top(at.future, at.keep, 0),
+}
+
+
+class Layer:
+    """The caches of a layer's kv heads under a rule that chooses at single steps."""
+
+    def __init__(self, p, name, snapshot, trace, number, weights):
+        self.p, self.name, self.number, self.weights = p, name, number, weights
+        self.s = scores_of(snapshot, trace, number)
+        self.full = full_attention(snapshot, trace, number)
+        self.keys = snapshot[f"k_{number}"].astype(np.float64)
+        self.heads = np.split(np.arange(self.s.shape[0]), self.keys.shape[1])
+        self.shared = name in ("tova", "window", "streaming")
+        self.cache = [[] for _ in self.heads]
+        self.heavy = [np.zeros(0) for _ in self.heads]  # h2o: sums; block: EMA
+
+    def add(self, token):
+        """Adds a token to every cache, and the attention that it pays to the others."""
+        for h, group in enumerate(self.heads):
+            self.cache[h].append(token)
+            self.heavy[h] = np.append(self.heavy[h], 0.0)
+            if self.name == "h2o":
+                self.heavy[h] += self.weights(self.s[group, token][:, self.cache[h]]).sum(axis=0)
+
+    def choose(self, h, token, keep):
+        cache = self.cache[h]
+        return CHOICES[self.name](types.SimpleNamespace(
+            n=len(cache), keep=keep, sinks=min(self.p["sinks"], keep), heavy=self.heavy[h],
+            heavy_tokens=int(self.p["h2o_heavy"] * keep), rows=self.s[:, token][:, cache], keys=self.keys[cache, h],
+            future=self.full[self.heads[h], token + 1:].sum(axis=(0, 1))[cache]))
+
+    def evict(self, token, chosen):
+        """Keeps the chosen indices of each head and returns the events."""
+        before = len(self.cache[0])
+        for h, kept in enumerate(chosen):
+            self.cache[h] = [self.cache[h][i] for i in kept]
+            self.heavy[h] = self.heavy[h][kept]
+        return [event(token, self.number, None if self.shared else h, self.cache[h], before)
+                for h in range(1 if self.shared else len(self.heads))]
+
+
+class SnapKvLayer(Layer):
+    """SnapKV at any step: the mean attention of the last rows, over what the cache holds then."""
+
+    def choose(self, h, token, keep):
+        cache = self.cache[h]
+        n = len(cache)
+        window = min(64, keep, n)
+        sums = np.zeros(n)
+        for g in self.heads[h]:
+            for t in range(token + 1 - window, token + 1):
+                seen = [i for i in range(n) if cache[i] <= t]
+                sums[seen] += softmax(self.s[g, t][[cache[i] for i in seen]])
+        front = np.pad(sums[:n - window], 2)
+        return top(np.array([front[i:i + 5].sum() / 5 for i in range(n - window)] + [0.0] * window), keep, window)
+
+
 def token_rule(p, shape, snapshot, trace, name):
     """Replays rules that choose single tokens, on the schedule of the block rule."""
     events = []
-    for layer in range(shape["layers"]):
-        s = scores_of(snapshot, trace, layer)
-        k = snapshot[f"k_{layer}"].astype(np.float64)
-        kv_heads = k.shape[1]
-        heads = np.split(np.arange(s.shape[0]), kv_heads)
-        full = full_attention(snapshot, trace, layer)
-        shared = name in ("tova", "window", "streaming")
-        cache = [[] for _ in range(kv_heads)]
-        heavy = [np.zeros(0) for _ in range(kv_heads)]
+    for number in range(shape["layers"]):
+        layer = (SnapKvLayer if name == "snapkv" else Layer)({**p, **PAPERS}, name, snapshot, trace, number, softmax)
         done = 0
-        for token, _, keep in schedule(p, layer, shape):
+        for token, _, keep in schedule(p, number, shape):
             for t in range(done, token + 1):
-                for h in range(kv_heads):
-                    cache[h].append(t)
-                    heavy[h] = np.append(heavy[h], 0.0)
-                    heavy[h] += softmax(s[heads[h], t][:, cache[h]]).sum(axis=0)
+                layer.add(t)
             done = token + 1
-            n = len(cache[0])
-            rows = np.stack([softmax(s[g, token][cache[h]]) for h in range(kv_heads) for g in heads[h]])
-            before = n
-            for h in range(kv_heads):
-                window = min(64, keep, n)
-                if name == "window":
-                    chosen = list(range(n - keep, n))
-                elif name == "streaming":
-                    sinks = min(4, keep)
-                    chosen = list(range(sinks)) + list(range(n - (keep - sinks), n))
-                elif name == "tova":
-                    chosen = top(rows.sum(axis=0), keep, 1)
-                elif name == "h2o":
-                    chosen = top(heavy[h], keep, keep - keep // 2)
-                elif name == "knorm":
-                    chosen = top(-np.linalg.norm(k[cache[h], h], axis=-1), keep, 0)
-                elif name == "keydiff":
-                    unit = k[cache[h], h] / np.linalg.norm(k[cache[h], h], axis=-1, keepdims=True)
-                    chosen = top(-(unit @ unit.sum(axis=0)), keep, 0)
-                elif name == "oracle-mass":
-                    future = full[heads[h], token + 1:].sum(axis=(0, 1))
-                    chosen = top(future[cache[h]], keep, 0)
-                elif name == "snapkv":
-                    sums = np.zeros(n)
-                    for g in heads[h]:
-                        for t in range(token + 1 - window, token + 1):
-                            seen = [i for i in range(n) if cache[h][i] <= t]
-                            sums[seen] += softmax(s[g, t][[cache[h][i] for i in seen]])
-                    front = np.pad(sums[:n - window], 2)
-                    pooled = np.array([front[i:i + 5].sum() / 5 for i in range(n - window)] + [0.0] * window)
-                    chosen = top(pooled, keep, window)
-                cache[h] = [cache[h][i] for i in chosen]
-                heavy[h] = heavy[h][chosen]
-            for h in range(1 if shared else kv_heads):
-                events.append(event(token, layer, None if shared else h, cache[h], before))
+            events += layer.evict(token, [layer.choose(h, token, keep) for h in range(len(layer.heads))])
     return events
 
 
@@ -285,84 +321,69 @@ def snapkv_scores(p, s, heads, token, window):
     return {i: padded[i:i + 2 * half + 1].mean() for i in range(n - window)}
 
 
+class WatchedLayer(Layer):
+    """SnapKV and PyramidKV: the scores of the first eviction decide all later ones."""
+    looked, own_rows = None, 0
+
+    def choose(self, h, token, keep):
+        if self.looked is None:
+            self.own_rows = min(self.p["snapkv_window"], keep, len(self.cache[h]))
+            self.looked = [snapkv_scores(self.p, self.s, group, token, self.own_rows) for group in self.heads]
+        scores = np.array([self.looked[h].get(i, 0.0) for i in self.cache[h]])
+        later = sum(i > self.first - self.own_rows for i in self.cache[h])
+        return top(scores, keep, min(keep, later))
+
+
+class BlockLayer(Layer):
+    """The block rule, whose heads may choose together."""
+
+    def add(self, token):
+        super().add(token)
+        rows = [self.weights(self.s[group, token][:, self.cache[h]]) for h, group in enumerate(self.heads)]
+        for h, own in enumerate(rows):
+            mass = (np.concatenate(rows) if self.shared else own).mean(axis=0)
+            self.heavy[h] = self.p["ema_alpha"] * self.heavy[h] + (1 - self.p["ema_alpha"]) * mass
+
+    def choose(self, h, token, keep):
+        n, size = len(self.cache[h]), self.p["block_tokens"]
+        kept = decide(self.p, n, block_sums(self.heavy[h], size), True, keep)
+        return kept and tokens_of(kept, size, n)
+
+
+def first_eviction(p, shape, budget, once):
+    """Returns the token at which a rule first evicts; None if it never does."""
+    first = max(shape["prompt"], p["trigger_min"]) - 1
+    while not once and first < shape["tokens"] and budget(first + 1) >= first + 1:
+        first += 1
+    return None if first + 1 >= shape["tokens"] or budget(first + 1) >= first + 1 else first
+
+
 def paper_rule(p, shape, snapshot, trace, name, budget, weights, per_head):
     """Replays a rule on a budget: at the prompt's end and after every step it keeps as many tokens as the budget
     allows."""
     events = []
-    end, prompt = shape["tokens"], shape["prompt"]
-    first = max(prompt, p["trigger_min"]) - 1
     once = name in ("snapkv", "pyramid") and p["after_prompt"] == "grow"
-    while not once and first < end and budget(first + 1) >= first + 1:
-        first += 1
-    if first + 1 >= end or budget(first + 1) >= first + 1:
+    first = first_eviction(p, shape, budget, once)
+    if first is None:
         return events
     evicting = [layer for layer in range(shape["layers"]) if in_range(p, layer, shape["layers"])]
     own = pyramid(p, budget(first + 1), first + 1, len(evicting)) if name == "pyramid" else None
-    for layer in evicting:
-        more = own[evicting.index(layer)] - budget(first + 1) if own else 0
-        s = scores_of(snapshot, trace, layer)
-        k = snapshot[f"k_{layer}"].astype(np.float64)
-        heads = np.split(np.arange(s.shape[0]), k.shape[1])
-        full = full_attention(snapshot, trace, layer)
-        shared = name in ("tova", "window", "streaming") or (name == "block" and not per_head)
-        cache = [[] for _ in heads]
-        heavy = [np.zeros(0) for _ in heads]  # h2o: sums; block: EMA
-        looked, own_rows = [None] * len(heads), 0
-        for token in range(end):
-            new = []
-            for h, group in enumerate(heads):
-                cache[h].append(token)
-                heavy[h] = np.append(heavy[h], 0.0)
-                if name == "h2o":
-                    heavy[h] += weights(s[group, token][:, cache[h]]).sum(axis=0)
-                new.append(weights(s[group, token][:, cache[h]]))
-            if name == "block":
-                for h, group in enumerate(heads):
-                    mass = new[h].mean(axis=0) if per_head else np.concatenate(new).mean(axis=0)
-                    heavy[h] = p["ema_alpha"] * heavy[h] + (1 - p["ema_alpha"]) * mass
-            n = len(cache[0])
-            if token < first or (name != "block" and budget(token + 1) + more >= n) or (once and token > first):
+    kind = {"snapkv": WatchedLayer, "pyramid": WatchedLayer, "block": BlockLayer}.get(name, Layer)
+    for index, number in enumerate(evicting):
+        more = own[index] - budget(first + 1) if own else 0
+        layer = kind(p, name, snapshot, trace, number, weights)
+        layer.first = first
+        if name == "block":
+            layer.shared = not per_head
+        for token in range(shape["tokens"]):
+            layer.add(token)
+            n, allowed = len(layer.cache[0]), budget(token + 1) + more
+            if token < first or (name != "block" and allowed >= n) or (once and token > first):
                 continue
-            keep = min(n, max(1, budget(token + 1) + more))
-            chosen = []
-            for h, group in enumerate(heads):
-                if name == "block":
-                    size = p["block_tokens"]
-                    sums = [heavy[h][b:b + size].sum() for b in range(0, n, size)]
-                    kept = decide(p, n, sums, True, min(n, budget(token + 1)))
-                    chosen.append(kept and [t for b in kept for t in range(b * size, min(n, (b + 1) * size))])
-                elif name == "window":
-                    chosen.append(list(range(n - keep, n)))
-                elif name == "streaming":
-                    sinks = min(p["sinks"], keep)
-                    chosen.append(list(range(sinks)) + list(range(n - keep + sinks, n)))
-                elif name == "h2o":
-                    chosen.append(top(heavy[h], keep, keep - int(p["h2o_heavy"] * keep)))
-                elif name == "tova":
-                    rows = [softmax(s[g, token][cache[0]]) for g in range(s.shape[0])]
-                    chosen.append(top(np.sum(rows, axis=0), keep, 1))
-                elif name in ("snapkv", "pyramid"):
-                    if looked[h] is None:
-                        own_rows = min(p["snapkv_window"], keep, n)
-                        looked[h] = snapkv_scores(p, s, group, token, own_rows)
-                    scores = np.array([looked[h].get(i, 0.0) for i in cache[h]])
-                    later = sum(i > first - own_rows for i in cache[h])
-                    chosen.append(top(scores, keep, min(keep, later)))
-                elif name == "knorm":
-                    chosen.append(top(-np.linalg.norm(k[cache[h], h], axis=-1), keep, 0))
-                elif name == "keydiff":
-                    unit = k[cache[h], h] / np.linalg.norm(k[cache[h], h], axis=-1, keepdims=True)
-                    chosen.append(top(-(unit @ unit.sum(axis=0)), keep, 0))
-                elif name == "oracle-mass":
-                    future = full[group, token + 1:].sum(axis=(0, 1))
-                    chosen.append(top(future[cache[h]], keep, 0))
-            if chosen[0] is None:
-                continue
-            for h in range(len(heads)):
-                cache[h] = [cache[h][i] for i in chosen[h]]
-                heavy[h] = heavy[h][chosen[h]]
-            for h in range(1 if shared else len(heads)):
-                events.append(event(token, layer, None if shared else h, cache[h], n))
+            keep = min(n, max(1, allowed))
+            chosen = [layer.choose(h, token, keep) for h in range(len(layer.heads))]
+            if chosen[0] is not None:
+                events += layer.evict(token, chosen)
     return events
 
 
@@ -390,7 +411,7 @@ def mnn(p, shape, snapshot, trace, weights, r6):
                 continue
             n = len(cache[layer])
             w = np.zeros(n) if s[layer] is None else weights(s[layer][:, token][:, cache[layer]]).sum(axis=0)
-            acc = np.array([w[b:b + size].sum() for b in range(0, n, size)], f32)
+            acc = block_sums(w, size).astype(f32)
             slot = 0 if r6 else layer
             old = np.zeros(len(acc), f32)
             old[:min(len(acc), len(scores[slot]))] = scores[slot][:len(acc)]
@@ -402,7 +423,7 @@ def mnn(p, shape, snapshot, trace, weights, r6):
             if kept is None:
                 continue
             scores[slot] = scores[slot][kept]
-            pending[layer] = [t for b in kept for t in range(b * size, min(n, (b + 1) * size))]
+            pending[layer] = tokens_of(kept, size, n)
             if s[layer] is not None:
                 events.append(event(token, layer, None, [cache[layer][i] for i in pending[layer]], n))
     return events
@@ -423,7 +444,7 @@ def design(p, shape, snapshot, trace, weights):
             cache.append(token)
             n = len(cache)
             w = weights(s[:, token][:, cache]).sum(axis=0)
-            mass = np.array([w[b:b + size].sum() for b in range(0, n, size)], f32) / f32(s.shape[0])
+            mass = block_sums(w, size).astype(f32) / f32(s.shape[0])
             ema = np.concatenate([ema, np.zeros(len(mass), f32)])[:len(mass)]
             ema = alpha * ema + (f32(1) - alpha) * mass
             if n < p["trigger_min"] or step - last < p["update_interval"]:
@@ -433,7 +454,7 @@ def design(p, shape, snapshot, trace, weights):
             if kept is None:
                 continue
             ema = ema[kept]
-            plan = [t for b in kept for t in range(b * size, min(n, (b + 1) * size))]
+            plan = tokens_of(kept, size, n)
             events.append(event(token, layer, None, [cache[i] for i in plan], n))
     return events
 
