@@ -59,6 +59,26 @@ def rows_of(head):
     return heads * units * block_bytes, heads, units
 
 
+def require(good, text):
+    if not good:
+        raise Damaged(text)
+
+
+def segments_of(head, payload, row):
+    """Yields (raw bytes, payload, codec, hash) of every segment; a frame of one segment has no hash."""
+    size = {0: max(1, head["raw_size"]), 1: head["segment_rows"] * row, 2: BYTE_SEGMENT}[head["segmentation"]]
+    count = max(1, -(-head["raw_size"] // size))
+    table, at = [(len(payload), head["codec"], None)], 0
+    if head["segmentation"]:
+        table, at = [struct.unpack_from("<IIQ", payload, 16 * i) for i in range(count)], 16 * count
+    require(head["version"] != 2 or all(codec == head["codec"] for _, codec, _ in table),
+            "a segment has another codec than the header says")
+    for number, (length, codec, digest) in enumerate(table):
+        yield min(size, head["raw_size"] - number * size), bytes(payload[at:at + length]), codec, digest
+        at += length
+    require(at == len(payload), "sizes differ")
+
+
 def decode(frame, profile=None):
     head = header_of(frame)
     if not any(head["profile"]):
@@ -66,33 +86,20 @@ def decode(frame, profile=None):
     elif profile is None or profile.hash != head["profile"]:
         raise Damaged(f"needs the profile {head['profile'].hex()}")
     payload = frame[HEADER.size:HEADER.size + head["payload_size"]]
-    if len(payload) != head["payload_size"]:
-        raise Damaged("the payload is cut")
+    require(len(payload) == head["payload_size"], "the payload is cut")
     row, heads, units = rows_of(head)
-    size = {0: max(1, head["raw_size"]), 1: head["segment_rows"] * row, 2: BYTE_SEGMENT}[head["segmentation"]]
-    count = max(1, -(-head["raw_size"] // size))
-    table = [(len(payload), head["codec"], None)]
-    at = 0
-    if head["segmentation"]:
-        table = [struct.unpack_from("<IIQ", payload, 16 * i) for i in range(count)]
-        at = 16 * count
     raw = bytearray()
-    if head["version"] == 2 and any(codec != head["codec"] for _, codec, _ in table):
-        raise Damaged("a segment has another codec than the header says")
-    for number, (length, codec, digest) in enumerate(table):
-        raw_bytes = min(size, head["raw_size"] - number * size)
+    for number, (raw_bytes, coded, codec, digest) in enumerate(segments_of(head, payload, row)):
         chunk = {"codec": codec, "raw_bytes": raw_bytes, "dtype": head["dtype"], "order": 0 if row else 3,
                  "tokens": raw_bytes // row if row else 0, "heads": heads, "units": units,
                  "unit_bytes": BLOCK[head["dtype"]][0], "profile": profile}
-        segment = bytes(payload[at:at + length]) if codec == RAW else decode_as(codec, chunk, bytes(payload[at:at + length]))
-        if digest is not None and xxhash is not None and xxhash.xxh3_64_intdigest(segment) != digest:
-            raise Damaged(f"segment {number}: hash differs")
+        segment = coded if codec == RAW else decode_as(codec, chunk, coded)
+        if digest is not None and xxhash is not None:
+            require(xxhash.xxh3_64_intdigest(segment) == digest, f"segment {number}: hash differs")
         raw += segment
-        at += length
-    if at != len(payload) or len(raw) != head["raw_size"]:
-        raise Damaged("sizes differ")
-    if xxhash is not None and xxhash.xxh3_128_digest(bytes(raw)) != head["raw_hash"]:
-        raise Damaged("the raw hash differs")
+    require(len(raw) == head["raw_size"], "sizes differ")
+    if xxhash is not None:
+        require(xxhash.xxh3_128_digest(bytes(raw)) == head["raw_hash"], "the raw hash differs")
     return bytes(raw)
 
 

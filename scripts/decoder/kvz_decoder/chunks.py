@@ -109,53 +109,44 @@ def split(chunk, payload):
     return numpy.concatenate(sides, axis=1).tobytes()
 
 
+def of_halves(decode):
+    """Returns the decoder of a chunk's values whose 16-bit floats `decode` restores."""
+    def decoder(chunk, payload):
+        form = Form(chunk["dtype"])
+        halves = 2 * chunk["raw_bytes"] if form.zeros else chunk["raw_bytes"]  # in bytes; 8-bit floats are coded as f16
+        return narrowed(decode(chunk, payload, form, halves), chunk["dtype"])
+    return decoder
+
+
+DECODERS = {
+    RAW: lambda chunk, payload: payload,
+    GEAR_F16: lambda chunk, payload: gear(payload, 2, chunk["raw_bytes"]),
+    GEAR_F32: lambda chunk, payload: gear(payload, 4, chunk["raw_bytes"]),
+    ZSTD_PLANES: lambda chunk, payload: block_planes(payload, chunk["dtype"], chunk["unit_bytes"], chunk["raw_bytes"]),
+    ZSTD: lambda chunk, payload: unzstd(payload, chunk["raw_bytes"]),
+    PREV: of_halves(lambda chunk, payload, form, halves: prev(payload, form, halves)),
+    ROTATED: lambda chunk, payload: rotated(payload, chunk["raw_bytes"]),
+    ROWS: rows_of,
+    LMS: of_halves(lambda chunk, payload, form, halves: lms(payload, form, halves)),
+    WINDOW4: lambda chunk, payload: window4(payload, chunk["raw_bytes"]),
+    WIDENED: widened,
+    CDF: of_halves(lambda chunk, payload, form, halves: cdf(payload, form, halves, chunk.get("steps"))),
+    LIKE: of_halves(lambda chunk, payload, form, halves: lms(payload, form, halves, True, chunk.get("steps"))),
+    SPLIT: split,
+    REF: lambda chunk, payload: ref(chunk, payload, decode_as),
+    REF_CDF: lambda chunk, payload: ref(chunk, payload, decode_as, learned_rows),
+    LAYERS: of_halves(layers),
+    PROFILED: lambda chunk, payload: profiled(chunk.get("profile"), chunk, payload),
+    REF_LAYERS: lambda chunk, payload: ref(chunk, payload, decode_as, between=with_neighbours),
+    REF_SPARSE: lambda chunk, payload: ref(chunk, payload, decode_as, listed_rows),
+    BLOCKS: blocks,
+}
+
+
 def decode_as(codec, chunk, payload):
-    size, form = chunk["raw_bytes"], Form(chunk["dtype"])
-    halves = 2 * size if form.zeros else size  # in bytes, which differ if 8-bit floats are coded as f16
-    if codec == RAW:
-        raw = payload
-    elif codec == GEAR_F16:
-        raw = gear(payload, 2, size)
-    elif codec == GEAR_F32:
-        raw = gear(payload, 4, size)
-    elif codec == ZSTD_PLANES:
-        raw = block_planes(payload, chunk["dtype"], chunk["unit_bytes"], size)
-    elif codec == ZSTD:
-        raw = unzstd(payload, size)
-    elif codec == PREV:
-        raw = narrowed(prev(payload, form, halves), chunk["dtype"])
-    elif codec == LMS:
-        raw = narrowed(lms(payload, form, halves), chunk["dtype"])
-    elif codec == LIKE:
-        raw = narrowed(lms(payload, form, halves, True, chunk.get("steps")), chunk["dtype"])
-    elif codec == CDF:
-        raw = narrowed(cdf(payload, form, halves, chunk.get("steps")), chunk["dtype"])
-    elif codec == WINDOW4:
-        raw = window4(payload, size)
-    elif codec == WIDENED:
-        raw = widened(chunk, payload)
-    elif codec == SPLIT:
-        raw = split(chunk, payload)
-    elif codec == REF:
-        raw = ref(chunk, payload, decode_as)
-    elif codec == REF_CDF:
-        raw = ref(chunk, payload, decode_as, learned_rows)
-    elif codec == REF_LAYERS:
-        raw = ref(chunk, payload, decode_as, between=with_neighbours)
-    elif codec == REF_SPARSE:
-        raw = ref(chunk, payload, decode_as, listed_rows)
-    elif codec == LAYERS:
-        raw = narrowed(layers(chunk, payload, form, halves), chunk["dtype"])
-    elif codec == PROFILED:
-        raw = profiled(chunk.get("profile"), chunk, payload)
-    elif codec == BLOCKS:
-        raw = blocks(chunk, payload)
-    elif codec == ROTATED:
-        raw = rotated(payload, size)
-    elif codec == ROWS:
-        raw = rows_of(chunk, payload)
-    else:
+    if codec not in DECODERS:
         raise Damaged(f"codec {codec} is unknown")
-    if len(raw) != size:
-        raise Damaged(f"{len(raw)} bytes decoded, {size} expected")
+    raw = DECODERS[codec](chunk, payload)
+    if len(raw) != chunk["raw_bytes"]:
+        raise Damaged(f"{len(raw)} bytes decoded, {chunk['raw_bytes']} expected")
     return raw
