@@ -83,6 +83,20 @@ def symbols(library, option):
     return {line.split()[-1].split("@")[0] for line in out.splitlines()}
 
 
+def library_faults(library, is_study, functions):
+    """Returns what is wrong with the symbols of the library and with what it needs."""
+    exported = {name for name in symbols(library, "--defined-only") if not name.startswith((PRIVATE, "KVTOOL_"))}
+    wrong = [f"{name} is declared, not exported" for name in functions if name not in exported]
+    wrong += [f"{name} is exported, not declared" for name in sorted(exported - set(functions))]
+    needed = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
+    wrong += [f"the library needs {name}" for name in re.findall(r"NEEDED.*\[(.*(?:blas|cli11).*)\]", needed, re.I)]
+    everything = subprocess.run(["nm", library], check=True, capture_output=True, text=True).stdout
+    if re.search(r"\bcblas_|\b[sd]gemm", everything):
+        wrong.append("a BLAS is linked into the library")
+    studies = {line.split()[-1] for line in everything.splitlines() if re.search(STUDIES, line)}
+    return wrong + [f"the library holds a study: {name}" for name in sorted(studies) if not is_study]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library")
@@ -94,17 +108,7 @@ def main():
     listed = header.with_suffix(".abi")
     wrong = [] if is_study else status_faults(header, options.update)
     functions, enumerators, structs = declared(header.read_text())
-    exported = {name for name in symbols(options.library, "--defined-only")
-                if not name.startswith((PRIVATE, "KVTOOL_"))}
-    wrong += [f"{name} is declared, not exported" for name in functions if name not in exported]
-    wrong += [f"{name} is exported, not declared" for name in sorted(exported - set(functions))]
-    needed = subprocess.run(["readelf", "-d", options.library], check=True, capture_output=True, text=True).stdout
-    wrong += [f"the library needs {name}" for name in re.findall(r"NEEDED.*\[(.*(?:blas|cli11).*)\]", needed, re.I)]
-    everything = subprocess.run(["nm", options.library], check=True, capture_output=True, text=True).stdout
-    if re.search(r"\bcblas_|\b[sd]gemm", everything):
-        wrong.append("a BLAS is linked into the library")
-    if not is_study:
-        wrong += [f"the library holds a study: {name}" for name in sorted(set(line.split()[-1] for line in everything.splitlines() if re.search(STUDIES, line)))]
+    wrong += library_faults(options.library, is_study, functions)
     now = sorted([f"function {name}" for name in functions] + measured(header, options.compiler, enumerators, structs))
     if options.update:
         listed.write_text("\n".join(now) + "\n")

@@ -55,7 +55,7 @@ def has_force(document, command):
     return any("--force" in option["names"] for line in document if line["command"] == command for option in line["options"])
 
 
-def faults(kvtool, document):
+def option_faults(document):
     for command, option in all_options(document):
         names, where = option["names"], f"{command} {option['names'][-1]}"
         text = option["text"].lower()
@@ -76,7 +76,10 @@ def faults(kvtool, document):
         for name in names:
             if WRITES.match(name) and not has_force(document, command):
                 yield f"{where}: it writes a file, and the command has no -f to overwrite one"
-    # A flag takes the same kind of value everywhere.
+
+
+def kind_faults(document):
+    """Checks that a flag takes the same kind of value everywhere."""
     kinds = {}
     for command, option in all_options(document):
         if option["names"][-1].startswith("--"):
@@ -84,15 +87,16 @@ def faults(kvtool, document):
     for name, commands in kinds.items():
         if len(commands) > 1:
             yield f"{name}: a flag for {commands[False]}, with a value for {commands[True]}"
-    # --NAME of replay-h2o is --h2o-NAME where the lossless runtime has its own flags.
+
+
+def replay_faults(document):
+    """Checks that --NAME of replay-h2o is --h2o-NAME where the lossless runtime has its own flags."""
     shown = {command: {name for c, option in all_options(document) if c == command for name in option["names"]}
              for command in ("replay-h2o", "replay-lossless")}
     for name in shown["replay-lossless"]:
         own = {"--h2o-enable"}
         if name.startswith("--h2o-") and name not in own and name.replace("--h2o-", "--", 1) not in shown["replay-h2o"]:
             yield f"replay-lossless {name}: replay-h2o has no {name.replace('--h2o-', '--', 1)}"
-    yield from explanation_faults(kvtool)
-    yield from hidden_faults(kvtool, document)
 
 
 def explanation_faults(kvtool):
@@ -129,6 +133,14 @@ def hidden_faults(kvtool, document):
         for alias in set(option["aliases"]) - everywhere:
             if re.search(re.escape(alias) + r"(?![a-z-])", shells):
                 yield f"completion: offers the older name {alias}"
+
+
+def faults(kvtool, document):
+    yield from option_faults(document)
+    yield from kind_faults(document)
+    yield from replay_faults(document)
+    yield from explanation_faults(kvtool)
+    yield from hidden_faults(kvtool, document)
 
 
 def tables(document):

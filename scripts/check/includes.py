@@ -78,27 +78,25 @@ def unpaired(root):
     return sorted(wrong)
 
 
+def faults(name, text):
+    """Yields one line per violation of a source."""
+    allowed = next(rule for prefix, rule in ALLOWED if name.startswith(prefix))
+    for line, include in re.findall(r'^(#include "([^"]+)")', text, re.M):
+        if not include.startswith(("hwy/", *allowed)):
+            yield f"{name}: {line} points the wrong way"
+    for include in re.findall(r"^#include [<\"]([^>\"]+)[>\"]", text, re.M):
+        for header, places in THIRD_PARTY.items():
+            if include.startswith(header) and not name.startswith(tuple(places)):
+                yield f"{name}: <{include}> belongs in {', '.join(places)}"
+    if not name.startswith("apps/") and name != "lib/core/base/error.cc" and PRINTS.search(text):
+        yield f"{name}: the library computes, the program talks"
+
+
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
-    wrong = []
-    for top in ("apps", "formats", "lib"):
-        for path in sorted((root / top).rglob("*")):
-            if path.suffix not in (".h", ".cc"):
-                continue
-            name = path.relative_to(root).as_posix()
-            text = path.read_text()
-            allowed = next(rule for prefix, rule in ALLOWED if name.startswith(prefix))
-            for line, include in re.findall(r'^(#include "([^"]+)")', text, re.M):
-                if include in ("hwy/foreach_target.h",) or include.startswith("hwy/"):
-                    continue
-                if not any(include.startswith(prefix) for prefix in allowed):
-                    wrong.append(f"{name}: {line} points the wrong way")
-            for include in re.findall(r"^#include [<\"]([^>\"]+)[>\"]", text, re.M):
-                for header, places in THIRD_PARTY.items():
-                    if include.startswith(header) and not any(name.startswith(place) for place in places):
-                        wrong.append(f"{name}: <{include}> belongs in {', '.join(places)}")
-            if top != "apps" and name != "lib/core/base/error.cc" and PRINTS.search(text):
-                wrong.append(f"{name}: the library computes, the program talks")
+    sources = [path for top in ("apps", "formats", "lib") for path in sorted((root / top).rglob("*"))
+               if path.suffix in (".h", ".cc")]
+    wrong = [fault for path in sources for fault in faults(path.relative_to(root).as_posix(), path.read_text())]
     wrong += unpaired(root)
     print("\n".join(wrong) if wrong else "all includes point the right way")
     return 1 if wrong else 0

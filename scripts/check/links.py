@@ -51,6 +51,26 @@ def check_installed(folder):
     return 1 if wrong or not count else 0
 
 
+def link_fault(page, link, tracked, folders):
+    """Returns what is wrong with a link of a page; None if nothing is."""
+    name, _, anchor = link.partition("#")
+    target = (page.parent / name).resolve() if name else page
+    if target not in tracked and target not in folders:
+        return "no such file in the repository"
+    if anchor and (target.suffix != ".md" or anchor not in anchors(target.read_text(encoding="utf-8"))):
+        return "no such heading"
+    return None
+
+
+def unlisted(pages, links):
+    """Returns the pages of docs/ that no README.md of docs/ or of their folder links to."""
+    docs = ROOT / "docs"
+    listed = {(page.parent, (page.parent / link.partition("#")[0]).resolve())
+              for page, link in links if page.name == "README.md"}
+    return [page for page in pages
+            if docs in page.parents and page != docs / "README.md" and not {(docs, page), (page.parent, page)} & listed]
+
+
 def main():
     if len(sys.argv) > 1:
         return check_installed(pathlib.Path(sys.argv[1]))
@@ -60,28 +80,15 @@ def main():
         return 0
     tracked = {ROOT / name for name in listed.stdout.splitlines()}
     folders = {parent for file in tracked for parent in file.parents}
-    wrong, count, led_to = [], 0, set()
     pages = sorted(file for file in tracked if file.suffix == ".md" and file.exists())
-    for page in pages:
-        for link in LINK.findall(prose(page.read_text(encoding="utf-8"))):
-            if re.match(r"[a-z]+:", link):
-                continue
-            count += 1
-            name, _, anchor = link.partition("#")
-            target = (page.parent / name).resolve() if name else page
-            if page.name == "README.md":
-                led_to.add((page.parent, target))
-            if target not in tracked and target not in folders:
-                wrong.append(f"{page.relative_to(ROOT)}: {link}: no such file in the repository")
-            elif anchor and (target.suffix != ".md" or anchor not in anchors(target.read_text(encoding="utf-8"))):
-                wrong.append(f"{page.relative_to(ROOT)}: {link}: no such heading")
+    links = [(page, link) for page in pages for link in LINK.findall(prose(page.read_text(encoding="utf-8")))
+             if not re.match(r"[a-z]+:", link)]
+    wrong = [f"{page.relative_to(ROOT)}: {link}: {fault}" for page, link in links
+             if (fault := link_fault(page, link, tracked, folders))]
     if (length := len((ROOT / "README.md").read_text(encoding="utf-8").splitlines())) > 150:
         wrong.append(f"README.md: {length} lines: what is more than two screens belongs on a page of docs/")
-    docs = ROOT / "docs"
-    for page in pages:
-        if docs in page.parents and page != docs / "README.md" and not {(docs, page), (page.parent, page)} & led_to:
-            wrong.append(f"{page.relative_to(ROOT)}: no list leads to it: docs/README.md")
-    print("\n".join(wrong + [f"{count} links of {len(pages)} pages"]))
+    wrong += [f"{page.relative_to(ROOT)}: no list leads to it: docs/README.md" for page in unlisted(pages, links)]
+    print("\n".join(wrong + [f"{len(links)} links of {len(pages)} pages"]))
     return 1 if wrong else 0
 
 

@@ -69,6 +69,66 @@ def command_of(kvtool, store, what, sources, added, rng, work, count):
     return [kvtool, "store", what, store]
 
 
+class Trial:
+    """Runs of a store at the same time, and what they were told of it."""
+
+    def __init__(self, kvtool, store, sources, work, rng):
+        self.kvtool, self.store, self.sources, self.work, self.rng = kvtool, store, sources, work, rng
+        self.acknowledged, self.pruned, self.queue = {(sources[0][0], sources[0][2])}, set(), list(sources[1:])
+        self.running, self.started, self.killed, self.wrong = [], 0, 0, []
+
+    def settle(self, run):
+        code = run.process.returncode
+        errors = run.process.stderr.read()
+        self.killed += run.killed
+        if run.add and code == 0:
+            self.acknowledged.add((run.add[0], run.add[2]))
+        elif run.add:
+            self.queue.append(run.add)  # the state must be in the store at the end
+        if not run.killed and code != 0 and "has no state" not in errors:
+            self.wrong.append(f"exit {code}: {' '.join(map(str, run.process.args))}: {errors.strip()}")
+
+    def start(self, longest):
+        kinds = ["get", "list", "gc", "prune", "verify"]
+        what = "add" if self.queue and self.rng.random() < 0.7 else self.rng.choice(kinds)
+        added = self.queue.pop() if what == "add" else None
+        command = command_of(self.kvtool, self.store, what, self.sources, added, self.rng, self.work, self.started)
+        if what == "prune":
+            self.pruned.add(command[4])
+        kill_after = self.rng.random() * longest if self.rng.random() < 0.33 else None
+        self.running.append(Run(command, kill_after, added))
+        self.started += 1
+
+    def run(self, options):
+        while self.queue or self.running or self.started < options.runs:
+            for run in [run for run in self.running if run.poll() is not None]:
+                self.running.remove(run)
+                self.settle(run)
+            if len(self.running) < options.jobs and (self.queue or self.started < options.runs):
+                self.start(options.longest)
+            time.sleep(0.002)
+
+    def check_store(self):
+        """Checks what is in the store, and returns the number of listed states."""
+        verify = subprocess.run([self.kvtool, "store", "verify", self.store], capture_output=True, text=True)
+        if verify.returncode != 0:
+            self.wrong.append(f"verify: {verify.stdout}{verify.stderr}")
+        listed = json.loads(subprocess.run([self.kvtool, "store", "list", self.store, "--json"], capture_output=True,
+                                           text=True, check=True).stdout)["results"][0]["states"]
+        known = {(chat, digest) for chat, _, digest in self.sources}
+        restored = set()
+        for state in listed:
+            got = subprocess.run([self.kvtool, "store", "get", self.store, f"@{state['state']}", "-c", "-T1"],
+                                 capture_output=True)
+            key = (state["name"], hashlib.sha256(got.stdout).hexdigest())
+            restored.add(key)
+            if got.returncode != 0 or key not in known:
+                self.wrong.append(f"state {state['state']} of {state['name']} does not come back: {got.stderr.decode()}")
+        self.wrong += [f"a state of {chat} was added and is not listed"
+                       for chat, _ in self.acknowledged - restored if chat not in self.pruned]
+        return len(listed)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kvtool")
@@ -86,56 +146,12 @@ def main():
         store, kvtool = work / "store", options.kvtool
         sources = make_sources(kvtool, options.state, work / "sources", max(1, options.states // 7), rng)
         subprocess.run([kvtool, "store", "add", "-q", store, sources[0][1], "--name", sources[0][0]], check=True)
-        acknowledged, pruned, queue = {(sources[0][0], sources[0][2])}, set(), list(sources[1:])
-        running, started, killed, wrong = [], 0, 0, []
-        kinds = ["get", "list", "gc", "prune", "verify"]
-
-        def settle(run):
-            nonlocal killed
-            code = run.process.returncode
-            errors = run.process.stderr.read()
-            killed += run.killed
-            if run.add and code == 0:
-                acknowledged.add((run.add[0], run.add[2]))
-            elif run.add:
-                queue.append(run.add)  # the state must be in the store at the end
-            if not run.killed and code != 0 and "has no state" not in errors:
-                wrong.append(f"exit {code}: {' '.join(map(str, run.process.args))}: {errors.strip()}")
-
-        while queue or running or started < options.runs:
-            for run in [run for run in running if run.poll() is not None]:
-                running.remove(run)
-                settle(run)
-            if len(running) < options.jobs and (queue or started < options.runs):
-                what = "add" if queue and rng.random() < 0.7 else rng.choice(kinds)
-                added = queue.pop() if what == "add" else None
-                command = command_of(kvtool, store, what, sources, added, rng, work, started)
-                if what == "prune":
-                    pruned.add(command[4])
-                kill_after = rng.random() * options.longest if rng.random() < 0.33 else None
-                running.append(Run(command, kill_after, added))
-                started += 1
-            time.sleep(0.002)
-
-        verify = subprocess.run([kvtool, "store", "verify", store], capture_output=True, text=True)
-        if verify.returncode != 0:
-            wrong.append(f"verify: {verify.stdout}{verify.stderr}")
-        listed = json.loads(subprocess.run([kvtool, "store", "list", store, "--json"], capture_output=True, text=True,
-                                           check=True).stdout)["results"][0]["states"]
-        known = {(chat, digest) for chat, _, digest in sources}
-        restored = set()
-        for state in listed:
-            got = subprocess.run([kvtool, "store", "get", store, f"@{state['state']}", "-c", "-T1"], capture_output=True)
-            key = (state["name"], hashlib.sha256(got.stdout).hexdigest())
-            restored.add(key)
-            if got.returncode != 0 or key not in known:
-                wrong.append(f"state {state['state']} of {state['name']} does not come back: {got.stderr.decode()}")
-        for chat, digest in acknowledged - restored:
-            if chat not in pruned:
-                wrong.append(f"a state of {chat} was added and is not listed")
-        print("\n".join(wrong) if wrong else "nothing is lost")
-        print(f"{started} runs, {killed} killed, {len(acknowledged)} added, {len(listed)} listed", file=sys.stderr)
-    return 1 if wrong else 0
+        trial = Trial(kvtool, store, sources, work, rng)
+        trial.run(options)
+        listed = trial.check_store()
+    print("\n".join(trial.wrong) if trial.wrong else "nothing is lost")
+    print(f"{trial.started} runs, {trial.killed} killed, {len(trial.acknowledged)} added, {listed} listed", file=sys.stderr)
+    return 1 if trial.wrong else 0
 
 
 if __name__ == "__main__":
