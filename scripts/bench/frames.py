@@ -266,47 +266,77 @@ def pair(figures):
     return f"{figures.speed(0):,.0f} / {figures.speed(1):,.0f}"
 
 
+SUFFIX = {"python": ", from Python", "c": ", from C", "peer": ""}
+
+
+def title(one):
+    return one.name + SUFFIX[one.kind]
+
+
+def cells(one, sizes, known, show):
+    return [show(s) if known(one, s) else "-" for s in sizes]
+
+
+def ratio_table(alone, results, sizes, known):
+    yield "Ratio, raw bytes over stored bytes:\n"
+    yield from table(["", *map(words, sizes)], [[one.name, *cells(
+        one, sizes, known, lambda s: f"{results[one, s].raw / results[one, s].stored:.3f}")]
+        for one in alone if one.kind != "c" and one.name != "memcpy"])
+
+
+def speed_table(alone, results, sizes, known):
+    yield "Encode / decode, MB/s, one thread, a call for each object:\n"
+    yield from table(["", *map(words, sizes)],
+                     [[title(one), *cells(one, sizes, known, lambda s: pair(results[one, s]))] for one in alone])
+
+
+def relative_table(alone, yardstick, results, sizes, known):
+    yield f"Encode / decode by the speed of {yardstick.name}, medians over rounds, one thread:\n"
+    both = lambda one, size: known(one, size) and known(yardstick, size)
+    yield from table(["", *map(words, sizes)], [[title(one), *cells(one, sizes, both, lambda s: " / ".join(
+        f"{results[one, s].by(results[yardstick, s], way):.2f}" for way in (0, 1)))] for one in alone if one is not yardstick])
+
+
+def batch_table(own, results, sizes):
+    yield "Encode / decode, MB/s, all objects in one batch:\n"
+    yield from table(["", "threads", *map(words, sizes)],
+                     [[title(one), one.threads, *(pair(results[one, s]) for s in sizes)]
+                      for one in own if one.threads > 1])
+
+
+def growth_table(own, results):
+    yield "Speed at 64 KiB by that at 1 MiB, of the fastest rounds (median over rounds):\n"
+    yield from table(["", "threads", "encode", "decode"], [[title(one), one.threads, *(
+        f"{results[one, 64 << 10].speed(way) / results[one, 1 << 20].speed(way):.2f} "
+        f"({results[one, 64 << 10].by(results[one, 1 << 20], way):.2f})" for way in (0, 1))] for one in own])
+
+
+def overhead_table(python, results, sizes):
+    yield "Python's own time, microseconds a call, median (wall time less what the library counts; one thread):\n"
+    yield from table(["", *map(words, sizes)],
+                     [[one.name, *(f"{results[one, s].overhead_us():.2f}" for s in sizes)] for one in python]
+                     + [[f"stats() after {one.name}", *(f"{statistics.median(one.after[s]) * 1e6:.2f}" for s in sizes)]
+                        for one in python])
+
+
 def tables(contestants, results, options):
     """Yields the document line by line."""
     sizes, threads = options.sizes, options.threads
-
-    def known(one, object_bytes):
-        return one.name != "zstd -3" or object_bytes <= LAYER_BYTES or options.shuffle
-
-    columns = [words(one) for one in sizes]
+    # zstd finds repeated values in objects of several layers.
+    known = lambda one, size: options.shuffle or one.name != "zstd -3" or size <= LAYER_BYTES
     own = sorted((one for one in contestants if one.level), key=lambda one: (one.kind == "c", LEVELS[one.level], one.threads))
     alone = [one for one in contestants if one.threads == 1]
-    yield "Ratio, raw bytes over stored bytes:\n"
-    yield from table(["", *columns], [[one.name, *(
-        f"{results[one, s].raw / results[one, s].stored:.3f}" if known(one, s) else "-" for s in sizes)]
-        for one in alone if one.kind != "c" and one.name != "memcpy"])
-    yield "Encode / decode, MB/s, one thread, a call for each object:\n"
-    suffix = {"python": ", from Python", "c": ", from C", "peer": ""}
-    yield from table(["", *columns], [[one.name + suffix[one.kind], *(
-        pair(results[one, s]) if known(one, s) else "-" for s in sizes)]
-                                      for one in alone])
+    yield from ratio_table(alone, results, sizes, known)
+    yield from speed_table(alone, results, sizes, known)
     if max(threads) > 1:
-        yield "Encode / decode, MB/s, all objects in one batch:\n"
-        yield from table(["", "threads", *columns],
-                         [[one.name + suffix[one.kind], one.threads, *(pair(results[one, s]) for s in sizes)]
-                          for one in own if one.threads > 1])
+        yield from batch_table(own, results, sizes)
     yardstick = next((one for one in contestants if one.name == options.beside), None)
     if yardstick:
-        yield f"Encode / decode by the speed of {yardstick.name}, medians over rounds, one thread:\n"
-        yield from table(["", *columns], [[one.name + suffix[one.kind], *(
-            " / ".join(f"{results[one, s].by(results[yardstick, s], way):.2f}" for way in (0, 1))
-            if known(one, s) and known(yardstick, s) else "-" for s in sizes)] for one in alone if one is not yardstick])
+        yield from relative_table(alone, yardstick, results, sizes, known)
     if {64 << 10, 1 << 20} <= set(sizes):
-        yield "Speed at 64 KiB by that at 1 MiB, of the fastest rounds (median over rounds):\n"
-        yield from table(["", "threads", "encode", "decode"], [[one.name + suffix[one.kind], one.threads, *(
-            f"{results[one, 64 << 10].speed(way) / results[one, 1 << 20].speed(way):.2f} "
-            f"({results[one, 64 << 10].by(results[one, 1 << 20], way):.2f})" for way in (0, 1))] for one in own])
+        yield from growth_table(own, results)
     if 1 in threads and not options.cpu:
-        yield "Python's own time, microseconds a call, median (wall time less what the library counts; one thread):\n"
-        python = [one for one in alone if one.kind == "python"]
-        yield from table(["", *columns], [[one.name, *(f"{results[one, s].overhead_us():.2f}" for s in sizes)] for one in python]
-                         + [[f"stats() after {one.name}", *(f"{statistics.median(one.after[s]) * 1e6:.2f}" for s in sizes)]
-                            for one in python])
+        yield from overhead_table([one for one in alone if one.kind == "python"], results, sizes)
     yield from break_even([one for one in own if one.kind == "python"], sizes, results)
 
 

@@ -154,6 +154,30 @@ def smallest(dtype, pages):
     return best[1:]
 
 
+def pages_in(states, layer, kind, size):
+    return [page for state in states for page in pages_of(state[layer, kind][1], size)]
+
+
+def compare(kind, size, ours, train, test, options):
+    """Prints ratio and speeds of all contestants on the pages of one size, K or V."""
+    raw, sums, chosen = 0, collections.defaultdict(lambda: numpy.zeros(3)), collections.Counter()
+    layers = sorted(layer for layer, of in test[0] if of == kind)
+    dtype = test[0][layers[0], kind][0]
+    for layer in layers:
+        pages = pages_in(test, layer, kind, size) or [state[layer, kind][1] for state in test]
+        raw += sum(page.nbytes for page in pages)
+        contestants = {name: lambda one=one: one.run(dtype, kind, pages) for name, one in ours.items()}
+        if size < 1 << 20:
+            name, compressor = smallest(dtype, pages_in(train, layer, kind, size)[:16])
+            chosen[name] += 1
+            contestants["openzl"] = lambda: compressor.run(pages)
+        rounds = [{name: numpy.array(run()) for name, run in contestants.items()} for _ in range(options.rounds)]
+        for name in contestants:
+            sums[name] += numpy.min([one[name] for one in rounds], axis=0)
+    text = "; ".join(f"{name} {raw / s[0]:.3f} ({raw / s[1] / 1e6:.0f}, {raw / s[2] / 1e6:.0f})" for name, s in sums.items())
+    print(f"{kind.upper()} {dtype}, {size >> 10} KiB: {text}" + (f"  [{dict(chosen)}]" if options.show else ""), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description="pages with a profile, beside OpenZL")
     parser.add_argument("kvtool")
@@ -178,25 +202,8 @@ def main():
     ours = {"kvtool, profile": Ours(library, profile), "kvtool": Ours(library, None)}
     print(f"profile of {len(kvp)} bytes; MB/s of one thread: encode, decode")
     for kind in "kv":
-        layers = sorted(layer for layer, of in test[0] if of == kind)
-        dtype = test[0][layers[0], kind][0]
         for size in (16 << 10, 32 << 10, 64 << 10, 1 << 20):
-            raw, sums = 0, collections.defaultdict(lambda: numpy.zeros(3))
-            chosen = collections.Counter()
-            for layer in layers:
-                pages = [page for state in test for page in pages_of(state[layer, kind][1], size)] or [state[layer, kind][1] for state in test]
-                raw += sum(page.nbytes for page in pages)
-                contestants = {name: lambda one=one: one.run(dtype, kind, pages) for name, one in ours.items()}
-                if size < 1 << 20:
-                    learnt = [page for state in train for page in pages_of(state[layer, kind][1], size)][:16]
-                    name, compressor = smallest(dtype, learnt)
-                    chosen[name] += 1
-                    contestants["openzl"] = lambda: compressor.run(pages)
-                rounds = [{name: numpy.array(run()) for name, run in contestants.items()} for _ in range(options.rounds)]
-                for name in contestants:
-                    sums[name] += numpy.min([one[name] for one in rounds], axis=0)
-            text = "; ".join(f"{name} {raw / s[0]:.3f} ({raw / s[1] / 1e6:.0f}, {raw / s[2] / 1e6:.0f})" for name, s in sums.items())
-            print(f"{kind.upper()} {dtype}, {size >> 10} KiB: {text}" + (f"  [{dict(chosen)}]" if options.show else ""), flush=True)
+            compare(kind, size, ours, train, test, options)
 
 
 if __name__ == "__main__":

@@ -141,11 +141,8 @@ def print_types(records):
         print(f"| {name} | {engine} | " + " | ".join(cells + ratios) + " |")
 
 
-def report(arguments):
-    names = [name for name in arguments.texts if (arguments.work / "real" / f"{name}-llama.npz").exists()]
-    records = [row for rows in FIRST_ROWS for name in names for row in records_of(arguments, name, rows)]
-    document = {"model": "SmolLM2-135M-Instruct, Q4_1 widened to F32", "tokens": len(tokens_of(arguments.work, names[0])),
-                "first_rows": FIRST_ROWS, "texts": {}, "floor": {}, "rows": {}}
+def add_texts(arguments, names, document):
+    """Adds what each text is, and what the engine's own noise loses of it."""
     for name in names:
         run = json.loads((run_folder(arguments.work, name, "llama") / "run.json").read_text())
         text = (arguments.work / "texts" / f"{name}.txt").read_bytes()
@@ -153,6 +150,10 @@ def report(arguments):
         document["engine"] = run["engine"]
         losses = Losses(arguments.work, name, "llama")
         document["floor"][name] = float(losses.rows["floor/kl"][1:].mean()) if losses.has("floor") else None
+
+
+def add_rows(records, document):
+    """Adds the summaries of the whole and of its parts, by the rows that were measured."""
     parts = {"": lambda row: True, "K": lambda row: row["v"] == "f16", "V": lambda row: row["k"] == "f16",
              "llama": lambda row: row["engine"] == "llama", "torch": lambda row: row["engine"] == "torch"}
     for rows in FIRST_ROWS:
@@ -160,12 +161,9 @@ def report(arguments):
         document["rows"][rows] = {part or "whole": summary_of([row for row in of_rows if wanted(row)])
                                   for part, wanted in parts.items() if any(wanted(row) for row in of_rows)}
         document["rows"][rows]["k_over_v"] = sides(of_rows)
-    document["calibration"] = statistics.factor_off([row["predicted_kl"] for row in records], [row["kl"] for row in records])
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    write_table(arguments.out / "quant.csv", records)
-    (arguments.out / "quant.json").write_text(json.dumps(document, indent=1) + "\n")
-    (arguments.out / "quant.svg").write_text(picture([row for row in records if row["rows"] == "decoded"]))
-    print_types([row for row in records if row["rows"] == "decoded"])
+
+
+def print_rows(document):
     for rows, found in document["rows"].items():
         for part, entry in found.items():
             if part == "k_over_v":
@@ -174,4 +172,21 @@ def report(arguments):
             print(rows, part, entry["runs"], {name: round(c["spearman"], 3) for name, c in entry["correlations"].items()},
                   "least of a text", round(min(entry["correlations"]["predicted_kl"]["per_text"]), 3), "quotient",
                   raw["quotient"], "off by", off["median_factor"], off["p90_factor"])
+
+
+def report(arguments):
+    names = [name for name in arguments.texts if (arguments.work / "real" / f"{name}-llama.npz").exists()]
+    records = [row for rows in FIRST_ROWS for name in names for row in records_of(arguments, name, rows)]
+    document = {"model": "SmolLM2-135M-Instruct, Q4_1 widened to F32", "tokens": len(tokens_of(arguments.work, names[0])),
+                "first_rows": FIRST_ROWS, "texts": {}, "floor": {}, "rows": {}}
+    add_texts(arguments, names, document)
+    add_rows(records, document)
+    document["calibration"] = statistics.factor_off([row["predicted_kl"] for row in records], [row["kl"] for row in records])
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    write_table(arguments.out / "quant.csv", records)
+    (arguments.out / "quant.json").write_text(json.dumps(document, indent=1) + "\n")
+    decoded = [row for row in records if row["rows"] == "decoded"]
+    (arguments.out / "quant.svg").write_text(picture(decoded))
+    print_types(decoded)
+    print_rows(document)
     print("calibration", document["calibration"])
