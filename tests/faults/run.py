@@ -126,6 +126,12 @@ def identity_of(path):
     return f"{status.st_dev}:{status.st_ino}"
 
 
+def files_in(folder, output, identities):
+    """Returns the files of the output that have one of the identities."""
+    below = (folder / output).rglob("*") if (folder / output).is_dir() else [folder / output]
+    return [str(path.relative_to(folder)) for path in below if path.is_file() and identity_of(path) in identities]
+
+
 def check_log(log, folder, scenario):
     """Crash simulation: replays the log of a run that succeeded. A power cut loses data that was not synced, and
     names in a folder that was not synced after they appeared. So data must be synced before its file is renamed, all
@@ -137,23 +143,22 @@ def check_log(log, folder, scenario):
     dirty, identities, waiting, named = set(), {}, {}, False
 
     def appears(path):
+        """Takes note of a new name; true for that of the output."""
         inside = os.path.relpath(path, folder) if os.path.isabs(path) else path
         parent = folder / os.path.dirname(inside.rstrip("/"))
         if (inside + "/").startswith(output + "/") and parent.is_dir():
             waiting[identity_of(parent)] = path
+        return os.path.basename(path.rstrip("/")) == output
 
     for line in log.read_text(errors="replace").splitlines():
         word, _, rest = line.partition(" ")
         if word in ("create", "unnamed"):
             identity, _, path = rest.partition(" ")
             identities[path] = identity
-            if word == "create":
-                appears(path)
-                named |= os.path.basename(path) == output
+            named |= word == "create" and appears(path)
         elif word == "write":
             identity = rest.split()[0]
-            if identity == index and any(folder_of in waiting for folder_of in (
-                    identity_of(folder / output / name) for name in ("packs", "states"))):
+            if identity == index and waiting.keys() & {identity_of(folder / output / name) for name in ("packs", "states")}:
                 raise Failure(f"the index changes before the names {' '.join(waiting.values())} were synced")
             dirty.add(identity)
         elif word == "sync":
@@ -164,23 +169,19 @@ def check_log(log, folder, scenario):
             dirty.clear()
             waiting.clear()
         elif word == "mkdir":
-            appears(rest)
-            named |= os.path.basename(rest.rstrip("/")) == output
+            named |= appears(rest)
         elif word in ("link", "rename", "exchange"):
             source, _, target = rest.partition("\t")
             identity = source if word == "link" else identities.get(source)
             identities[target] = identity
-            appears(target)
-            named |= os.path.basename(target.rstrip("/")) == output
+            named |= appears(target)
             if identity in dirty:
                 raise Failure(f"'{line}' before its data was synced")
     if not named and scenario.makes_output:
         raise Failure("the log has no line that gives the output its name")
     if waiting:
         raise Failure(f"names that were not synced: {' '.join(waiting.values())}")
-    below = (folder / output).rglob("*") if (folder / output).is_dir() else [folder / output]
-    lost = [str(path.relative_to(folder)) for path in below if path.is_file() and identity_of(path) in dirty]
-    if lost:
+    if lost := files_in(folder, output, dirty):
         raise Failure(f"written and not synced: {' '.join(lost)}")
 
 

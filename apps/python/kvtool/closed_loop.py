@@ -79,7 +79,7 @@ def check(arguments: argparse.Namespace, usage: argparse.ArgumentParser) -> None
     """Refuses contradictory options, and outputs that must not be overwritten, before anything is
     computed."""
     has_types = bool(arguments.k or arguments.v or arguments.quant_plan)
-    if not arguments.plan and not arguments.policies and not arguments.lossless and not has_types:
+    if not any((arguments.plan, arguments.policies, arguments.lossless, has_types)):
         usage.error("nothing to do: give --plan, --policy, --k and --v, --quant-plan or --lossless")
     if bool(arguments.k) != bool(arguments.v):
         usage.error("--k and --v belong together")

@@ -35,6 +35,12 @@ counts = collections.Counter()
 lock = threading.Lock()
 
 
+def parse_range(text, size):
+    """Returns the first and the last byte of "bytes=FIRST-LAST" or "bytes=-COUNT"."""
+    first, last = text.removeprefix("bytes=").split("-")
+    return (max(0, size - int(last)), size - 1) if first == "" else (int(first), min(int(last), size - 1))
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -77,8 +83,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if "retry_after" in faults:
             return self.answer(503, b"slow down", Retry_After=faults["retry_after"])
         data, version = file.read_bytes(), 1
-        since = number.get("change", number.get("forget", 0))
-        if since and turn >= since:
+        if turn >= number.get("change", number.get("forget", turn + 1)):
             data, version = bytes(255 - byte for byte in data), 2
         tag = {"weak": f'W/"{version}"', "none": None}.get(faults.get("tag"), f'"version-{version}-2"')
         headers = {"ETag": tag} if tag else {"Last_Modified": email.utils.formatdate(1e9 + version, usegmt=True)}
@@ -88,11 +93,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         asked = self.headers.get("Range")
         if "whole" in faults or not asked:
             return self.answer(200, data, **headers)
-        first, last = asked.removeprefix("bytes=").split("-")
-        if first == "":
-            first, last = max(0, len(data) - int(last)), len(data) - 1
-        else:
-            first, last = int(first), min(int(last), len(data) - 1)
+        first, last = parse_range(asked, len(data))
         if first > last:
             return self.answer(416, Content_Range=f"bytes */{len(data)}")
         if "wrong" in faults and first > 0:

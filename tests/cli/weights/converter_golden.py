@@ -39,6 +39,34 @@ def run(script, args):
     return types.SimpleNamespace(returncode=status, stdout=out.getvalue(), stderr=err.getvalue())
 
 
+def same_reason(error, stderr):
+    """Whether the original's reason is given in the same words. Python 3.13 lists choices without quotes."""
+    if ": " not in error or "RuntimeError" in error:
+        return True
+    reason = error.split(": ", 1)[1].strip("'").split(" <class")[0].split("error: ")[-1]
+    return reason.replace("'", "") in stderr.replace("'", "")
+
+
+def agrees(item, golden, done, name):
+    """Whether a conversion did what the original does, or the product instead: a refusal, or a sound reader's file."""
+    product = item.get("product_expects", "")
+    refused = product.startswith(("refuse", "error: "))
+    weights = re.search(r"bin/\S+", product)
+    twin = golden / weights[0] if weights and not refused else None
+    expected = 1 if refused else 0 if twin else item["exit"]
+    # The conversion of a "pth/" is among these, and the manifest has the hash of both.
+    known = not product or refused or twin or "pth/" in product
+    if not known or done.returncode != expected or os.path.exists(name) != (expected == 0):
+        return False
+    if expected != 0:
+        return refused or same_reason(item.get("error", ""), done.stderr)
+    written = pathlib.Path(name).read_bytes()
+    os.unlink(name)
+    if twin:
+        return written == twin.read_bytes()
+    return done.stdout.strip() == item["stdout"] and hashlib.sha256(written).hexdigest() == item["sha256"]
+
+
 def main():
     script, golden = load(sys.argv[1]), pathlib.Path(sys.argv[2]) / "infinilm"
     manifest = json.loads((golden / "manifest.json").read_text())
@@ -49,27 +77,7 @@ def main():
             continue
         name = pathlib.Path(item.get("output", "out.bin")).name
         done = run(script, ["--input", str(source), "--output", name, *item["args"]])
-        # kvtool's result where the original is wrong: a refusal, or the file that a correct reader makes.
-        product = item.get("product_expects", "")
-        refused = product.startswith(("refuse", "error: "))
-        weights = re.search(r"bin/\S+", product)
-        twin = golden / weights[0] if weights and not refused else None
-        # A checkpoint whose conversion is in this folder, too; the manifest has the hashes of both.
-        known = not product or refused or twin or "pth/" in product
-        expected = 1 if refused else 0 if twin else item["exit"]
-        ok = known and done.returncode == expected and os.path.exists(name) == (expected == 0)
-        if ok and expected == 0:
-            written = pathlib.Path(name).read_bytes()
-            if twin:
-                ok = written == twin.read_bytes()
-            else:
-                ok = done.stdout.strip() == item["stdout"] and hashlib.sha256(written).hexdigest() == item["sha256"]
-            os.unlink(name)
-        elif expected != 0 and "error" in item and ": " in item["error"] and "RuntimeError" not in item["error"] and not refused:
-            # Compares the reasons, whatever text surrounds them. Python 3.13 lists choices without quotes.
-            reason = item["error"].split(": ", 1)[1].strip("'").split(" <class")[0].split("error: ")[-1]
-            ok = ok and reason.replace("'", "") in done.stderr.replace("'", "")
-        if not ok or os.listdir("."):
+        if not agrees(item, golden, done, name) or os.listdir("."):
             wrong += 1
             print(f"{item['input']} {item['args']}: exit {done.returncode}\n{done.stdout}{done.stderr}{os.listdir('.')}")
         checked += 1
