@@ -18,6 +18,9 @@ struct SegmentResult {
   bool changed = false;  // true: the values differ from the old ones
   uint64_t length = 0;
   std::string why;  // reason if there is no result
+
+  uint64_t kept() const { return exists ? length : 0; }
+  bool is_lost() const { return !exists && length > 0; }
 };
 
 class Simulation {
@@ -128,16 +131,13 @@ class Simulation {
       return false;
     }
     if (!image.exists && !text.exists) return Stop(image.why.empty() ? text.why : image.why);
-    const bool loses_image = !image.exists && image_ > 0;
-    const bool loses_text = !text.exists && tokens_ > image_;
-    const uint64_t length = (image.exists ? image.length : 0) + (text.exists ? text.length : 0);
-    if ((loses_image || loses_text) && outcome_.effect == CsrcEffect::kCompresses) {
+    const SegmentResult* const lost = text.is_lost() ? &text : image.is_lost() ? &image : nullptr;
+    if (lost != nullptr && outcome_.effect == CsrcEffect::kCompresses) {
       outcome_.effect = CsrcEffect::kLosesTokens;
-      outcome_.reason =
-          fmt::format("{}: the {} segment's {} tokens get no result and are left out",
-                      loses_text ? text.why : image.why, loses_text ? "text" : "image",
-                      loses_text ? tokens_ - image_ : image_);
+      outcome_.reason = fmt::format("{}: the {} segment's {} tokens get no result and are left out",
+                                    lost->why, lost == &text ? "text" : "image", lost->length);
     }
+    const uint64_t length = image.kept() + text.kept();
     if (new_length && *new_length != length) {
       return Stop(fmt::format("layer {} would have {} tokens, layers before it {}", layer, length,
                               *new_length));
@@ -145,7 +145,7 @@ class Simulation {
     new_length = length;
     // Raw tokens are copied onto themselves, unless a missing image prefix shifts them.
     outcome_.layers_overwritten[layer] =
-        (image.exists && image.changed) || (text.exists && (text.changed || loses_image));
+        (image.exists && image.changed) || (text.exists && (text.changed || image.is_lost()));
     return true;
   }
 
