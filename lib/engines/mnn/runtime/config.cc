@@ -93,10 +93,15 @@ uint64_t BootstrapTokens(const Config& c) {
   return std::max<uint64_t>(16, block / 2);
 }
 
-bool IsSampledLayer(const Config& c, const LayerCall& call) {
-  return c.kept_sample_layers == 0 ||
-         call.layer - call.h2o_range.first < static_cast<uint64_t>(c.kept_sample_layers);
+// Layers that H2O compacts are sampled by layer and by token.
+bool IsSampledKept(const Config& c, const LayerCall& call) {
+  const bool is_sampled =
+      c.kept_sample_layers == 0 ||
+      call.layer - call.h2o_range.first < static_cast<uint64_t>(c.kept_sample_layers);
+  return is_sampled && IsDue(c.kept_sample_token_interval, call.token_step);
 }
+
+bool Covers(Scope scope, Scope part) { return scope == part || scope == Scope::kFrontNAndH2oKept; }
 
 }  // namespace
 
@@ -206,37 +211,26 @@ SetResult SetParameter(std::string_view meta_name, const ParameterValue& value, 
 }
 
 std::optional<uint64_t> TokenBudget(const Config& c, const LayerCall& call) {
-  const bool front = call.layer < static_cast<uint64_t>(c.front_n);
-  const bool kept = call.h2o_range.Contains(call.layer);
-  const bool both = c.scope == Scope::kFrontNAndH2oKept;
-  const bool applies = (c.scope == Scope::kFrontN && front) ||
-                       (c.scope == Scope::kH2oKept && kept) || (both && (front || kept));
-  if (!applies) return std::nullopt;
-  // Front layers get their whole length, layers that H2O compacts get the length after compaction.
-  uint64_t budget =
-      c.scope == Scope::kFrontN || (both && front) ? call.length : call.final_keep_tokens;
-  // Store mode can leave the front layers out; those that H2O compacts still get its length.
-  if (c.mode == Mode::kStore && c.store_disable_front && front) {
-    if (c.scope == Scope::kFrontN || (both && !kept)) return std::nullopt;
-    budget = call.final_keep_tokens;
-  }
-  // Front layers are sampled by token outside probe mode, compacted ones by layer and token in full
-  // mode.
-  if (c.mode != Mode::kProbe && front && !IsDue(c.front_sample_token_interval, call.token_step)) {
-    return std::nullopt;
-  }
-  const bool samples_kept = kept && (c.scope == Scope::kH2oKept || (both && !front));
-  if (c.mode == Mode::kFull && samples_kept &&
-      !(IsSampledLayer(c, call) && IsDue(c.kept_sample_token_interval, call.token_step))) {
-    return std::nullopt;
-  }
-  if (c.mode == Mode::kProbe) {
-    // In probe mode the first layer of each kind represents all of them.
-    const bool first_front = c.scope != Scope::kH2oKept && call.layer == 0;
-    const bool first_kept = c.scope != Scope::kFrontN && call.layer == call.h2o_range.first;
-    if (!first_front && !first_kept) return std::nullopt;
-  }
-  return budget;
+  const bool has_front = Covers(c.scope, Scope::kFrontN);
+  const bool has_kept = Covers(c.scope, Scope::kH2oKept);
+  const bool in_front = call.layer < static_cast<uint64_t>(c.front_n);
+  const bool front = has_front && in_front;
+  const bool kept = has_kept && call.h2o_range.Contains(call.layer);
+  const bool front_disabled = c.mode == Mode::kStore && c.store_disable_front && in_front;
+  const bool excluded[] = {
+      !front && !kept,
+      front_disabled && !kept,
+      // The interval holds for the first layers of every scope.
+      c.mode != Mode::kProbe && in_front && !IsDue(c.front_sample_token_interval, call.token_step),
+      c.mode == Mode::kFull && kept && !front && !IsSampledKept(c, call),
+      // In probe mode the first layer of each kind represents all of them.
+      c.mode == Mode::kProbe && !(has_front && call.layer == 0) &&
+          !(has_kept && call.layer == call.h2o_range.first),
+  };
+  if (std::ranges::find(excluded, true) != std::end(excluded)) return std::nullopt;
+  // Layers in front get their whole length, layers that H2O compacts get the length that it will
+  // leave.
+  return front && !front_disabled ? call.length : call.final_keep_tokens;
 }
 
 ColdRange ColdRangeOf(const Config& c, uint64_t budget) {
