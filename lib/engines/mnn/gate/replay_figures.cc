@@ -233,21 +233,32 @@ constexpr char kTimeless[] = "a time: --deterministic omits times";
 
 bool LosslessActive(const ReplayResult& row) { return row.lossless.active(); }
 
-// Sets the figures by the engine's definitions.
-void MeasureEngine(const Rows& rows, const CaseResult& result, Measurements& out) {
-  const auto set_most = [&](std::string_view name, const RowValue& value,
-                            Where (*where)(const ReplayResult&), const std::string& note = {}) {
-    const ReplayResult& row = RowWithMost(rows, value).replay;
-    out.Set(name, value(row), where == nullptr ? Where{} : where(row), note);
-  };
+// Sets a figure to the largest value of any row.
+void SetMost(const Rows& rows, std::string_view name, const RowValue& value, Measurements& out,
+             Where (*where)(const ReplayResult&) = nullptr, const std::string& note = {}) {
+  const ReplayResult& row = RowWithMost(rows, value).replay;
+  out.Set(name, value(row), where == nullptr ? Where{} : where(row), note);
+}
+
+void MeasureRatios(const Rows& rows, Measurements& out) {
   const RowValue lossy = [](const ReplayResult& row) { return row.h2o_metrics.lossy_ratio; };
-  set_most("lossy_best", lossy, LastPlan, WhyNothingEvicted(RowWithMost(rows, lossy).replay));
+  const RowValue ratio = [](const ReplayResult& row) { return row.metrics.ratio; };
+  SetMost(rows, "lossy_best", lossy, out, LastPlan,
+          WhyNothingEvicted(RowWithMost(rows, lossy).replay));
+  out.Set("candidate_lossy_ratio_avg", MeanFigure(rows, lossy));
+  out.Set("candidate_lossless_ratio_avg", MeanFigure(rows, ratio));
+  out.Set("candidate_runtime_total_ratio_avg",
+          MeanFigure(rows, [&](const ReplayResult& row) { return lossy(row) * ratio(row); }));
+}
+
+// An engine's workers overlap with the computation of a token, a replay's with almost nothing, so
+// that figures of the queue are ranges.
+void MeasureQueue(const Rows& rows, Measurements& out) {
   const RowValue queue = [](const ReplayResult& row) { return row.metrics.queue_depth_peak; };
   const RowValue least_queue = [](const ReplayResult& row) {
     return row.metrics.queue_depth_peak_least;
   };
-  set_most("runtime_queue_peak_best", queue, nullptr);
-  // An engine's workers overlap with the computation of a token, a replay's with almost nothing.
+  SetMost(rows, "runtime_queue_peak_best", queue, out);
   const double most = queue(RowWithMost(rows, queue).replay);
   const double least = least_queue(RowWithMost(rows, least_queue).replay);
   if (least < most) {
@@ -257,14 +268,11 @@ void MeasureEngine(const Rows& rows, const CaseResult& result, Measurements& out
                               "slow: only the engine's own run decides it",
                               least, most)});
   }
-  set_most(
-      "runtime_fallback_best",
-      [](const ReplayResult& row) { return row.metrics.sums.fallback_count; },
-      [](const ReplayResult& row) { return FirstEvent(row, EventKind::kFallback); });
-  set_most(
-      "runtime_backpressure_skip_best",
-      [](const ReplayResult& row) { return row.metrics.sums.backpressure_skip_count; },
-      [](const ReplayResult& row) { return FirstEvent(row, EventKind::kBackpressure); });
+  const RowValue skip = [](const ReplayResult& row) {
+    return row.metrics.sums.backpressure_skip_count;
+  };
+  SetMost(rows, "runtime_backpressure_skip_best", skip, out,
+          [](const ReplayResult& row) { return FirstEvent(row, EventKind::kBackpressure); });
   const double skips = out.Value("runtime_backpressure_skip_best").value_or(0);
   if (skips > 0 && rows.front().replay.lossless.async_threads > 0) {
     out.SetRange("runtime_backpressure_skip_best",
@@ -273,25 +281,10 @@ void MeasureEngine(const Rows& rows, const CaseResult& result, Measurements& out
                               "own run decides it",
                               skips)});
   }
-  set_most(
-      "runtime_decode_cache_hit_best",
-      [](const ReplayResult& row) { return row.metrics.decode_cache_hit; }, nullptr);
-  set_most(
-      "runtime_decode_cache_miss_best",
-      [](const ReplayResult& row) { return row.metrics.decode_cache_miss; }, nullptr);
+}
 
-  const RowValue ratio = [](const ReplayResult& row) { return row.metrics.ratio; };
-  out.Set("candidate_lossy_ratio_avg", MeanFigure(rows, lossy));
-  out.Set("candidate_lossless_ratio_avg", MeanFigure(rows, ratio));
-  out.Set("candidate_runtime_total_ratio_avg",
-          MeanFigure(rows, [&](const ReplayResult& row) { return lossy(row) * ratio(row); }));
-  for (const char* name :
-       {"decode_gate_tps", "decode_best", "decode_baseline", "decode_drop_ratio"}) {
-    out.Missing(name, kNeedsEngine);
-  }
-  out.Missing("kv_invalid_log_count", "a replay writes no engine log");
-
-  // The original requires activity in modes full and store, and does not check the content.
+// The original requires activity in modes full and store, and does not check the content.
+void MeasureConsistency(const Rows& rows, const CaseResult& result, Measurements& out) {
   const bool required = result.spec.mode != "probe" && LosslessActive(rows.front().replay);
   const auto any = [&](auto test) {
     return std::any_of(rows.begin(), rows.end(),
@@ -316,6 +309,28 @@ void MeasureEngine(const Rows& rows, const CaseResult& result, Measurements& out
   if (!why.empty() && !note.empty()) note += "; " + why;
   out.Set("kv_content_consistency_pass", !required || (!fallbacks && queued && restored) ? 1 : 0,
           fallbacks ? FirstEvent(rows.front().replay, EventKind::kFallback) : Where{}, note);
+}
+
+// Sets the figures by the engine's definitions.
+void MeasureEngine(const Rows& rows, const CaseResult& result, Measurements& out) {
+  MeasureRatios(rows, out);
+  MeasureQueue(rows, out);
+  SetMost(
+      rows, "runtime_fallback_best",
+      [](const ReplayResult& row) { return row.metrics.sums.fallback_count; }, out,
+      [](const ReplayResult& row) { return FirstEvent(row, EventKind::kFallback); });
+  SetMost(
+      rows, "runtime_decode_cache_hit_best",
+      [](const ReplayResult& row) { return row.metrics.decode_cache_hit; }, out);
+  SetMost(
+      rows, "runtime_decode_cache_miss_best",
+      [](const ReplayResult& row) { return row.metrics.decode_cache_miss; }, out);
+  for (const char* name :
+       {"decode_gate_tps", "decode_best", "decode_baseline", "decode_drop_ratio"}) {
+    out.Missing(name, kNeedsEngine);
+  }
+  out.Missing("kv_invalid_log_count", "a replay writes no engine log");
+  MeasureConsistency(rows, result, out);
 }
 
 // Sets the figures that depend on a clock.
