@@ -138,6 +138,19 @@ class BenchReader {
     if (bench_.table.size() == 0) bench_.table = std::move(csv);
   }
 
+  void AddReturnCode(const Json& run, const std::string& run_name, const std::string& shown) {
+    const Json code = run.is_object() ? run.value("return_code", Json()) : Json();
+    if (!code.is_number()) {
+      evidence_.gaps.Add(
+          fmt::format("{}: run {} has return_code {}", shown, run_name, ShowJson(code)));
+    } else if (code.get<double>() != 0) {
+      ++bench_.failed_runs;
+      if (bench_.failures.size() >= kMaxFailures) return;
+      bench_.failures.push_back(
+          fmt::format("run {} returned {:.0f}", run_name, code.get<double>()));
+    }
+  }
+
   void AddManifest(const LogFolder& folder) {
     const auto text = folder.Text(kManifest);
     if (!text) return;
@@ -155,25 +168,16 @@ class BenchReader {
     bool all_named = true;
     for (size_t i = 0; i < list.size(); ++i) {
       const Json& run = list[i];
-      const Json code = run.is_object() ? run.value("return_code", Json()) : Json();
-      if (!code.is_number()) {
-        evidence_.gaps.Add(fmt::format("{}: run {} has return_code {}", shown, ReadRunName(run, i),
-                                       ShowJson(code)));
-      } else if (code.get<double>() != 0) {
-        ++bench_.failed_runs;
-        if (bench_.failures.size() < kMaxFailures) {
-          bench_.failures.push_back(
-              fmt::format("run {} returned {:.0f}", ReadRunName(run, i), code.get<double>()));
-        }
-      }
+      const std::string run_name = ReadRunName(run, i);
+      AddReturnCode(run, run_name, shown);
       const std::vector<std::string> names = LogNames(run);
       const bool is_there = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
         return folder.Has(name) || inside.Has(name);
       });
       all_named &= is_there;
       if (!names.empty() && !is_there) {
-        evidence_.gaps.Add(fmt::format("{}: the log of run {}, {}, is missing", shown,
-                                       ReadRunName(run, i), OnlyUtf8(names.back())));
+        evidence_.gaps.Add(fmt::format("{}: the log of run {}, {}, is not there", shown, run_name,
+                                       OnlyUtf8(names.back())));
       }
     }
     bench_.runs += list.size();
