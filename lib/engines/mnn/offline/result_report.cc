@@ -51,25 +51,43 @@ std::string StreamTitle(Stream stream) {
   return title;
 }
 
-}  // namespace
+auto OptionGetter(auto member) {
+  return [member](const Document& of) { return of.options.*member; };
+}
+auto ResultGetter(auto member) {
+  return [member](const Document& of) { return of.result.*member; };
+}
+auto NameGetter(auto member) {
+  return [member](const Document& of) { return Name(of.options.*member); };
+}
 
-const Fields<Document>& DocumentFields() {
-  static const FieldOptions counts = {
-      .schema = Value::Object{
-          {"type", "object"},
-          {"additionalProperties", Value::Object{{"type", "integer"}, {"minimum", 0}}}}};
-  const auto option = [](auto member) {
-    return [member](const Document& of) { return of.options.*member; };
-  };
-  const auto result = [](auto member) {
-    return [member](const Document& of) { return of.result.*member; };
-  };
-  const auto word = [](auto member) {
-    return [member](const Document& of) { return Name(of.options.*member); };
-  };
+const Fields<Document>& SelectionFields() {
   const auto list = [](const std::set<int64_t>& layers) {
     return std::vector(layers.begin(), layers.end());
   };
+  static const Fields<Document> fields = {
+      {"schema_version", "Version of the original's document", [](const Document&) { return 3; },
+       OneOf(3)},
+      {"dump_dir", "The folder of dumps as it was given", &Document::dump_dir},
+      {"stage", "Stages that were counted: both, prefill or decode", NameGetter(&Options::stage)},
+      {"scope", "How layers were selected: front_n, layer_range or layer_ids",
+       NameGetter(&Options::scope)},
+      {"front_n", "Number of first layers, under scope front_n", OptionGetter(&Options::front_n)},
+      {"layer_start", "First layer, under scope layer_range", OptionGetter(&Options::layer_start)},
+      {"layer_end", "Last layer, under scope layer_range; -1: the last of the model",
+       OptionGetter(&Options::layer_end)},
+      {"layer_ids", "The layers asked for, under scope layer_ids",
+       [list](const Document& of) { return list(of.options.layer_ids); }},
+      {"selected_layers", "Numbers of the layers that were counted",
+       [list](const Document& of) { return list(of.result.layers); }},
+      {"selected_entries", "Number of dumps of a layer that were selected",
+       ResultGetter(&Result::entries)},
+      {"selected_dumps", "Number of runs that the selected entries come from",
+       ResultGetter(&Result::dumps)}};
+  return fields;
+}
+
+const Fields<Document>& CodingFields() {
   const auto names = [](Stream stream) {
     return [stream](const Document& of) {
       std::vector<std::string_view> names;
@@ -77,11 +95,40 @@ const Fields<Document>& DocumentFields() {
       return names;
     };
   };
-  const auto mode_counts = [](Stream stream) {
-    return [stream](const Document& of) {
-      return CountsToObject(ListCounts(of.options, of.result, stream));
-    };
-  };
+  static const Fields<Document> fields = {
+      {"entry_mode",
+       "How entries are cut before they are coded: per_meta, aggregate, chunked or chunked_grouped",
+       NameGetter(&Options::entry_mode)},
+      {"online_chunk_seq", "Tokens of a chunk; 0: nothing is cut",
+       OptionGetter(&Options::chunk_tokens)},
+      {"online_framing_bytes", "Bytes that are counted for the frame of each chunk",
+       OptionGetter(&Options::framing_bytes)},
+      {"aggregate_by_stage", "Whether prefill and decode are joined apart",
+       OptionGetter(&Options::aggregate_by_stage)},
+      {"aggregate_groups", "Number of groups that entries were joined into",
+       ResultGetter(&Result::groups)},
+      {"online_chunks", "Number of chunks that entries were cut into",
+       ResultGetter(&Result::chunks)},
+      {"codec", "Name of the codec that is simulated", [](const Document&) { return kCodec; }},
+      {"codec_mode",
+       "How predictors are chosen: the legacy fixed ones, or the best of several for each block",
+       NameGetter(&Options::codec)},
+      {"bitshuffle", "Whether bits are shuffled before zstd", OptionGetter(&Options::bitshuffle)},
+      {"adaptive_block_seq", "Tokens of a block for which a predictor is chosen",
+       OptionGetter(&Options::block_tokens)},
+      {"k_hi_predictors", "Names of the predictors that compete for the high bytes of K",
+       names(kKHi)},
+      {"k_lo_predictors", "Names of the predictors that compete for the low bytes of K",
+       names(kKLo)},
+      {"v_hi_predictors", "Names of the predictors that compete for the high bytes of V",
+       names(kVHi)},
+      {"v_lo_predictors", "Names of the predictors that compete for the low bytes of V",
+       names(kVLo)},
+      {"zstd_level", "Level of zstd", OptionGetter(&Options::zstd_level)}};
+  return fields;
+}
+
+const Fields<Document>& SizeFields() {
   const auto bytes = [](Sizes Result::*part, uint64_t Sizes::*member) {
     return [part, member](const Document& of) { return of.result.*part.*member; };
   };
@@ -94,51 +141,6 @@ const Fields<Document>& DocumentFields() {
     };
   };
   static const Fields<Document> fields = {
-      {"schema_version", "Version of the original's document", [](const Document&) { return 3; },
-       OneOf(3)},
-      {"dump_dir", "The folder of dumps as it was given", &Document::dump_dir},
-      {"stage", "Stages that were counted: both, prefill or decode", word(&Options::stage)},
-      {"scope", "How layers were selected: front_n, layer_range or layer_ids",
-       word(&Options::scope)},
-      {"front_n", "Number of first layers, under scope front_n", option(&Options::front_n)},
-      {"layer_start", "First layer, under scope layer_range", option(&Options::layer_start)},
-      {"layer_end", "Last layer, under scope layer_range; -1: the last of the model",
-       option(&Options::layer_end)},
-      {"layer_ids", "The layers asked for, under scope layer_ids",
-       [list](const Document& of) { return list(of.options.layer_ids); }},
-      {"selected_layers", "Numbers of the layers that were counted",
-       [list](const Document& of) { return list(of.result.layers); }},
-      {"selected_entries", "Number of dumps of a layer that were selected",
-       result(&Result::entries)},
-      {"selected_dumps", "Number of runs that the selected entries come from",
-       result(&Result::dumps)},
-      {"entry_mode",
-       "How entries are cut before they are coded: per_meta, aggregate, chunked or chunked_grouped",
-       word(&Options::entry_mode)},
-      {"online_chunk_seq", "Tokens of a chunk; 0: nothing is cut", option(&Options::chunk_tokens)},
-      {"online_framing_bytes", "Bytes that are counted for the frame of each chunk",
-       option(&Options::framing_bytes)},
-      {"aggregate_by_stage", "Whether prefill and decode are joined separately",
-       option(&Options::aggregate_by_stage)},
-      {"aggregate_groups", "Number of groups that entries were joined into",
-       result(&Result::groups)},
-      {"online_chunks", "Number of chunks that entries were cut into", result(&Result::chunks)},
-      {"codec", "Name of the codec that is simulated", [](const Document&) { return kCodec; }},
-      {"codec_mode",
-       "How predictors are chosen: the legacy fixed ones, or the best of several for each block",
-       word(&Options::codec)},
-      {"bitshuffle", "Whether bits are shuffled before zstd", option(&Options::bitshuffle)},
-      {"adaptive_block_seq", "Tokens of a block for which a predictor is chosen",
-       option(&Options::block_tokens)},
-      {"k_hi_predictors", "Names of the predictors that compete for the high bytes of K",
-       names(kKHi)},
-      {"k_lo_predictors", "Names of the predictors that compete for the low bytes of K",
-       names(kKLo)},
-      {"v_hi_predictors", "Names of the predictors that compete for the high bytes of V",
-       names(kVHi)},
-      {"v_lo_predictors", "Names of the predictors that compete for the low bytes of V",
-       names(kVLo)},
-      {"zstd_level", "Level of zstd", option(&Options::zstd_level)},
       {"k_raw_bytes", "Bytes of K as f16", bytes(&Result::k, &Sizes::raw)},
       {"k_compressed_bytes", "Bytes that K would take when coded, frames included",
        bytes(&Result::k, &Sizes::compressed)},
@@ -159,7 +161,21 @@ const Fields<Document>& DocumentFields() {
        "raw_bytes / compressed_bytes; null where nothing was coded, where the original has 0",
        ratio(nullptr), AtLeast(0)},
       {"weighted_lossless_ratio", "The same as lossless_ratio, under the original's second name",
-       ratio(nullptr), AtLeast(0)},
+       ratio(nullptr), AtLeast(0)}};
+  return fields;
+}
+
+const Fields<Document>& CountFields() {
+  static const FieldOptions counts = {
+      .schema = Value::Object{
+          {"type", "object"},
+          {"additionalProperties", Value::Object{{"type", "integer"}, {"minimum", 0}}}}};
+  const auto mode_counts = [](Stream stream) {
+    return [stream](const Document& of) {
+      return CountsToObject(ListCounts(of.options, of.result, stream));
+    };
+  };
+  static const Fields<Document> fields = {
       {"k_hi_mode_counts",
        "Number of blocks of the high bytes of K that each predictor won, by its name",
        mode_counts(kKHi), counts},
@@ -172,12 +188,21 @@ const Fields<Document>& DocumentFields() {
       {"v_lo_mode_counts",
        "Number of blocks of the low bytes of V that each predictor won, by its name",
        mode_counts(kVLo), counts},
-      {"scanned_entries", "Number of entries that were looked at", result(&Result::scanned)},
+      {"scanned_entries", "Number of entries that were looked at", ResultGetter(&Result::scanned)},
       {"converted_fp32_entries", "Number of entries that were rounded from f32 to f16",
-       result(&Result::converted)},
-      {"skipped_entries", "Number of entries that were left out", result(&Result::skipped)},
+       ResultGetter(&Result::converted)},
+      {"skipped_entries", "Number of entries that were left out", ResultGetter(&Result::skipped)},
       {"skip_reasons", "Number of entries that were left out, by reason",
        [](const Document& of) { return CountsToObject(of.result.skip_reasons); }, counts}};
+  return fields;
+}
+
+}  // namespace
+
+const Fields<Document>& DocumentFields() {
+  using Table = Fields<Document>;
+  static const Table fields = {Table::Inline(SelectionFields()), Table::Inline(CodingFields()),
+                               Table::Inline(SizeFields()), Table::Inline(CountFields())};
   return fields;
 }
 
