@@ -250,6 +250,28 @@ class HttpReader : public RangeReader {
     return false;
   }
 
+  // True if the answer shows that the object is no longer the recorded version.
+  bool HasChanged(const Answer& answer) const {
+    if (answer.status == 412) return true;
+    return met_ && (answer.status == 416 || (answer.status < 300 && met_->Differs(answer)));
+  }
+
+  // True if the body holds exactly the bytes that were asked for.
+  bool HasWantedBytes(const Transfer& transfer) const {
+    const Answer& answer = transfer.answer;
+    if (answer.status == 206 && answer.range) {
+      const ContentRange& range = *answer.range;
+      return transfer.is_first
+                 ? range.first + range.bytes == range.total &&
+                       range.bytes == std::min<uint64_t>(range.total, kTailBytes)
+                 : range.first == transfer.offset && range.bytes == transfer.to.size();
+    }
+    // A server without ranges sends the whole object, which may be what was requested.
+    return answer.status == 200 && answer.content_length &&
+           *answer.content_length <= transfer.to.size() &&
+           (transfer.is_first || (transfer.offset == 0 && met_->bytes == transfer.to.size()));
+  }
+
   // Sets `accepted`, or `failure` if a retry is useless.
   void CheckAnswer(Transfer& transfer) const {
     const Answer& answer = transfer.answer;
@@ -257,26 +279,12 @@ class HttpReader : public RangeReader {
     const bool is_empty = answer.status == 416 && answer.range == ContentRange{};
     if (transfer.is_first && is_empty) {
       transfer.accepted = true;
-      return;
-    }
-    if (answer.status == 412 || (met_ && answer.status < 300 && met_->Differs(answer)) ||
-        (met_ && answer.status == 416)) {
+    } else if (HasChanged(answer)) {
       transfer.failure = Changed();
+    } else if (HasWantedBytes(transfer)) {
+      transfer.accepted = true;
     } else if (answer.status == 206 && answer.range) {
-      const ContentRange& range = *answer.range;
-      const bool as_asked =
-          transfer.is_first ? range.first + range.bytes == range.total &&
-                                  range.bytes == std::min<uint64_t>(range.total, kTailBytes)
-                            : range.first == transfer.offset && range.bytes == transfer.to.size();
-      transfer.accepted = as_asked;
-      if (!as_asked) {
-        transfer.failure =
-            Error(Finding::kReadFailed, "the server sent another range than requested");
-      }
-    } else if (answer.status == 200 && answer.content_length &&
-               *answer.content_length <= transfer.to.size() &&
-               (transfer.is_first || (transfer.offset == 0 && met_->bytes == transfer.to.size()))) {
-      transfer.accepted = true;  // the whole object was requested
+      transfer.failure = Error(Finding::kReadFailed, "the server sends another range than asked");
     } else if (answer.status == 200 || answer.status == 206) {
       transfer.failure = Error(Finding::kOpenFailed, "the server does not serve ranges")
                              .Hint("fetch the whole file: curl -O URL");
