@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <string_view>
 
 #include "lib/store/database.h"
@@ -78,6 +79,30 @@ struct IndexCalls {
     if (::geteuid() == 0 && ::fchown(descriptor, index.st_uid, index.st_gid) != 0) errno = 0;
   }
 
+  // Opens for reading what may not be written: an index that cannot be written can often be read.
+  static int OpenAllowed(const IndexFiles& files, const std::string& name, int& flags,
+                         mode_t mode) {
+    const int descriptor = OpenAt(files, name, flags, mode);
+    const bool is_denied = descriptor < 0 && (errno == EACCES || errno == EPERM || errno == EROFS);
+    if (!is_denied || (flags & (SQLITE_OPEN_MAIN_JOURNAL | SQLITE_OPEN_CREATE)) != 0)
+      return descriptor;
+    flags = (flags & ~SQLITE_OPEN_READWRITE) | SQLITE_OPEN_READONLY;
+    return OpenAt(files, name, flags, mode);
+  }
+
+  // Returns why SQLite may not use the opened file; nothing if it may.
+  static std::optional<Refusal> FindRefusal(int descriptor, int flags) {
+    if (descriptor < 0) {
+      const bool is_other = errno == ELOOP || errno == EISDIR || errno == ENXIO;
+      return is_other ? Refusal::kNotRegular : Refusal::kSystem;
+    }
+    struct stat status;
+    if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) return Refusal::kNotRegular;
+    // A hard link would let SQLite write to a file elsewhere.
+    if ((flags & SQLITE_OPEN_READWRITE) != 0 && status.st_nlink > 1) return Refusal::kLinked;
+    return std::nullopt;
+  }
+
   static int Open(sqlite3_vfs* vfs, const char* path, sqlite3_file* file, int flags, int* got) {
     IndexFiles& files = FilesFor(vfs);
     file->pMethods = nullptr;
@@ -89,27 +114,10 @@ struct IndexCalls {
     constexpr mode_t kModeOfIndex = 0644, kModeOfJournal = 0600;
     const bool creates = (flags & SQLITE_OPEN_CREATE) != 0;
     const mode_t mode = !creates ? 0 : is_journal ? kModeOfJournal : kModeOfIndex;
-    int descriptor = OpenAt(files, name, flags, mode);
-    // An index that cannot be written can often be read.
-    const bool is_denied = descriptor < 0 && (errno == EACCES || errno == EPERM || errno == EROFS);
-    if (is_denied && !is_journal && !creates) {
-      flags = (flags & ~SQLITE_OPEN_READWRITE) | SQLITE_OPEN_READONLY;
-      descriptor = OpenAt(files, name, flags, mode);
-    }
-    if (descriptor < 0) {
-      const bool is_other = errno == ELOOP || errno == EISDIR || errno == ENXIO;
-      return Refuse(files, is_other ? Refusal::kNotRegular : Refusal::kSystem, is_journal,
-                    SQLITE_CANTOPEN);
-    }
-    struct stat status;
-    const bool is_regular = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
-    // A hard link would let SQLite write to a file elsewhere.
-    const bool is_shared =
-        (flags & SQLITE_OPEN_READWRITE) != 0 && is_regular && status.st_nlink > 1;
-    if (!is_regular || is_shared) {
-      ::close(descriptor);
-      return Refuse(files, is_shared ? Refusal::kLinked : Refusal::kNotRegular, is_journal,
-                    SQLITE_CANTOPEN);
+    const int descriptor = OpenAllowed(files, name, flags, mode);
+    if (const std::optional<Refusal> why = FindRefusal(descriptor, flags)) {
+      if (descriptor >= 0) ::close(descriptor);
+      return Refuse(files, *why, is_journal, SQLITE_CANTOPEN);
     }
     if (is_journal && creates) ShareJournal(files, descriptor);
     if (!is_journal) files.main_ = descriptor;
