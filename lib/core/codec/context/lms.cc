@@ -254,6 +254,12 @@ uint64_t ChooseLmsWidth(const PredictedSymbols& predicted, uint64_t count, uint6
   return least;
 }
 
+// The frame stores the distance of a rotation in one byte, which the halves of the widest heads
+// exceed.
+bool StoresRotation(const LikenessPlan* like) {
+  return like != nullptr && !like->rotation.turns.empty() && like->rotation.distance <= UINT8_MAX;
+}
+
 }  // namespace
 
 // Codes in one pass over the rows: the model predicts, the sign of each symbol is taken relative to
@@ -270,12 +276,9 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   SymbolShape shape = ChooseWindow(survey, escapes);
   shape.symbol_bits = 8;
   const uint32_t largest = LmsLargestExponent(values, survey.form.bfloat);
-  // The frame stores the distance in one byte, which the halves of the widest heads exceed.
-  const bool turns_known =
-      like != nullptr && !like->rotation.turns.empty() && like->rotation.distance <= UINT8_MAX;
-  const uint32_t pairing = turns_known ? like->rotation.distance
-                                       : FindPairing(values, survey.form.bfloat, largest, rows,
-                                                     columns, head_dim, arena);
+  const uint32_t pairing = StoresRotation(like) ? like->rotation.distance
+                                                : FindPairing(values, survey.form.bfloat, largest,
+                                                              rows, columns, head_dim, arena);
   LmsModel lms(rows, columns, pairing, largest, survey.form.bfloat,
                like == nullptr ? nullptr : &like->rotation, steps, arena);
   const PredictedSymbols predicted =

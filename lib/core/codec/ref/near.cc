@@ -44,6 +44,15 @@ void ComputeClasses(const NearRows& near, const std::vector<int16_t>& scales, ui
   }
 }
 
+void MarkEqualRows(NearRows& near) {
+  for (uint64_t row = 0; row < near.rows(); ++row) {
+    const uint64_t at = row * near.columns;
+    const bool same =
+        std::memcmp(near.values.data() + at, near.expected.data() + at, 2 * near.columns) == 0;
+    near.factors[row] = same ? kEqualRow : 0;
+  }
+}
+
 void WriteFactors(const ArenaVector<uint8_t>& factors, CodecScratch& scratch, ByteWriter& out) {
   const ByteSpan bytes = std::as_bytes(std::span(factors));
   Arena* const arena = &scratch.context.arena;
@@ -276,15 +285,6 @@ void CountResiduals(const uint8_t* classes, const uint8_t* symbols, uint64_t cou
   ArenaVector<uint32_t> in_turns(kTurns * cells, counts.counts.get_allocator());
   CountWithContexts(classes, symbols, count, kResidualSymbolBits, kTurns, cells, in_turns.data());
   for (size_t at = 0; at < in_turns.size(); ++at) counts.counts[at % cells] += in_turns[at];
-}
-
-void MarkEqualRows(NearRows& near) {
-  for (uint64_t row = 0; row < near.rows(); ++row) {
-    const uint64_t at = row * near.columns;
-    const bool same =
-        std::memcmp(near.values.data() + at, near.expected.data() + at, 2 * near.columns) == 0;
-    near.factors[row] = same ? kEqualRow : 0;
-  }
 }
 
 // Scales of the channels: as stored, above a common base, and as the classes use them, in half

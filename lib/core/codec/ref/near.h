@@ -98,7 +98,8 @@ uint64_t CodedRows(const NearRows& near);  // neither equal nor remaining rows
 // Computes the classes of all coded rows, one after another.
 void ComputeClasses(const NearRows& near, const std::vector<int16_t>& scales, uint8_t* classes);
 
-// Parts that the other codings of similar rows share.
+// Parts that the other codings of near rows share. Equal rows are marked by their factors.
+void MarkEqualRows(NearRows& near);
 void WriteFactors(const ArenaVector<uint8_t>& factors, CodecScratch& scratch, ByteWriter& out);
 void ReadFactors(ByteReader& reader, NearRows& near, CodecScratch& scratch);
 void CopyEqualRows(NearRows& near);

@@ -126,12 +126,7 @@ std::vector<uint8_t> PowersFor(const NearRows& near, const std::vector<uint64_t>
 bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& scratch,
                              ByteWriter& out, ErrorForecast* forecast) {
   Arena* const arena = &scratch.context.arena;
-  for (uint64_t row = 0; row < near.rows(); ++row) {
-    const uint64_t at = row * near.columns;
-    const bool same = std::equal(near.values.data() + at, near.values.data() + at + near.columns,
-                                 near.expected.data() + at);
-    near.factors[row] = same ? kEqualRow : 0;
-  }
+  MarkEqualRows(near);
   const std::vector<uint64_t> rows = ListCodedRows(near);
   if (!FitsCdf(rows.size(), near.columns)) return false;
   WriteFactors(near.factors, scratch, out);
@@ -142,24 +137,21 @@ bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& sc
                LmsLargestExponent(std::as_bytes(std::span(near.expected)), near.form.bfloat));
   const float scale = LmsScale(largest);
   const ModelValue value_of(near.form.bfloat, scale);
-  Rotation rotation =
+  const Rotation rotation =
       FindRotation(all, near.form.bfloat, scale, near.rows(), near.columns, head_dim, {}, arena);
-  const bool turns = !rotation.turns.empty();
   std::vector<float> first(near.columns);
   ChannelShape shape =
       ShapeFor(first.data(), rows.size(), near.columns, head_dim, rotation, kLongReach);
   shape.rotation.turns.clear();  // errors do not rotate with the position
   shape.first_deviation = PowerOfTwo(-kErrorBits);
   WriteShape(largest, shape, out);
-  shape.hints = turns ? 2 : 1;
+  shape.hints = rotation.turns.empty() ? 1 : 2;
   out.U8(static_cast<uint8_t>(shape.hints));
   const std::vector<uint8_t> powers = PowersFor(near, rows, value_of);
   out.Append(std::as_bytes(std::span(powers)));
   ErrorScales errors;
   for (const uint8_t power : powers) errors.Add(power - kPowerBias);
-
   if (forecast != nullptr) ++shape.hints;
-
   const LogisticCode code(near.form, scale);
   ArenaVector<CodeSlot> slots(rows.size() * near.columns, arena);
   ExpectedRow expected(near, shape, errors, value_of, forecast);
