@@ -155,6 +155,21 @@ uint64_t FrameCoder::EncodeWithin(const FrameDescription& description, ByteSpan 
   return EncodeInto(description, raw, out, &budget, needed);
 }
 
+namespace {
+
+// Writes the payloads, and before several of them a table.
+void WriteSegments(const SegmentGrid& grid, ByteSpan raw, std::span<const EncodedChunk> chunks,
+                   std::byte* to) {
+  for (size_t i = 0; grid.count > 1 && i < grid.count; ++i, to += kSegmentEntryBytes) {
+    StoreLE<uint32_t>(to, static_cast<uint32_t>(chunks[i].payload.size()));
+    StoreLE<uint32_t>(to + 4, static_cast<uint32_t>(chunks[i].codec));
+    StoreLE<uint64_t>(to + 8, Hash64(raw.subspan(grid.Begin(i), grid.Size(i))));
+  }
+  for (const EncodedChunk& chunk : chunks) to = std::ranges::copy(chunk.payload, to).out;
+}
+
+}  // namespace
+
 uint64_t FrameCoder::EncodeInto(const FrameDescription& description, ByteSpan raw,
                                 std::span<std::byte> out, Budget* budget, uint64_t* needed) {
   FrameHeader header;
@@ -162,8 +177,7 @@ uint64_t FrameCoder::EncodeInto(const FrameDescription& description, ByteSpan ra
   header.raw_bytes = raw.size();
   header.description = ShapeThatExplains(description, raw.size());
   const SegmentGrid grid = ChooseSegments(header);
-  const bool has_table = grid.count > 1;
-  const uint64_t table_bytes = has_table ? grid.count * kSegmentEntryBytes : 0;
+  const uint64_t table_bytes = grid.count > 1 ? grid.count * kSegmentEntryBytes : 0;
   if (budget != nullptr) {
     budget->Begin(kFrameHeaderBytes + table_bytes, grid, raw, level_,
                   header.description.role == FrameRole::kKeyAndValue, state_);
@@ -192,7 +206,7 @@ uint64_t FrameCoder::EncodeInto(const FrameDescription& description, ByteSpan ra
     header.segment_rows = 0;
     header.profile = {};
     header.payload_bytes = raw.size();
-  } else if (blocks_ || !has_table) {
+  } else if (blocks_ || grid.count == 1) {
     if (blocks_) header.version = kVersionOfBlocks;
     header.codec = encoded_[0].codec;
   }
@@ -204,21 +218,10 @@ uint64_t FrameCoder::EncodeInto(const FrameDescription& description, ByteSpan ra
   }
 
   WriteFrameHeader(header, out.first<kFrameHeaderBytes>());
-  std::byte* to = out.data() + kFrameHeaderBytes;
   if (stored) {
-    std::copy(raw.begin(), raw.end(), to);
-    return header.frame_bytes();
-  }
-  if (has_table) {
-    for (size_t index = 0; index < grid.count; ++index, to += kSegmentEntryBytes) {
-      const ByteSpan segment = grid.Part(raw, index);
-      StoreLE<uint32_t>(to, static_cast<uint32_t>(encoded_[index].payload.size()));
-      StoreLE<uint32_t>(to + 4, static_cast<uint32_t>(encoded_[index].codec));
-      StoreLE<uint64_t>(to + 8, Hash64(segment));
-    }
-  }
-  for (const EncodedChunk& chunk : encoded_) {
-    to = std::copy(chunk.payload.begin(), chunk.payload.end(), to);
+    std::ranges::copy(raw, out.data() + kFrameHeaderBytes);
+  } else {
+    WriteSegments(grid, raw, encoded_, out.data() + kFrameHeaderBytes);
   }
   return header.frame_bytes();
 }
