@@ -90,22 +90,18 @@ void WriteChunk(const ChunkHead& head, const Place& place, Bytes& raw, Bytes& sc
   const uint64_t begin = place.offset + head.token_begin * row_step + head.head_begin * head_step +
                          uint64_t{head.unit_begin} * head.unit_bytes;
   const ByteSpan bytes = *from;
-  if (place.order == Order::kTokenHeadDim) {
-    if (part * heads == row_step) return spool.WriteAt(begin, bytes);
-    for (uint64_t t = 0; t < tokens; ++t) {  // one head or all, some of the units
-      spool.WriteAt(begin + t * row_step, bytes.subspan(t * part * heads, part * heads));
-    }
-    return;
-  }
-  for (uint64_t h = 0; h < heads; ++h) {
-    const ByteSpan one = bytes.subspan(h * tokens * part, tokens * part);
-    if (part == head_row) {
-      spool.WriteAt(begin + h * head_step, one);
+  // In token order a row has all heads of the chunk.
+  const uint64_t runs = place.order == Order::kTokenHeadDim ? 1 : heads,
+                 width = part * heads / runs;
+  for (uint64_t h = 0; h < runs; ++h) {
+    const ByteSpan run = bytes.subspan(h * tokens * width, tokens * width);
+    const uint64_t to = begin + h * head_step;
+    if (width == row_step) {
+      spool.WriteAt(to, run);
       continue;
     }
-    for (uint64_t t = 0; t < tokens; ++t) {
-      spool.WriteAt(begin + h * head_step + t * row_step, one.subspan(t * part, part));
-    }
+    for (uint64_t t = 0; t < tokens; ++t)
+      spool.WriteAt(to + t * row_step, run.subspan(t * width, width));
   }
 }
 
@@ -144,19 +140,9 @@ uint64_t PlaceTensors(Snapshot& snapshot, const Selection& wanted,
   return size;
 }
 
-}  // namespace
-
-Snapshot LoadTensors(const Archive& archive, const Selection& wanted, ThreadPool& pool,
-                     Progress* progress) {
-  if (!archive.description()) {
-    throw Error(Finding::kUnsupportedKind, "the archive holds opaque bytes, not tensors")
-        .File(archive.data().name())
-        .Hint("decompress it without --to to get the source back");
-  }
-  Snapshot snapshot = *archive.description();
-  std::map<PlaceKey, Place> places;
-  const uint64_t size = PlaceTensors(snapshot, wanted, places);
-
+// Returns the chunks with wanted tokens. Throws if the chunks do not cover a whole place.
+std::vector<const ArchivedChunk*> ListChunks(const Archive& archive, const Selection& wanted,
+                                             std::map<PlaceKey, Place>& places) {
   std::vector<const ArchivedChunk*> chunks;
   for (const ArchivedChunk& chunk : archive.chunks()) {
     const ChunkHead& head = chunk.head;
@@ -179,6 +165,22 @@ Snapshot LoadTensors(const Archive& archive, const Selection& wanted, ThreadPool
         .Hint(lost ? "'kvtool verify' lists the damage"
                    : "decompress the archive without --to and convert the restored source");
   }
+  return chunks;
+}
+
+}  // namespace
+
+Snapshot LoadTensors(const Archive& archive, const Selection& wanted, ThreadPool& pool,
+                     Progress* progress) {
+  if (!archive.description()) {
+    throw Error(Finding::kUnsupportedKind, "the archive holds opaque bytes, no tensors")
+        .File(archive.data().name())
+        .Hint("decompress it without --to to get the source back");
+  }
+  Snapshot snapshot = *archive.description();
+  std::map<PlaceKey, Place> places;
+  const uint64_t size = PlaceTensors(snapshot, wanted, places);
+  const std::vector<const ArchivedChunk*> chunks = ListChunks(archive, wanted, places);
 
   Spool spool(size);
   if (progress != nullptr) {
