@@ -389,15 +389,21 @@ std::string ModeOf(const Node& node, const Engine& engine) {
   return node.OneOf({engine.modes.begin(), engine.modes.end()});
 }
 
-// A parameter may say the mode, too.
-void SetModeFromParams(const Node& node, std::string_view name, CaseSpec& spec) {
-  const ParamValue* mode = Find(spec.params, name);
-  if (mode == nullptr) return;
-  const auto& word = std::get<std::string>(*mode);
-  if (!spec.mode.empty() && word != spec.mode) {
-    throw node.Wrong(fmt::format("mode is {}, but {} is {}", spec.mode, name, word));
+// A parameter, a reference or types may say the mode, too.
+void CompleteMode(const Node& node, const Engine& engine, CaseSpec& spec) {
+  if (const ParamValue* mode = Find(spec.params, engine.mode_param)) {
+    const auto& word = std::get<std::string>(*mode);
+    if (!spec.mode.empty() && word != spec.mode) {
+      throw node.Wrong(fmt::format("mode is {}, but {} is {}", spec.mode, engine.mode_param, word));
+    }
+    spec.mode = word;
   }
-  spec.mode = word;
+  if (spec.mode.empty() && !spec.reference.empty()) spec.mode = kCompare;
+  if (spec.mode.empty() && spec.quant) spec.mode = kQuant;
+  if (spec.mode == kQuant && !spec.quant) throw node.Wrong("mode quant needs 'quant'");
+  if (spec.mode.empty()) {
+    throw node.Wrong("a case needs 'mode': " + Alternatives(engine.modes));
+  }
 }
 
 CaseSpec CaseOf(const Node& node, const CommonSettings& common) {
@@ -427,14 +433,7 @@ CaseSpec CaseOf(const Node& node, const CommonSettings& common) {
   ApplyShared(base, common.folder, common.engine, spec);
   Merge(preset, spec.params);
   ApplyShared(node, common.folder, common.engine, spec);
-  SetModeFromParams(node, common.engine.mode_param, spec);
-  if (spec.mode.empty() && !spec.reference.empty()) spec.mode = kCompare;
-  if (spec.mode.empty() && spec.quant) spec.mode = kQuant;
-  if (spec.mode == kQuant && !spec.quant) throw node.Wrong("mode quant needs 'quant'");
-  if (spec.mode.empty()) {
-    throw node.Wrong("a case needs 'mode': " + Alternatives(common.engine.modes));
-  }
-
+  CompleteMode(node, common.engine, spec);
   const bool has_default_rules = base.Has("rules") && !spec.only_engine;
   spec.own_rules = node.Has("rules") || has_default_rules;
   if (spec.own_rules) {

@@ -272,16 +272,69 @@ struct CaseEntry {
   const CaseResult& result;
 };
 
+auto ResultGetter(auto member) {
+  return [=](const CaseEntry& of) { return of.result.*member; };
+}
+
+const Fields<CaseEntry>& CaseInputFields() {
+  const auto text = [](const std::string& (*get)(const CaseResult&)) {
+    return [=](const CaseEntry& of) { return TextOrNull(get(of.result)); };
+  };
+  static const Fields<CaseEntry> fields = {
+      {"snapshot", "Path of its snapshot as given; null without one",
+       text([](const CaseResult& of) -> const std::string& { return of.spec.snapshot; })},
+      {"snapshot_xxh3",
+       "XXH3 hash of the snapshot's files, 16 hexadecimal digits; null without one",
+       text([](const CaseResult& of) -> const std::string& { return of.snapshot_hash; }),
+       {.pattern = kHashPattern}},
+      {"trace", "Path of its attention trace as given; null without one",
+       text([](const CaseResult& of) -> const std::string& { return of.spec.trace; })},
+      {"trace_xxh3",
+       "XXH3 hash of the trace's files, 16 hexadecimal digits; null without one",
+       text([](const CaseResult& of) -> const std::string& { return of.trace_hash; }),
+       {.pattern = kHashPattern}}};
+  return fields;
+}
+
+const Fields<CaseEntry>& CaseFigureFields() {
+  static const Fields<CaseEntry> fields = {
+      {"rows", "Figures of each prompt length", ResultGetter(&CaseResult::rows),
+       RowFiguresFields()},
+      {"layers", "Figures of each layer, in the row with the least whole_model_ratio",
+       ResultGetter(&CaseResult::layers), LayerFiguresFields()},
+      {"resident_over_time",
+       "Bytes of K and V held as decoding goes on, in some 512 samples at most",
+       ResultGetter(&CaseResult::resident_over_time), ResidentSampleFields()},
+      {"baseline_noise", "Noise of speeds over the case's snapshot",
+       ResultGetter(&CaseResult::noise), NoiseFields()}};
+  return fields;
+}
+
+// Returns the parameters of the replay by their names.
+Value ListParams(const CaseEntry& of) {
+  Value params = Value::Object();
+  for (const auto& [name, value] : of.result.spec.params) {
+    const auto* number = std::get_if<double>(&value);
+    params.Put(name, number != nullptr ? FigureValue(*number, false)
+                                       : Value(std::get<std::string>(value)));
+  }
+  return params;
+}
+
+// Returns why figures are unknown, by their names.
+Value ListReasons(const CaseEntry& of) {
+  Value reasons = Value::Object();
+  for (const MetricInfo* info : of.gate.engine->Metrics()) {
+    const Measurement* found = of.result.measured.Find(info->name);
+    if (found != nullptr && !found->value) reasons.Put(info->name, found->reason);
+  }
+  return reasons;
+}
+
 Fields<CaseEntry> CaseFields(const Engine& engine,
                              std::string_view (*param_text)(std::string_view)) {
   const auto spec = [](std::string CaseSpec::*member) {
     return [=](const CaseEntry& of) { return of.result.spec.*member; };
-  };
-  const auto of_result = [](auto member) {
-    return [=](const CaseEntry& of) { return of.result.*member; };
-  };
-  const auto text = [](const std::string& (*get)(const CaseResult&)) {
-    return [=](const CaseEntry& of) { return TextOrNull(get(of.result)); };
   };
   const auto figures = [](Voice voice) {
     return [=](const CaseEntry& of) { return FiguresOf(*of.gate.engine, of.result, voice); };
@@ -298,37 +351,18 @@ Fields<CaseEntry> CaseFields(const Engine& engine,
       {"status", "Outcome of the case", [](const CaseEntry& of) { return Name(of.result.status); },
        OneOf("pass", "fail", "not_run", "inconclusive")},
       {"reason", "Why it failed, was not run or is inconclusive; empty if it passed",
-       of_result(&CaseResult::reason)},
+       ResultGetter(&CaseResult::reason)},
       {"origin",
        "Where its figures come from: replay, engine_logs, compare (a cache against its reference); "
        "none if it was not run",
        [](const CaseEntry& of) { return Name(of.result.origin); },
        OneOf("replay", "engine_logs", "compare", "none")},
-      {"snapshot", "Path of its snapshot as given; null without one",
-       text([](const CaseResult& of) -> const std::string& { return of.spec.snapshot; })},
-      {"snapshot_xxh3",
-       "XXH3 hash of the snapshot's files, 16 hexadecimal digits; null without one",
-       text([](const CaseResult& of) -> const std::string& { return of.snapshot_hash; }),
-       {.pattern = kHashPattern}},
-      {"trace", "Path of its attention trace as given; null without one",
-       text([](const CaseResult& of) -> const std::string& { return of.spec.trace; })},
-      {"trace_xxh3",
-       "XXH3 hash of the trace's files, 16 hexadecimal digits; null without one",
-       text([](const CaseResult& of) -> const std::string& { return of.trace_hash; }),
-       {.pattern = kHashPattern}},
+      Fields<CaseEntry>::Inline(CaseInputFields()),
       {"params",
        "Parameters of the replay under the engine's names",
-       [](const CaseEntry& of) {
-         Value params = Value::Object();
-         for (const auto& [name, value] : of.result.spec.params) {
-           const auto* number = std::get_if<double>(&value);
-           params.Put(name, number != nullptr ? FigureValue(*number, false)
-                                              : Value(std::get<std::string>(value)));
-         }
-         return params;
-       },
+       ListParams,
        {.schema = ParamsSchema(engine, param_text)}},
-      {"rules", "Outcome of each rule", of_result(&CaseResult::rules), RuleFields()},
+      {"rules", "Outcome of each rule", ResultGetter(&CaseResult::rules), RuleFields()},
       {"engine",
        "Figures by the engine's definitions: those of a replay, or the whole row of the engine's "
        "logs",
@@ -343,24 +377,11 @@ Fields<CaseEntry> CaseFields(const Engine& engine,
        ReferenceFields(), Absent()},
       {"not_measured",
        "Reasons of the figures that are not known, by their names",
-       [](const CaseEntry& of) {
-         Value reasons = Value::Object();
-         for (const MetricInfo* info : of.gate.engine->Metrics()) {
-           const Measurement* found = of.result.measured.Find(info->name);
-           if (found != nullptr && !found->value) reasons.Put(info->name, found->reason);
-         }
-         return reasons;
-       },
+       ListReasons,
        {.schema = Value::Object{{"type", "object"},
                                 {"additionalProperties", Value::Object{{"type", "string"}}}}}},
-      {"rows", "Figures of each prompt length", of_result(&CaseResult::rows), RowFiguresFields()},
-      {"layers", "Figures of each layer, in the row with the least whole_model_ratio",
-       of_result(&CaseResult::layers), LayerFiguresFields()},
-      {"resident_over_time", "Bytes of K and V held during decoding, in about 512 samples at most",
-       of_result(&CaseResult::resident_over_time), ResidentSampleFields()},
-      {"baseline_noise", "Noise of speeds over the case's snapshot", of_result(&CaseResult::noise),
-       NoiseFields()},
-      {"warnings", "Warnings on the case", of_result(&CaseResult::warnings)}};
+      Fields<CaseEntry>::Inline(CaseFigureFields()),
+      {"warnings", "Warnings on the case", ResultGetter(&CaseResult::warnings)}};
 }
 
 const Fields<Baseline>& BaselineFields() {
