@@ -142,6 +142,14 @@ std::vector<SearchPoint> Path(const ReplayResult& result) {
   }
 }
 
+// Returns the point at which all layers have the same pair.
+SearchPoint EvaluateUniform(const ReplayResult& result, size_t pair) {
+  const std::vector<size_t> choice(result.layers.size(), pair);
+  const Outcome outcome = Evaluate(result, choice);
+  const double loss = outcome.kl ? outcome.kl->nats : outcome.mean.one_minus_cosine;
+  return {choice, outcome.bytes, std::isfinite(loss) ? loss : kNever};
+}
+
 }  // namespace
 
 SearchResult Search(const ReplayResult& result, const SearchLimits& limits,
@@ -163,11 +171,7 @@ SearchResult Search(const ReplayResult& result, const SearchLimits& limits,
     if (is_within(point) && (!found.best || is_better(point, *found.best))) found.best = point;
   }
   for (size_t pair = 0; pair < result.pairs.size(); ++pair) {
-    const std::vector<size_t> choice(result.layers.size(), pair);
-    const Outcome outcome = Evaluate(result, choice);
-    const double loss = outcome.kl ? outcome.kl->nats : outcome.mean.one_minus_cosine;
-    const SearchPoint point{choice, outcome.bytes, std::isfinite(loss) ? loss : kNever};
-    found.uniform.push_back(point);
+    const SearchPoint& point = found.uniform.emplace_back(EvaluateUniform(result, pair));
     if (!is_within(point)) continue;
     const auto take = [&](std::optional<size_t>& best) {
       if (!best || is_better(point, found.uniform[*best])) best = pair;
