@@ -67,6 +67,29 @@ std::vector<uint64_t> Folded(const std::vector<uint64_t>& counts, size_t size, F
   return folded;
 }
 
+// Prices the difference to the value before. The first value of each chain is priced like the rest,
+// which changes the sum too little to matter.
+Price PriceDifference(const std::vector<uint64_t>& pairs, bool exclusive) {
+  const auto counts = Folded(pairs, 256, [&](uint32_t i) {
+    return exclusive ? (i >> 8 ^ i) & 0xff : (i - (i >> 8)) & 0xff;
+  });
+  const auto total =
+      static_cast<double>(std::accumulate(counts.begin(), counts.end(), uint64_t{0}));
+  return ComputePrice(counts) / std::max(1.0, total);
+}
+
+// Prices a high byte given sign and exponent of that before: f16 keeps them in its top six bits,
+// above `shift` others.
+Price PriceInContext(const std::vector<uint64_t>& pairs, uint32_t shift) {
+  const uint32_t contexts = 256u >> shift;
+  const auto counts = Folded(pairs, size_t{contexts} * 256,
+                             [&](uint32_t i) { return (i >> (8 + shift)) << 8 | (i & 0xff); });
+  Price price;
+  for (uint32_t c = 0; c < contexts; ++c)
+    price = price + ComputePrice(counts.data() + size_t{c} * 256, 256);
+  return price;
+}
+
 double Log2Gamma(double x) { return std::lgamma(x) / std::log(2.0); }
 
 // Returns the bits that an adaptive coder pays for n symbols while it learns 256 frequencies.
@@ -247,27 +270,17 @@ std::vector<EntropyModel> EntropyModels::Models() const {
   add("sign_exponent", "sign with exponent, mantissa raw",
       signed_exponent + Price{static_cast<double>(m), 0});
 
-  // The first value of each chain is priced like the rest, which changes the sum too little to
-  // matter.
-  const auto difference = [](const std::vector<uint64_t>& pairs, bool exclusive) {
-    const auto counts = Folded(pairs, 256, [&](uint32_t i) {
-      return exclusive ? (i >> 8 ^ i) & 0xff : (i - (i >> 8)) & 0xff;
-    });
-    const auto total =
-        static_cast<double>(std::accumulate(counts.begin(), counts.end(), uint64_t{0}));
-    return ComputePrice(counts) / std::max(1.0, total);
-  };
   if (channels_ > 1) {
     add("channel_delta", "high byte minus that of the channel before",
-        difference(channel_pairs_, false) + low_byte);
+        PriceDifference(channel_pairs_, false) + low_byte);
     add("channel_xor", "high byte xor that of the channel before",
-        difference(channel_pairs_, true) + low_byte);
+        PriceDifference(channel_pairs_, true) + low_byte);
   }
   if (tokens_ > 1) {
     add("token_delta", "high byte minus that of the token before",
-        difference(token_pairs_, false) + low_byte);
+        PriceDifference(token_pairs_, false) + low_byte);
     add("token_xor", "high byte xor that of the token before",
-        difference(token_pairs_, true) + low_byte);
+        PriceDifference(token_pairs_, true) + low_byte);
   }
   if (!frame_counts_.empty()) {
     const double open = frame_tokens_ > 0 ? FrameBits() : 0;
@@ -276,16 +289,9 @@ std::vector<EntropyModel> EntropyModels::Models() const {
     add("per_channel", "high byte by channel", Price{WholeBits() / n, 0} + low_byte);
   }
   if (tokens_ > 1) {
-    // f16 keeps sign and exponent in the top six bits of the high byte. In bf16 the last bit of the
-    // exponent is in the low byte, which is coded given the high one.
-    const uint32_t shift = bfloat_ ? 0 : 2, contexts = 256u >> shift;
-    const auto pairs = Folded(token_pairs_, size_t{contexts} * 256,
-                              [&](uint32_t i) { return (i >> (8 + shift)) << 8 | (i & 0xff); });
-    Price price;
-    for (uint32_t c = 0; c < contexts; ++c) {
-      price = price + ComputePrice(pairs.data() + size_t{c} * 256, 256);
-    }
-    price = price / static_cast<double>((tokens_ - 1) * channels_);
+    const Price price = PriceInContext(token_pairs_, bfloat_ ? 0 : 2) /
+                        static_cast<double>((tokens_ - 1) * channels_);
+    // In bf16 the last bit of the exponent is in the low byte, which is coded given the high one.
     add("previous_token", "high byte, given sign and exponent of the token before",
         price + (bfloat_ ? signed_exponent - high_byte + mantissa : low_byte));
   }

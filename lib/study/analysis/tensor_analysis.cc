@@ -283,9 +283,7 @@ void CountNarrow(ByteSpan floats, Narrowness& narrowness) {
 }
 
 const EntropyModel& Cheapest(const std::vector<EntropyModel>& models) {
-  return *std::min_element(
-      models.begin(), models.end(),
-      [](const EntropyModel& a, const EntropyModel& b) { return a.total_bits() < b.total_bits(); });
+  return *std::ranges::min_element(models, {}, &EntropyModel::total_bits);
 }
 
 EntropyModel TensorAnalysis::bound() const {
@@ -297,6 +295,25 @@ EntropyModel TensorAnalysis::bound() const {
   return {"byte_planes", "every byte of a value (or block) on its own", bits,
           PlaneTableBits(*this, values() / block) / block};
 }
+
+namespace {
+
+// Undoes RoPE if the positions are known, for each way to pair dimensions.
+std::vector<Unrotated> UndoRope(const Snapshot& snapshot, const KvTensor& tensor,
+                                const ModelRope& ropes, const TensorPlace& place) {
+  std::vector<Unrotated> unrotated;
+  std::vector<int64_t> counted(place.positions.empty() ? tensor.tokens() : 0);
+  std::iota(counted.begin(), counted.end(), 0);
+  const std::span<const int64_t> positions = place.positions.empty() ? counted : place.positions;
+  if (!ArePlausiblePositions(positions)) return unrotated;
+  const Rope& rope = ropes.Of(place.model_layer);
+  RequireFit(rope, tensor.head_dim);
+  for (const bool interleaved : {true, false})
+    unrotated.push_back(Unrotate(snapshot, tensor, rope, interleaved, positions));
+  return unrotated;
+}
+
+}  // namespace
 
 TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
                              const TensorOptions& options, const TensorPlace& place) {
@@ -342,16 +359,8 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, b
     out.stats = StatsOf(snapshot, tensor, is_value);
   }
   const bool finite = out.stats.nan_count + out.stats.infinite_count == 0;
-  std::vector<int64_t> counted(place.positions.empty() ? out.tokens : 0);
-  std::iota(counted.begin(), counted.end(), 0);
-  const std::span<const int64_t> positions = place.positions.empty() ? counted : place.positions;
-  if (options.rope && models && tensor.heads_known && finite && ArePlausiblePositions(positions)) {
-    const Rope& rope = options.rope->Of(place.model_layer);
-    RequireFit(rope, tensor.head_dim);
-    for (const bool interleaved : {true, false}) {
-      out.unrotated.push_back(Unrotate(snapshot, tensor, rope, interleaved, positions));
-    }
-  }
+  if (options.rope && models && tensor.heads_known && finite)
+    out.unrotated = UndoRope(snapshot, tensor, *options.rope, place);
   if (options.per_head && tensor.heads_known) out.heads_coded = CodeHeads(snapshot, tensor);
   if (out.narrowness && (out.narrowness->is_f16() || out.narrowness->is_bf16())) {
     // Values that are exact in both types are mostly zeros; f16 is preferred, because it has more
@@ -436,6 +445,17 @@ const Fields<Narrowness>& NarrownessFields() {
   return fields;
 }
 
+const Fields<Unrotated>& UnrotatedFields() {
+  static const Fields<Unrotated> fields = {
+      {"pairs",
+       "Which dimensions the rotation pairs: neighbours (2i, 2i+1), or halves (i, i + dims/2)",
+       [](const Unrotated& of) { return of.interleaved ? "adjacent" : "halves"; },
+       OneOf("adjacent", "halves")},
+      {"models", "Every entropy model of the values without the rotation", &Unrotated::models,
+       EntropyModelFields()}};
+  return fields;
+}
+
 struct Narrowed {
   const Measured& measured;
   DType dtype;
@@ -444,6 +464,15 @@ struct Narrowed {
 std::optional<Narrowed> ChooseNarrower(const TensorAnalysis& tensor) {
   if (!tensor.narrow) return std::nullopt;
   return Narrowed{*tensor.narrow, *tensor.narrow_dtype};
+}
+
+const Fields<Narrowed>& NarrowedFields() {
+  static const Fields<Narrowed> fields = {
+      Fields<Narrowed>::Inline([](const Narrowed& of) -> const Measured& { return of.measured; },
+                               MeasuredFields()),
+      {"dtype", "The narrower type in which the values were coded",
+       [](const Narrowed& of) { return Name(of.dtype); }, OneOf("f16", "bf16")}};
+  return fields;
 }
 
 template <typename T>
@@ -459,18 +488,6 @@ const Fields<TensorAnalysis>& TensorAnalysisFields() {
       {"bits_per_value", "Bits per value under the cheapest model, its table included",
        &EntropyModel::total_bits, AtLeast(0)},
       {"model", "Name of the cheapest model", &EntropyModel::name}};
-  static const Fields<Unrotated> unrotated = {
-      {"pairs",
-       "Which dimensions the rotation pairs: neighbours (2i, 2i+1), or halves (i, i + dims/2)",
-       [](const Unrotated& of) { return of.interleaved ? "adjacent" : "halves"; },
-       OneOf("adjacent", "halves")},
-      {"models", "Every entropy model of the values without the rotation", &Unrotated::models,
-       EntropyModelFields()}};
-  static const Fields<Narrowed> narrow = {
-      Fields<Narrowed>::Inline([](const Narrowed& of) -> const Measured& { return of.measured; },
-                               MeasuredFields()),
-      {"dtype", "The narrower type in which the values were coded",
-       [](const Narrowed& of) { return Name(of.dtype); }, OneOf("f16", "bf16")}};
   static const Value entropy = Value::Object{{"type", "number"}, {"minimum", 0}, {"maximum", 8}};
   static const Fields<Tensor> fields = {
       {"dtype", "Element type as stored", [](const Tensor& of) { return Name(of.dtype); }},
@@ -493,7 +510,7 @@ const Fields<TensorAnalysis>& TensorAnalysisFields() {
       {"unrotated",
        "The entropy models of K after its rotation is undone and its values are rounded again, for "
        "each way to pair dimensions",
-       [](const Tensor& of) { return UnlessEmpty(of.unrotated); }, unrotated, Absent()},
+       [](const Tensor& of) { return UnlessEmpty(of.unrotated); }, UnrotatedFields(), Absent()},
       {"autoregressive_gain_bits",
        "Bits per value that the best linear prediction from the token before would save if values "
        "were Gaussian; null for types without models",
@@ -516,7 +533,7 @@ const Fields<TensorAnalysis>& TensorAnalysisFields() {
        &Tensor::narrowness, NarrownessFields(), Absent()},
       {"narrow",
        "Sizes when f32 values that are exact in a type of half the size are coded in that type",
-       ChooseNarrower, narrow, Absent()},
+       ChooseNarrower, NarrowedFields(), Absent()},
       {"heads", "Sizes of each head coded on its own; only with --per-head",
        [](const Tensor& of) { return UnlessEmpty(of.heads_coded); }, CodedFields(), Absent()}};
   return fields;
