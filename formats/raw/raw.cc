@@ -142,50 +142,55 @@ void FillIn(const OpenOptions& options, std::string_view file, PresetSpec& spec)
   if (key && !spec.dtype) spec.dtype = key->dtype;
 }
 
+namespace {
+
+std::optional<uint64_t> SizeOf(const PresetSpec& preset, char letter) {
+  const auto at = preset.sizes.find(std::string_view(&letter, 1));
+  return at == preset.sizes.end() ? std::nullopt : std::optional(at->second);
+}
+
+// Returns the axes of the preset's order. Throws if a size is missing.
+std::vector<Axis> BuildAxes(const PresetSpec& preset, uint64_t groups) {
+  const bool undivided = SizeOf(preset, 'C').has_value();
+  const std::string_view order = preset.preset->order;
+  std::vector<Axis> axes;
+  std::string missing;
+  for (const char letter : order) {
+    if ((letter == 'G' && groups == 1) || (letter == 'H' && undivided)) continue;
+    const char axis = letter == 'D' && undivided ? 'C' : letter;
+    std::optional<uint64_t> size = axis == '2' ? 2 : SizeOf(preset, axis);
+    if (axis == 'H' && size) *size /= groups;
+    // The size of the file may give the number of blocks, or of tokens if it has one page.
+    const bool may_follow = axis == (order.find('T') != order.npos ? 'T' : 'P');
+    if (!size && !may_follow) missing += fmt::format("{}{}=", missing.empty() ? "" : ", ", axis);
+    axes.push_back({axis, size});
+  }
+  if (!missing.empty()) throw Wrong(*preset.preset, "{} is missing", missing);
+  return axes;
+}
+
+}  // namespace
+
 Spec BuildSpec(const PresetSpec& preset) {
-  const auto size_of = [&](char letter) -> std::optional<uint64_t> {
-    const auto at = preset.sizes.find(std::string_view(&letter, 1));
-    return at == preset.sizes.end() ? std::nullopt : std::optional(at->second);
-  };
+  const auto size_of = [&](char letter) { return SizeOf(preset, letter); };
   if (!preset.dtype) throw Wrong(*preset.preset, "the element type is not known");
   Spec spec{
       .name = fmt::format("--raw {}", preset.preset->name), .dtype = *preset.dtype, .axes = {}};
   const uint64_t groups = size_of('G').value_or(1);
-  if (size_of('H') && *size_of('H') % groups != 0) {
+  if (size_of('H').value_or(0) % groups != 0) {
     throw Wrong(*preset.preset, "H={} heads do not divide into G={} equal groups", *size_of('H'),
                 groups);
   }
-  if (size_of('V') && size_of('V') != size_of('D')) spec.v_dim = size_of('V');
-  const bool undivided = size_of('C').has_value();
-  std::string missing;
-  bool open = false;
+  if (size_of('V') != size_of('D')) spec.v_dim = size_of('V');
   const std::string_view order = preset.preset->order;
-  const bool has_tokens = order.find('T') != order.npos && order.find('P') != order.npos;
-  for (const char letter : order) {
-    if (undivided && (letter == 'H' || letter == 'D')) {
-      if (letter == 'D') spec.axes.push_back({'C', size_of('C')});
-      continue;
-    }
-    if (letter == 'G' && groups == 1) continue;
-    std::optional<uint64_t> size = letter == '2' ? 2 : size_of(letter);
-    if (letter == 'H' && size) size = *size / groups;
-    // The size of the file may give the number of blocks, or of tokens if it has one page.
-    const bool may_open = letter == 'T' || (letter == 'P' && !has_tokens);
-    if (!size && may_open && !open) {
-      open = true;
-    } else if (!size) {
-      missing += fmt::format("{}{}=", missing.empty() ? "" : ", ", letter);
-    }
-    spec.axes.push_back({letter, size});
-  }
   const bool apart = order.find("HD") == order.npos || groups > 1 || spec.v_dim;
-  if (undivided && apart && order.find('H') != order.npos) {
-    throw Wrong(*preset.preset, "it separates heads and dims: give H= and D=, not C=");
+  if (size_of('C') && apart && order.find('H') != order.npos) {
+    throw Wrong(*preset.preset, "heads and dims are apart in it: give H= and D=, not C=");
   }
   if (size_of('L').value_or(1) > kMostLayers) {
     throw Wrong(*preset.preset, "L={} is more than {}", *size_of('L'), kMostLayers);
   }
-  if (!missing.empty()) throw Wrong(*preset.preset, "{} is missing", missing);
+  spec.axes = BuildAxes(preset, groups);
   return spec;
 }
 
