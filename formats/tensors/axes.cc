@@ -71,19 +71,20 @@ Axes Axes::Parse(std::string_view text) {
     }
   }
   if (joined) throw refuse("unbalanced parentheses");
-  if (!axes.Has('T') || axes.Has('D') == axes.Has('C') || (axes.Has('C') && axes.Has('H'))) {
-    throw refuse("needs T, and either D (with H) or C");
-  }
-  for (const std::string& axis : axes.axes_) {
-    if (axis.empty()) throw refuse("empty parentheses");
-    if (axis.find_first_of("LB") != axis.npos && axis.size() > 1)
-      throw refuse("layers and batch rows have an axis of their own");
-  }
-  // (HD) means the same as C.
-  for (std::string& axis : axes.axes_) {
-    if (axis == "HD") axis = "C";
-  }
+  if (const std::string_view fault = axes.FindFault(); !fault.empty()) throw refuse(fault);
+  std::ranges::replace(axes.axes_, std::string("HD"), std::string("C"));  // (HD) means the same
   return axes;
+}
+
+std::string_view Axes::FindFault() const {
+  if (!Has('T') || Has('D') == Has('C') || (Has('C') && Has('H')))
+    return "needs T, and either D (with H) or C";
+  for (const std::string& axis : axes_) {
+    if (axis.empty()) return "empty parentheses";
+    if (axis.find_first_of("LB") != axis.npos && axis.size() > 1)
+      return "layers and batch rows have an axis of their own";
+  }
+  return {};
 }
 
 bool Axes::Has(char role) const {

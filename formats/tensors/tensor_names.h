@@ -122,6 +122,7 @@ class Axes {
     uint64_t extent = 1, stride = 0;
   };
   Axis Find(const TensorView& array, char role, const HeadSizes& heads) const;
+  std::string_view FindFault() const;  // empty if an array can have these axes
 
   std::vector<std::string> axes_;  // roles of each, outermost first
 };
