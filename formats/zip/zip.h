@@ -94,6 +94,7 @@ class ZipWriter : public Sink {
     uint32_t crc32 = 0;
   };
   bool NeedsZip64(uint64_t value) const;
+  void PutEntry(const Member& member, ByteWriter& directory) const;
 
   AtomicFile& file_;
   Zip64 zip64_;

@@ -99,32 +99,34 @@ void ZipWriter::Add(std::string_view name, ByteSpan bytes) {
   End();
 }
 
+void ZipWriter::PutEntry(const Member& member, ByteWriter& out) const {
+  const bool wide_size = NeedsZip64(member.size);
+  const bool wide_offset = NeedsZip64(member.local_offset);
+  const uint16_t extra = static_cast<uint16_t>((wide_size ? 16 : 0) + (wide_offset ? 8 : 0));
+  out.U32(kCentralSignature);
+  out.Write<uint16_t>(kMadeByUnix | (extra != 0 ? kVersion64 : kVersion));
+  PutCommon(out, member.name, wide_size, member.crc32, member.size);
+  out.Write(static_cast<uint16_t>(extra == 0 ? 0 : extra + 4));
+  out.Write<uint16_t>(0);  // comment
+  out.Write<uint16_t>(0);  // disk
+  out.Write<uint16_t>(0);  // binary
+  out.U32(kRegularFile0644);
+  out.U32(wide_offset ? kSaturated32 : static_cast<uint32_t>(member.local_offset));
+  out.Append(member.name);
+  if (extra == 0) return;
+  out.Write<uint16_t>(kZip64Extra);
+  out.Write(extra);
+  if (wide_size) {
+    out.U64(member.size);
+    out.U64(member.size);
+  }
+  if (wide_offset) out.U64(member.local_offset);
+}
+
 void ZipWriter::Finish() {
   const uint64_t directory = file_.size();
   ByteWriter out;
-  for (const Member& member : members_) {
-    const bool wide_size = NeedsZip64(member.size);
-    const bool wide_offset = NeedsZip64(member.local_offset);
-    const uint16_t extra = static_cast<uint16_t>((wide_size ? 16 : 0) + (wide_offset ? 8 : 0));
-    out.U32(kCentralSignature);
-    out.Write<uint16_t>(kMadeByUnix | (wide_size || wide_offset ? kVersion64 : kVersion));
-    PutCommon(out, member.name, wide_size, member.crc32, member.size);
-    out.Write(static_cast<uint16_t>(extra == 0 ? 0 : extra + 4));
-    out.Write<uint16_t>(0);  // comment
-    out.Write<uint16_t>(0);  // disk
-    out.Write<uint16_t>(0);  // binary
-    out.U32(kRegularFile0644);
-    out.U32(wide_offset ? kSaturated32 : static_cast<uint32_t>(member.local_offset));
-    out.Append(member.name);
-    if (extra == 0) continue;
-    out.Write<uint16_t>(kZip64Extra);
-    out.Write(extra);
-    if (wide_size) {
-      out.U64(member.size);
-      out.U64(member.size);
-    }
-    if (wide_offset) out.U64(member.local_offset);
-  }
+  for (const Member& member : members_) PutEntry(member, out);
   const uint64_t size = out.size();
   const uint64_t count = members_.size();
   if (NeedsZip64(std::max(directory, size)) || count >= kSaturated16) {
