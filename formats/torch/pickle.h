@@ -270,9 +270,7 @@ class PickleKeys {
 class PickleMachine {
  public:
   PickleMachine(ByteSpan stream, uint64_t base, Pickle& out)
-      : reader_(stream, base), begin_(base), out_(out) {
-    group_of_.fill(kUnmet);
-  }
+      : reader_(stream, base), begin_(base), out_(out) {}
 
   void Run();
 
@@ -281,7 +279,8 @@ class PickleMachine {
   bool RunGrouped(uint8_t opcode);  // of any group
   bool Scalar(uint8_t opcode);
   bool Text(uint8_t opcode);
-  bool Container(uint8_t opcode);
+  bool Make(uint8_t opcode);  // a container
+  bool Fill(uint8_t opcode);  // a container
   bool Stack(uint8_t opcode);
   bool Memo(uint8_t opcode);
   bool Call(uint8_t opcode);
@@ -314,6 +313,7 @@ class PickleMachine {
   // Returns the list or dict inside an object of a subclass.
   PickleId Content(PickleId object, PickleKind kind);
   void Reduce(PickleId callable, PickleId arguments);
+  void PushDict(std::string_view global, std::span<const PickleId> given);
   bool ReduceKnown(std::string_view global, PickleId arguments);
   void Build(PickleId target, PickleId state);
   void CheckShape();
@@ -337,8 +337,8 @@ class PickleMachine {
   Pickle& out_;
   uint64_t charged_ = 0;
   uint64_t at_ = 0;  // offset of the current opcode
-  static constexpr uint8_t kUnmet = UINT8_MAX;
-  std::array<uint8_t, 256> group_of_;  // by opcode
+  using Group = bool (PickleMachine::*)(uint8_t opcode);
+  std::array<Group, 256> group_of_{};  // by opcode; nullptr: it has not occurred
   std::vector<PickleId> stack_;
   std::vector<size_t> marks_;  // stack heights
   std::vector<PickleId> popped_;

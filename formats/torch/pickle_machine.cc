@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "formats/torch/pickle.h"
+#include "formats/words.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
@@ -33,6 +34,11 @@ constexpr Refused kRefused[] = {
     {'i', "INST"},  {'o', "OBJ"},    {0x82, "EXT1"},        {0x83, "EXT2"},
     {0x84, "EXT4"}, {'P', "PERSID"}, {0x97, "NEXT_BUFFER"}, {0x98, "READONLY_BUFFER"},
 };
+
+constexpr std::string_view kDicts[] = {"collections.OrderedDict", "collections.defaultdict",
+                                       "collections.Counter", "builtins.dict", "__builtin__.dict"};
+constexpr std::string_view kSets[] = {"builtins.set", "__builtin__.set", "builtins.frozenset",
+                                      "__builtin__.frozenset"};
 
 constexpr size_t kContent = 2;  // index of an object's own list or dict among its items
 // number of keys and values between prefetching a key's slot and using it
@@ -103,27 +109,13 @@ void PickleMachine::Run() {
 // Runs an opcode in its group, which is learned when the opcode first occurs: a file of a million
 // tensors has thirty million opcodes.
 bool PickleMachine::RunGrouped(uint8_t opcode) {
-  constexpr uint8_t kGroups = 6;
-  const auto run = [&](uint8_t group) {
-    switch (group) {
-      case 0:
-        return Memo(opcode);
-      case 1:
-        return Scalar(opcode);
-      case 2:
-        return Container(opcode);
-      case 3:
-        return Text(opcode);
-      case 4:
-        return Stack(opcode);
-      default:
-        return Call(opcode);
-    }
-  };
-  uint8_t& known = group_of_[opcode];
-  if (known != kUnmet) return run(known);
-  for (uint8_t group = 0; group < kGroups; ++group) {
-    if (!run(group)) continue;
+  constexpr Group kGroups[] = {&PickleMachine::Memo, &PickleMachine::Scalar, &PickleMachine::Make,
+                               &PickleMachine::Fill, &PickleMachine::Text,   &PickleMachine::Stack,
+                               &PickleMachine::Call};
+  Group& known = group_of_[opcode];
+  if (known != nullptr) return (this->*known)(opcode);
+  for (const Group group : kGroups) {
+    if (!(this->*group)(opcode)) continue;
     known = group;
     return true;
   }
@@ -340,35 +332,36 @@ void PickleMachine::Reduce(PickleId callable, PickleId arguments) {
   PushItems(PickleKind::kObject, items);
 }
 
+// Makes a dict of another dict or of a list of pairs, which may follow the factory of a
+// defaultdict.
+void PickleMachine::PushDict(std::string_view global, std::span<const PickleId> given) {
+  const size_t first = global == "collections.defaultdict" ? 1 : 0;
+  const PickleId dict = Push(PickleKind::kDict);
+  if (given.size() <= first) return;
+  const PickleValue& source = out_.values_[given[first]];
+  Charge(source.items().size() * sizeof(PickleId));
+  std::vector<PickleId> items(source.items().begin(), source.items().end());
+  if (source.kind() == PickleKind::kList || source.kind() == PickleKind::kTuple) {
+    items.clear();
+    for (const PickleId pair : source.items()) {
+      const std::span<const PickleId> halves = out_.values_[pair].items();
+      if (halves.size() != 2) Fail("{} is given no pairs", global);
+      items.insert(items.end(), halves.begin(), halves.end());
+    }
+  } else if (source.kind() != PickleKind::kDict) {
+    Fail("{} is given {}", global, out_.Describe(given[first]));
+  }
+  SetItems(dict, items);
+}
+
 // Executes calls whose meaning is plain data. Returns false if the call must be kept as a node.
 bool PickleMachine::ReduceKnown(std::string_view global, PickleId arguments) {
-  const PickleValue& tuple = out_.values_[arguments];
-  const std::span<const PickleId> given = tuple.items();
-  if (global == "collections.OrderedDict" || global == "collections.defaultdict" ||
-      global == "collections.Counter" || global == "builtins.dict" ||
-      global == "__builtin__.dict") {
-    // Arguments of defaultdict begin with a factory; a list of pairs or a dict may follow.
-    const size_t first = global == "collections.defaultdict" ? 1 : 0;
-    const PickleId dict = Push(PickleKind::kDict);
-    if (given.size() <= first) return true;
-    const PickleValue& source = out_.values_[given[first]];
-    Charge(source.items().size() * sizeof(PickleId));
-    std::vector<PickleId> items(source.items().begin(), source.items().end());
-    if (source.kind() == PickleKind::kList || source.kind() == PickleKind::kTuple) {
-      items.clear();
-      for (const PickleId pair : source.items()) {
-        const std::span<const PickleId> halves = out_.values_[pair].items();
-        if (halves.size() != 2) Fail("{} is given no pairs", global);
-        items.insert(items.end(), halves.begin(), halves.end());
-      }
-    } else if (source.kind() != PickleKind::kDict) {
-      Fail("{} is given {}", global, out_.Describe(given[first]));
-    }
-    SetItems(dict, items);
+  const std::span<const PickleId> given = out_.values_[arguments].items();
+  if (Contains(kDicts, global)) {
+    PushDict(global, given);
     return true;
   }
-  if (global == "builtins.set" || global == "__builtin__.set" || global == "builtins.frozenset" ||
-      global == "__builtin__.frozenset") {
+  if (Contains(kSets, global)) {
     const PickleId set = Push(PickleKind::kSet);
     if (given.empty()) return true;
     const std::span<const PickleId> items = out_.values_[given[0]].items();

@@ -247,7 +247,7 @@ bool PickleMachine::Text(uint8_t opcode) {
   }
 }
 
-bool PickleMachine::Container(uint8_t opcode) {
+bool PickleMachine::Make(uint8_t opcode) {
   switch (opcode) {
     case ']':  // EMPTY_LIST
       Push(PickleKind::kList);
@@ -285,6 +285,13 @@ bool PickleMachine::Container(uint8_t opcode) {
       PushItems(PickleKind::kTuple, {items, count});
       return true;
     }
+    default:
+      return false;
+  }
+}
+
+bool PickleMachine::Fill(uint8_t opcode) {
+  switch (opcode) {
     case 'a': {  // APPEND
       const PickleId item = Pop("APPEND");
       Append(Top("APPEND"), {&item, 1});

@@ -246,54 +246,65 @@ uint64_t StorageId::bytes() const {
   return untyped || !dtype ? numel : CheckedMul(numel, Info(*dtype).block_bytes, "storage size");
 }
 
+namespace {
+
+bool IsTextEqualTo(const PickleValue& value, std::string_view text) {
+  return value.kind() == PickleKind::kText && value.text() == text;
+}
+
+// Reads the part of a storage that a view (key, offset, count) covers.
+std::pair<uint64_t, uint64_t> ReadView(const Pickle& pickle, PickleId storage,
+                                       std::span<const PickleId> view, const StorageId& id) {
+  if (view.size() != 3 || pickle[view[1]].kind() != PickleKind::kInt ||
+      pickle[view[2]].kind() != PickleKind::kInt) {
+    FailAt(pickle[storage], Finding::kBadPickle, "view of a storage is not (key, offset, count)");
+  }
+  const int64_t first = pickle[view[1]].integer(), count = pickle[view[2]].integer();
+  const auto numel = static_cast<int64_t>(id.numel);
+  if (first < 0 || count < 0 || first > numel || count > numel - first) {
+    FailAt(pickle[storage], Finding::kBadOffsets,
+           "a view of {} elements from {} leaves its storage '{}' of {}", count, first,
+           Escaped(id.key), numel);
+  }
+  return {static_cast<uint64_t>(first), static_cast<uint64_t>(count)};
+}
+
+}  // namespace
+
 StorageId ParseStorageId(const Pickle& pickle, PickleId storage) {
-  const PickleValue& tuple = pickle[pickle[storage].items()[0]];
-  const auto kind = [&](size_t i) {
-    return i < tuple.items().size() ? pickle[tuple.items()[i]].kind() : PickleKind::kNone;
-  };
+  constexpr PickleKind kKinds[] = {PickleKind::kText, PickleKind::kGlobal, PickleKind::kText,
+                                   PickleKind::kText, PickleKind::kInt};
+  const std::span<const PickleId> items = pickle[pickle[storage].items()[0]].items();
   StorageId id;
-  if (kind(0) == PickleKind::kText && pickle[tuple.items()[0]].text() == "module") {
+  if (!items.empty() && IsTextEqualTo(pickle[items[0]], "module")) {
     id.is_module = true;
     return id;
   }
-  const bool good = (tuple.items().size() == 5 || tuple.items().size() == 6) &&
-                    kind(0) == PickleKind::kText && pickle[tuple.items()[0]].text() == "storage" &&
-                    kind(1) == PickleKind::kGlobal && kind(2) == PickleKind::kText &&
-                    kind(3) == PickleKind::kText && kind(4) == PickleKind::kInt;
+  const bool good = (items.size() == 5 || items.size() == 6) &&
+                    std::ranges::equal(items.first(5), kKinds, {},
+                                       [&](PickleId item) { return pickle[item].kind(); }) &&
+                    pickle[items[0]].text() == "storage";
   if (!good) {
     FailAt(pickle[storage], Finding::kBadPickle,
            "persistent id is not ('storage', type, key, location, element count)");
   }
-  id.type = pickle[tuple.items()[1]].text();
-  id.key = pickle[tuple.items()[2]].text();
+  id.type = pickle[items[1]].text();
+  id.key = pickle[items[2]].text();
   id.untyped = Contains(kUntyped, id.type);
   id.dtype = id.untyped ? DType::kU8 : TorchStorageDType(id.type);
   if (!id.dtype) RequireKnown(id.type, pickle[storage]);
-  if (pickle[tuple.items()[3]].text() == "meta") {
+  if (pickle[items[3]].text() == "meta") {
     FailAt(pickle[storage], Finding::kUnsupportedKind,
            "storage '{}' is on the meta device and has no data", Escaped(id.key));
   }
-  const int64_t numel = pickle[tuple.items()[4]].integer();
+  const int64_t numel = pickle[items[4]].integer();
   if (numel < 0) {
     FailAt(pickle[storage], Finding::kBadField, "storage '{}' has {} elements", Escaped(id.key),
            numel);
   }
   id.numel = static_cast<uint64_t>(numel);
-  if (tuple.items().size() == 6 && kind(5) == PickleKind::kTuple) {
-    const std::span<const PickleId> view =
-        pickle[tuple.items()[5]].items();  // (key, offset, count)
-    if (view.size() != 3 || pickle[view[1]].kind() != PickleKind::kInt ||
-        pickle[view[2]].kind() != PickleKind::kInt) {
-      FailAt(pickle[storage], Finding::kBadPickle, "view of a storage is not (key, offset, count)");
-    }
-    const int64_t first = pickle[view[1]].integer(), count = pickle[view[2]].integer();
-    if (first < 0 || count < 0 || first > numel || count > numel - first) {
-      FailAt(pickle[storage], Finding::kBadOffsets,
-             "a view of {} elements from {} leaves its storage '{}' of {}", count, first,
-             Escaped(id.key), numel);
-    }
-    id.part = {static_cast<uint64_t>(first), static_cast<uint64_t>(count)};
-  }
+  if (items.size() == 6 && pickle[items[5]].kind() == PickleKind::kTuple)
+    id.part = ReadView(pickle, storage, pickle[items[5]].items(), id);
   return id;
 }
 
