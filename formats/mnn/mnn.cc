@@ -170,6 +170,16 @@ void AddFacts(const std::map<uint32_t, LayerDumps>& layers, bool any_logical_rea
   }
 }
 
+void CheckOptions(const OpenOptions& options) {
+  if (!options.layout.empty() && options.layout != "logical" && options.layout != "packed") {
+    throw Error(Finding::kUsage, "--layout {}: an MNN dump is 'logical' or 'packed'",
+                options.layout);
+  }
+  if (options.as_dtype.empty() || options.as_dtype == "f16" || options.as_dtype == "bf16") return;
+  throw Error(Finding::kUsage, "--input-dtype {}: two-byte elements of an MNN dump are f16 or bf16",
+              options.as_dtype);
+}
+
 void NoteUnequalLayers(Snapshot& snapshot) {
   Counts tokens;
   for (const LayerKv& layer : snapshot.layers) tokens.Add(layer.k.tokens());
@@ -184,16 +194,7 @@ Confidence ProbeDump(const Source& source) {
 }
 
 Snapshot OpenDump(Source source, const OpenOptions& options) {
-  if (!options.layout.empty() && options.layout != "logical" && options.layout != "packed") {
-    throw Error(Finding::kUsage, "--layout {}: an MNN dump is 'logical' or 'packed'",
-                options.layout);
-  }
-  if (!options.as_dtype.empty() && options.as_dtype != "f16" && options.as_dtype != "bf16") {
-    throw Error(Finding::kUsage,
-                "--input-dtype {}: two-byte elements of an MNN dump are f16 "
-                "or bf16",
-                options.as_dtype);
-  }
+  CheckOptions(options);
   if (!source.is_folder) {
     throw Error(Finding::kUnsupportedKind, "is one file of an MNN dump, which is a folder")
         .Hint("give the layer's folder or the run's");
