@@ -101,6 +101,24 @@ Error Unrecorded(const Snapshot& snapshot) {
   return error;
 }
 
+// Chooses the order that the reader of the cache expects; nothing if the keys have it anyway.
+std::optional<Turn> ByReader(PairsWanted wanted, KeyPairs now,
+                             const std::optional<RopeOrder>& order, const std::string& architecture,
+                             const Snapshot& snapshot) {
+  const bool is_recorded = RecordedPairs(snapshot).has_value();
+  const PairsOwner owner = FindPairsOwner(snapshot);
+  const bool is_of_model = wanted == PairsWanted::kOfModel;
+  const PairsOwner at_home = is_of_model ? PairsOwner::kLlama : PairsOwner::kTransformers;
+  if (wanted == PairsWanted::kAsSource || (!is_recorded && owner == at_home)) return std::nullopt;
+  if (now == KeyPairs::kUnknown && !is_recorded && owner == PairsOwner::kUnknown)
+    throw Unrecorded(snapshot);
+  const KeyPairs to = !order        ? KeyPairs::kUnknown
+                      : is_of_model ? order->llama
+                                    : order->transformers;
+  if (now == KeyPairs::kUnknown || to == KeyPairs::kUnknown) throw Unknown(architecture);
+  return Turn{now, to};
+}
+
 }  // namespace
 
 std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
@@ -112,27 +130,12 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
   if (architecture.empty() && IsLlama(snapshot)) architecture = snapshot.model;
   const std::optional<RopeOrder> order = FindRopeOrder(architecture);
   const KeyPairs now = PairsNow(snapshot, order);
-  const PairsOwner at_home =
-      wanted == PairsWanted::kOfModel ? PairsOwner::kLlama : PairsOwner::kTransformers;
-  Turn turn;
-  if (!flag.empty()) {
-    turn = ByFlag(flag, now, snapshot);
-  } else if (wanted == PairsWanted::kAsSource ||
-             (!RecordedPairs(snapshot) && FindPairsOwner(snapshot) == at_home)) {
-    return {};  // the reader expects this order anyway
-  } else {
-    turn = {now, !order                            ? KeyPairs::kUnknown
-                 : wanted == PairsWanted::kOfModel ? order->llama
-                                                   : order->transformers};
-    const bool needs_record =
-        !RecordedPairs(snapshot) && FindPairsOwner(snapshot) == PairsOwner::kUnknown;
-    if (turn.from == KeyPairs::kUnknown && needs_record) throw Unrecorded(snapshot);
-    if (turn.from == KeyPairs::kUnknown || turn.to == KeyPairs::kUnknown)
-      throw Unknown(architecture);
-  }
-  // the order is known now
-  if (flag.find(':') != flag.npos) snapshot.storage[kRopePairs] = Name(turn.to);
-  if (turn.from == turn.to) return {};
+  const std::optional<Turn> turn = flag.empty()
+                                       ? ByReader(wanted, now, order, architecture, snapshot)
+                                       : ByFlag(flag, now, snapshot);
+  if (!turn) return {};
+  if (flag.find(':') != flag.npos) snapshot.storage[kRopePairs] = Name(turn->to);
+  if (turn->from == turn->to) return {};
   if (geometry && geometry->rope_dims != 0 && !snapshot.layers.empty() &&
       geometry->rope_dims != snapshot.layers.front().k.head_dim) {
     throw Error(
@@ -141,10 +144,10 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
         geometry->rope_dims, snapshot.layers.front().k.head_dim)
         .Hint("--rope-pairs keep leaves the keys as they are");
   }
-  ReorderKeys(turn.from, turn.to, snapshot);
-  snapshot.storage[kRopePairs] = Name(turn.to);
+  ReorderKeys(turn->from, turn->to, snapshot);
+  snapshot.storage[kRopePairs] = Name(turn->to);
   return fmt::format(
-      "RoPE pairs of K were reordered from {} to {}{}", Name(turn.from), Name(turn.to),
+      "RoPE pairs of K were reordered from {} to {}{}", Name(turn->from), Name(turn->to),
       flag.empty() ? fmt::format(", as the format has them for {} models", architecture) : "");
 }
 
