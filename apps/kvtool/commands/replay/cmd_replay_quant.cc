@@ -323,49 +323,38 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
     line.Add("--trace", trace_, "Trace with queries: file, folder, or DIR/STEM (a run's own)")
         .Once();
-    line.Add("--k", k_, "Types of K, a comma list (q8_0,q5_1,q4_0)")
-        .Suggest(TypeWords())
-        .Separator(',');
-    line.Add("--v", v_, "Types of V, a comma list (q8_0,q5_1,q4_0)")
-        .Suggest(TypeWords())
-        .Separator(',');
+    const Option k = line.Add("--k", k_, "Types of K, a comma list (q8_0,q5_1,q4_0)")
+                         .Suggest(TypeWords())
+                         .Separator(',');
+    const Option v = line.Add("--v", v_, "Types of V, a comma list (q8_0,q5_1,q4_0)")
+                         .Suggest(TypeWords())
+                         .Separator(',');
     transforms_.Declare(line);
-    line.Add("--plan", plan_, "Types of each layer from a file (kvtool.quant-plan/1)");
-    line.Add(
+    Option plan =
+        line.Add("--plan", plan_, "Types of each layer from a file (kvtool.quant-plan/1)");
+    Option against = line.Add(
         "--against", against_,
         "The full cache of the same text: says how the snapshot was quantised; needs no trace");
-    line.Add("--rounding", rounding_, "How q8_0 rounds: avx (x86), ref (plain C, tools), arm (avx)")
-        .OneOf({"avx", "ref", "arm"});
-    line.Add("--hadamard", hadamard_,
-             "Whether llama.cpp rotates what it quantises: yes (since 2026-04) or no (yes)")
-        .OneOf({"yes", "no"});
-    line.Add("--engine-q", engine_q_,
-             "How queries meet quantised keys: cpu (rounded, as llama.cpp's CPU code) or exact "
-             "(cpu)")
-        .OneOf({"cpu", "exact"});
-    line.Add("--keep-first", keep_first_, "First tokens that stay in full (0)");
-    line.Add("--keep-last", keep_last_, "Last tokens that each query sees in full (0)");
-    line.Add("--prompt-tokens", prompt_,
-             "Measure the rows from here on (the prompt's end, if the trace says)")
-        .Between(int64_t{0}, int64_t{UINT32_MAX});
-    line.Add("--sample-rows|--rows", rows_,
-             "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
-    line.Add("--seed", seed_, "Seed of the sampled rows (0)");
-    line.Add("--sensitivity", sensitivity_,
-             "Predict nats by these layer weights (kvtool.sensitivity/1), not by gradients");
-    line.AddFlag("--advise", advise_, "Choose types for each layer; needs one limit or both")
-        .Essential();
+    DeclareMeasurement(line);
+    const Option advise =
+        line.AddFlag("--advise", advise_, "Choose types for each layer; needs one limit or both")
+            .Essential();
     line.Add("--max-kl", max_kl_,
              "With --advise: calibrated nats of the next token that may be lost")
         .NonNegative()
-        .Essential();
-    line.Add("--bytes-per-token", bytes_,
-             "With --advise: most bytes that a token may take in all layers")
-        .Positive();
-    line.Add("--plan-out", plan_out_, "With --advise: write the types of each layer");
-    line.Add("-o,--output|--out", out_,
-             "Write the quantised cache as a llama.cpp state (one type of K and of V, or a plan)");
-    line.Add("--target-version", version_, "Build or layout that --output is for (the newest)");
+        .Essential()
+        .Needs(advise);
+    line.Add("--bytes-per-token", bytes_, "With --advise: what a token may take in all layers")
+        .Positive()
+        .Needs(advise);
+    line.Add("--plan-out", plan_out_, "With --advise: write the types of each layer").Needs(advise);
+    const Option output = line.Add(
+        "-o,--output|--out", out_,
+        "Write the quantised cache as a llama.cpp state (one type of K and of V, or a plan)");
+    line.Add("--target-version", version_, "Build or layout that --output is for (the newest)")
+        .Needs(output);
+    for (const Option& other : {k, v, advise}) plan.Excludes(other);
+    for (const Option& other : {k, v, plan, advise, output}) against.Excludes(other);
     line.AddFlag("--detail", detail_, "Figures of every head in the JSON document");
     page_.Declare(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
@@ -384,9 +373,10 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     const auto [options, trace, snapshot] = Open(context.console);
     const std::optional<ModelRope> rope = rope_.Resolve(options, &snapshot);
     TransformTypes transforms = transforms_;
-    transforms.Open(snapshot, rope ? &*rope : nullptr);
+    const ModelRope* const known_rope = rope ? &*rope : nullptr;
+    transforms.Open(snapshot, known_rope);
     ReplayRequest request = RequestFor(snapshot, trace, transforms);
-    if (rope) request.store.rope = &*rope;
+    request.store.rope = known_rope;
     std::optional<QuantPlan> plan;
     if (!plan_.empty()) plan = TakePlan(plan_, snapshot, request);
     ThreadPool pool(context.global.thread_count());
@@ -399,7 +389,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     std::optional<quantisation::SearchResult> found;
     if (advise_) found = SearchTypes(limits, request, result);
     std::vector<std::string> warnings = QuantWarnings(snapshot, request, result);
-    for (std::string& warning : transforms.Warnings()) warnings.push_back(std::move(warning));
+    std::ranges::move(transforms.Warnings(), std::back_inserter(warnings));
     for (const std::string& warning : warnings) context.console.Warn(input_, warning);
     const std::vector<std::string> notes = quantisation::NotesOf(result);
     const quantisation::Report report{snapshot, trace, request, result, detail_, ModelName(trace)};
@@ -407,13 +397,8 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     replayed.transform = transforms.Use();
     if (plan) replayed.plan = {Evaluate(result, ChoiceOf(*plan, request, result)), result.tokens};
     if (found) replayed.advice.emplace(QuantAdvice{limits, request, result, *found});
-    if (found && found->best && !plan_out_.empty()) {
-      nlohmann::ordered_json written = ReportHeader("quant-plan");
-      written["source"] = InputRecord(snapshot.source);
-      written.update(
-          ToJson(QuantPlanFields().Object(PlanOf(request, result, found->best->choice))));
-      WriteText(plan_out_, JsonText(written) + "\n", RulesFor(force_));
-    }
+    if (found && found->best && !plan_out_.empty())
+      WritePlan(snapshot, PlanOf(request, result, found->best->choice));
     if (!out_.empty()) replayed.out = WriteState(context, snapshot, options, request, plan, pool);
     if (page_.wanted()) {
       std::vector<std::string> remarks = notes;
@@ -433,6 +418,28 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
   }
 
  private:
+  void DeclareMeasurement(CommandLine& line) {
+    line.Add("--rounding", rounding_, "Of q8_0: avx (x86), ref (plain C, tools), arm (avx)")
+        .OneOf({"avx", "ref", "arm"});
+    line.Add("--hadamard", hadamard_,
+             "Whether llama.cpp rotates what it quantises: yes (since 2026-04) or no (yes)")
+        .OneOf({"yes", "no"});
+    line.Add("--engine-q", engine_q_,
+             "How queries meet quantised keys: cpu (rounded, as llama.cpp's CPU code) or exact "
+             "(cpu)")
+        .OneOf({"cpu", "exact"});
+    line.Add("--keep-first", keep_first_, "First tokens that stay in full (0)");
+    line.Add("--keep-last", keep_last_, "Last tokens that each query sees in full (0)");
+    line.Add("--prompt-tokens", prompt_,
+             "Measure the rows from here on (the prompt's end, if the trace says)")
+        .Between(int64_t{0}, int64_t{UINT32_MAX});
+    line.Add("--sample-rows|--rows", rows_,
+             "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
+    line.Add("--seed", seed_, "Seed of the sampled rows (0)");
+    line.Add("--sensitivity", sensitivity_,
+             "Predict nats by these layer weights (kvtool.sensitivity/1), not by gradients");
+  }
+
   ExitStatus RunAgainst(Context& context) const {
     OpenOptions options = snapshot_.Resolve(FlagsFor::kSeveral);
     const Snapshot quantised = OpenSnapshot(snapshot_.Open(input_), options);
@@ -454,34 +461,30 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     return IsNamed(origin) ? kDone : kVerdict;
   }
 
+  // Checks what the declarations of the options do not.
   void CheckUsage() const {
-    if (!against_.empty() && (!k_.empty() || !v_.empty() || !plan_.empty() || advise_ ||
-                              !out_.empty() || page_.wanted())) {
-      throw Error(Finding::kUsage,
-                  "--against: it compares two caches; leave out types, plans and other outputs");
-    }
+    if (!against_.empty() && page_.wanted())
+      throw Error(Finding::kUsage, "--against: it compares two caches and makes no page");
     if (advise_ && !transforms_.file().empty()) {
       throw Error(Finding::kUsage,
                   "--advise: chooses types by layer, but a transform codes all layers together");
     }
-    const bool has_limit = max_kl_ || bytes_ != 0;
-    if (advise_ && !has_limit) {
+    if (advise_ && !max_kl_ && bytes_ == 0) {
       throw Error(Finding::kUsage, "--advise: needs --max-kl, --bytes-per-token or both");
     }
-    if (!advise_ && has_limit) {
-      throw Error(Finding::kUsage, "{}: for --advise", max_kl_ ? "--max-kl" : "--bytes-per-token");
-    }
-    if (!advise_ && !plan_out_.empty()) throw Error(Finding::kUsage, "--plan-out: for --advise");
     if (!out_.empty() && plan_.empty() && (k_.size() != 1 || v_.size() != 1 || advise_))
       throw Error(Finding::kUsage, "--output: choose one --k and one --v, or a --plan");
     if (!out_.empty() && keep_first_ + keep_last_ > 0) {
       throw Error(Finding::kUsage,
                   "--keep-first, --keep-last: a state has one type for all tokens of a layer");
     }
-    if (out_.empty() && !version_.empty())
-      throw Error(Finding::kUsage, "--target-version: for --out");
-    if (!plan_.empty() && (advise_ || !k_.empty() || !v_.empty()))
-      throw Error(Finding::kUsage, "--plan: it names the types; leave out --k, --v and --advise");
+  }
+
+  void WritePlan(const Snapshot& snapshot, const QuantPlan& chosen) const {
+    nlohmann::ordered_json written = ReportHeader("quant-plan");
+    written["source"] = InputRecord(snapshot.source);
+    written.update(ToJson(QuantPlanFields().Object(chosen)));
+    WriteText(plan_out_, JsonText(written) + "\n", RulesFor(force_));
   }
 
   QuantReplayed::Written WriteState(Context& context, const Snapshot& snapshot,

@@ -29,6 +29,29 @@ void PrintOutcome(Console& console, std::string_view what, const Outcome& outcom
       outcome.kl ? fmt::format(", {} nats", quantisation::ExpectedText(outcome)) : std::string()));
 }
 
+namespace {
+
+// Returns a warning about rows without figures; empty if there are none.
+std::string RemarkOnUndefined(const ReplayResult& result) {
+  uint64_t rows = 0, undefined = 0;
+  std::vector<uint32_t> lost;
+  for (const quantisation::LayerFigures& layer : result.layers) {
+    const quantisation::PairFigures& whole = layer.all.front();  // figures of the cache as it came
+    rows += whole.rows;
+    undefined += whole.undefined_rows;
+    if (whole.rows > 0 && whole.rows == whole.undefined_rows) lost.push_back(layer.layer);
+  }
+  if (undefined == 0) return {};
+  return fmt::format("{} of {} measured rows are undefined, by NaN or Inf, and left out{}",
+                     undefined, rows,
+                     lost.empty() ? ""
+                                  : fmt::format("; no other row is left in layers {}, so the model "
+                                                "has no figures",
+                                                fmt::join(lost, ", ")));
+}
+
+}  // namespace
+
 std::vector<std::string> QuantWarnings(const Snapshot& snapshot, const ReplayRequest& request,
                                        const ReplayResult& result) {
   std::vector<std::string> warnings;
@@ -52,22 +75,8 @@ std::vector<std::string> QuantWarnings(const Snapshot& snapshot, const ReplayReq
     warnings.push_back(fmt::format("the trace has no queries of layers {}: they count in full",
                                    fmt::join(result.missing_layers, ", ")));
   }
-  uint64_t rows = 0, undefined = 0;
-  std::vector<uint32_t> lost;
-  for (const quantisation::LayerFigures& layer : result.layers) {
-    const quantisation::PairFigures& whole = layer.all.front();  // figures of the unchanged cache
-    rows += whole.rows;
-    undefined += whole.undefined_rows;
-    if (whole.rows > 0 && whole.rows == whole.undefined_rows) lost.push_back(layer.layer);
-  }
-  if (undefined > 0) {
-    warnings.push_back(fmt::format(
-        "{} of {} measured rows are undefined, by NaN or Inf, and left out{}", undefined, rows,
-        lost.empty()
-            ? ""
-            : fmt::format("; no other row is left in layers {}, so the model has no figures",
-                          fmt::join(lost, ", "))));
-  }
+  std::string undefined = RemarkOnUndefined(result);
+  if (!undefined.empty()) warnings.push_back(std::move(undefined));
   for (const bool is_key : {true, false}) {
     const auto& types = is_key ? request.store.k_types : request.store.v_types;
     for (uint32_t i = 1; i < types.size(); ++i) {  // index 0 is the unchanged cache
@@ -91,8 +100,6 @@ std::vector<std::string> QuantWarnings(const Snapshot& snapshot, const ReplayReq
   return warnings;
 }
 
-using quantisation::ReplayRequest;
-using quantisation::ReplayResult;
 using quantisation::TypePair;
 
 quantisation::SearchResult SearchTypes(const QuantLimits& asked, const ReplayRequest& request,
