@@ -48,35 +48,11 @@ class Inspect : public EachOf<Inspect> {
 
   ExitStatus Run(Context& context) override {
     Value::List all;
-    const bool with_stats = with_stats_ || page_.wanted();
     report::Page page("What the values are like", joined_.size() == 1 ? input_ : "");
     ExitStatus status = kDone;
     for (const std::string& file : joined_) {
       try {
-        std::string path = file;
-        SnapshotOptions reading = snapshot_;
-        const std::optional<RecordedRun> run = TakeRun(path, reading);
-        OpenOptions options = reading.Resolve(flags_for());
-        options.metadata_only = !with_stats;
-        options.any_batch = true;
-        const Source source = reading.Open(path);
-        if (std::optional<Value> learnt = ShowLearnt(source, context.console)) {
-          all.push_back(std::move(*learnt));
-          continue;
-        }
-        const Snapshot snapshot = OpenSnapshot(source, options);
-        SnapshotDescription described = {snapshot, with_cells_, {}, run};
-        if (run && !report_.json) context.console.Data(RunText(*run, options));
-        if (!report_.json)
-          context.console.Data(DescribeText(snapshot, context.console, with_tensors_));
-        if (!report_.json && with_cells_) context.console.Data("\n" + CellsText(snapshot));
-        if (joined_.size() > 1 && page_.wanted()) page.Heading(file);
-        if (with_stats) described.stats = FileStats(snapshot, context.console, page);
-        WarnOf(snapshot.notes, path, context.console);
-        // For a file with a million tensors the document costs more than everything else, so it is
-        // made only on request.
-        all.push_back(report_.wanted() ? SnapshotDescriptionFields().Object(described)
-                                       : Value(Value::Object()));
+        all.push_back(Show(file, context.console, page));
       } catch (Error& error) {
         // A cache that is damaged, or that options contradict, is still reported as a cache.
         const bool is_other = error.finding() == Finding::kUnknownFormat ||
@@ -100,6 +76,31 @@ class Inspect : public EachOf<Inspect> {
   }
 
  private:
+  // Prints what a file holds, adds it to the page, and returns its document.
+  Value Show(const std::string& file, Console& console, report::Page& page) const {
+    const bool with_stats = with_stats_ || page_.wanted();
+    std::string path = file;
+    SnapshotOptions reading = snapshot_;
+    const std::optional<RecordedRun> run = TakeRun(path, reading);
+    OpenOptions options = reading.Resolve(flags_for());
+    options.metadata_only = !with_stats;
+    options.any_batch = true;
+    const Source source = reading.Open(path);
+    if (std::optional<Value> learnt = ShowLearnt(source, console)) return std::move(*learnt);
+    const Snapshot snapshot = OpenSnapshot(source, options);
+    SnapshotDescription described = {snapshot, with_cells_, {}, run};
+    if (run && !report_.json) console.Data(RunText(*run, options));
+    if (!report_.json) console.Data(DescribeText(snapshot, console, with_tensors_));
+    if (!report_.json && with_cells_) console.Data("\n" + CellsText(snapshot));
+    if (joined_.size() > 1 && page_.wanted()) page.Heading(file);
+    if (with_stats) described.stats = FileStats(snapshot, console, page);
+    WarnOf(snapshot.notes, path, console);
+    // For a file with a million tensors the document costs more than everything else, so it is
+    // made only on request.
+    return report_.wanted() ? SnapshotDescriptionFields().Object(described)
+                            : Value(Value::Object());
+  }
+
   // Shows a profile or a transform; nothing for other files. The document has the keys of a cache,
   // without a layer.
   std::optional<Value> ShowLearnt(const Source& source, Console& console) const {

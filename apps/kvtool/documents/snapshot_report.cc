@@ -141,6 +141,50 @@ std::string BatchText(const Snapshot& snapshot, uint64_t rows, bool every_row) {
   return text;
 }
 
+// Describes the layers. Consecutive ones that look alike share a line.
+std::string LayersText(const Snapshot& snapshot, uint64_t rows, bool every_layer) {
+  std::string text;
+  const std::vector<LayerKv>& layers = snapshot.layers;
+  for (size_t begin = 0, end = 0; begin < layers.size(); begin = end) {
+    std::vector<uint32_t> alike;
+    do {
+      alike.push_back(layers[end++].index);
+    } while (!every_layer && end < layers.size() && LooksAs(layers[end], layers[begin]));
+    text +=
+        PrintableRow(fmt::format("layer{} {}", PluralEnding(alike.size()), RangesText(alike, ", ")),
+                     ShapeOf(layers[begin], rows));
+  }
+  return text;
+}
+
+std::string GroupText(const CellGroup& group) {
+  const CellSummary summary = Summarise(group);
+  const std::string inversions =
+      summary.inversions > 0 ? fmt::format(", {} order inversions", summary.inversions) : "";
+  return fmt::format("{}, positions {}..{}, {}, {}{}", group.cells.size(), summary.first,
+                     summary.last, Plural(group.streams, "stream"),
+                     Plural(summary.sequences.size(), "sequence"), inversions);
+}
+
+// True if quantised tensors are, or may be, rotated by a Hadamard transform.
+bool MayBeHadamard(const Snapshot& snapshot) {
+  if (snapshot.k_hadamard == HadamardState::kNo && snapshot.v_hadamard == HadamardState::kNo)
+    return false;
+  return std::ranges::any_of(snapshot.layers, [](const LayerKv& layer) {
+    return IsBlockQuantised(layer.k.dtype) || (layer.v && IsBlockQuantised(layer.v->dtype));
+  });
+}
+
+std::string SizeText(const Snapshot& snapshot) {
+  const uint64_t stored = snapshot.source.total_bytes(),
+                 total = snapshot.unpacked_bytes > 0 ? snapshot.unpacked_bytes : stored,
+                 k = BytesOf(snapshot, false), v = BytesOf(snapshot, true);
+  std::string size = snapshot.unpacked_bytes > 0 ? HumanBytes(stored) + ", unpacked " : "";
+  size += fmt::format("{} = K {} + V {}", HumanBytes(total), HumanBytes(k), HumanBytes(v));
+  if (total > k + v) size += fmt::format(" + {} other", HumanBytes(total - k - v));
+  return size;
+}
+
 }  // namespace
 
 std::string DescribeText(const Snapshot& snapshot, const Console& console, bool every_layer) {
@@ -150,59 +194,25 @@ std::string DescribeText(const Snapshot& snapshot, const Console& console, bool 
       snapshot.format + (snapshot.format_version.empty() ? "" : ", " + snapshot.format_version));
   if (!snapshot.engine.empty()) text += PrintableRow("engine", snapshot.engine);
   if (!snapshot.model.empty()) text += PrintableRow("model", snapshot.model);
-
   const uint64_t rows = BatchRows(snapshot);
   if (rows > 1) text += BatchText(snapshot, rows, every_layer);
-
-  // Consecutive layers with equal facts share a line.
-  for (size_t begin = 0; begin < snapshot.layers.size();) {
-    const std::string shape = ShapeOf(snapshot.layers[begin], rows);
-    size_t end = begin + 1;
-    while (!every_layer && end < snapshot.layers.size() &&
-           LooksAs(snapshot.layers[end], snapshot.layers[begin]))
-      ++end;
-    std::vector<uint32_t> alike;
-    for (size_t i = begin; i < end; ++i) alike.push_back(snapshot.layers[i].index);
-    text += PrintableRow(
-        fmt::format("layer{} {}", PluralEnding(alike.size()), RangesText(alike, ", ")), shape);
-    begin = end;
-  }
+  text += LayersText(snapshot, rows, every_layer);
   if (!snapshot.layers.empty() && !snapshot.heads_known()) {
     text += PrintableRow("kv heads",
                          "not in the file: give --model MODEL, --kv-heads H or --head-dim D");
   }
-  for (const CellGroup& group : snapshot.cell_groups) {
-    const CellSummary summary = Summarise(group);
-    text += PrintableRow(group.group.empty() ? "cells" : "cells " + group.group,
-                         fmt::format("{}, positions {}..{}, {}, {}{}", group.cells.size(),
-                                     summary.first, summary.last, Plural(group.streams, "stream"),
-                                     Plural(summary.sequences.size(), "sequence"),
-                                     summary.inversions > 0
-                                         ? fmt::format(", {} order inversions", summary.inversions)
-                                         : ""));
-  }
+  for (const CellGroup& group : snapshot.cell_groups)
+    text += PrintableRow(group.group.empty() ? "cells" : "cells " + group.group, GroupText(group));
   if (!snapshot.tokens.empty())
     text += PrintableRow("token ids", std::to_string(snapshot.tokens.size()));
   if (snapshot.key_rotation != KeyRotation::kUnknown)
     text += PrintableRow("keys", RotationText(snapshot));
-  if (snapshot.k_hadamard != HadamardState::kNo || snapshot.v_hadamard != HadamardState::kNo) {
-    const bool quantised =
-        std::any_of(snapshot.layers.begin(), snapshot.layers.end(), [](const LayerKv& layer) {
-          return IsBlockQuantised(layer.k.dtype) || (layer.v && IsBlockQuantised(layer.v->dtype));
-        });
-    if (quantised) {
-      text += PrintableRow("hadamard", fmt::format("K {}, V {}", Word(snapshot.k_hadamard),
-                                                   Word(snapshot.v_hadamard)));
-    }
+  if (MayBeHadamard(snapshot)) {
+    text += PrintableRow("hadamard", fmt::format("K {}, V {}", Word(snapshot.k_hadamard),
+                                                 Word(snapshot.v_hadamard)));
   }
   for (const auto& [name, value] : snapshot.facts) text += PrintableRow(name, value);
-  const uint64_t stored = snapshot.source.total_bytes(),
-                 total = snapshot.unpacked_bytes > 0 ? snapshot.unpacked_bytes : stored,
-                 k = BytesOf(snapshot, false), v = BytesOf(snapshot, true);
-  std::string size = snapshot.unpacked_bytes > 0 ? HumanBytes(stored) + ", unpacked " : "";
-  size += fmt::format("{} = K {} + V {}", HumanBytes(total), HumanBytes(k), HumanBytes(v));
-  if (total > k + v) size += fmt::format(" + {} other", HumanBytes(total - k - v));
-  text += PrintableRow("size", size);
+  text += PrintableRow("size", SizeText(snapshot));
   for (const Note& note : snapshot.notes) {
     if (!note.is_warning) text += PrintableRow("note", note.text);
   }
