@@ -468,6 +468,36 @@ void DiagnoseIncomplete(const Error& error, Diagnosis& out) {
   out.Suggest("kvtool explain " + FindingId(error.finding()), "why it needs another file");
 }
 
+// Suggests how to read the bytes all the same, and what else to do with them.
+void SuggestSteps(const Source& source, const Error& error, Diagnosis& out) {
+  const bool known = error.finding() != Finding::kUnknownFormat;
+  const std::string file = ShellWord(out.file);
+  if (known)
+    out.Suggest("kvtool explain " + FindingId(error.finding()), "what this means, and what to do");
+  for (const SourceFile& one : source.files) {
+    const raw::Preset* preset = raw::PresetForName(one.name);
+    if (preset == nullptr || known) continue;
+    out.Suggest(fmt::format("kvtool inspect {} --raw {}:{}", file, preset->name, preset->needs),
+                fmt::format("by its name it may be of {}", preset->engine),
+                "the sizes after each '='");
+    break;
+  }
+  SuggestFlags(source, error, file, out);
+  if (source.is_folder && !source.files.empty())
+    out.Suggest("kvtool doctor -r " + file, "what each file in it is");
+  if (!known && source.total_bytes() > 0) {
+    out.Suggest(fmt::format("kvtool inspect {} --raw DTYPE:ORDER:SIZES", file),
+                "reads plain arrays without a header",
+                "type, axes and sizes, such as f16:2LTHD:2,32,?,8,128");
+  }
+  if (source.total_bytes() > 0) {
+    out.Suggest(fmt::format("kvtool compress {} --from opaque -o {}", file,
+                            ShellWord(FreeName(out.file + ".kvz"))),
+                "archives the bytes as they are");
+  }
+  out.Suggest("kvtool formats", "what is read, and what is not");
+}
+
 }  // namespace
 
 bool DiagnoseOther(const Source& source, Diagnosis& out) {
@@ -510,31 +540,7 @@ void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out) {
       if (!is_limit) out.sound = Diagnosis::Sound::kNo;
     }
   }
-  const std::string file = ShellWord(out.file);
-  if (known)
-    out.Suggest("kvtool explain " + FindingId(error.finding()), "what this means, and what to do");
-  for (const SourceFile& one : source.files) {
-    const raw::Preset* preset = raw::PresetForName(one.name);
-    if (preset == nullptr || known) continue;
-    out.Suggest(fmt::format("kvtool inspect {} --raw {}:{}", file, preset->name, preset->needs),
-                fmt::format("by its name it may be of {}", preset->engine),
-                "the sizes after each '='");
-    break;
-  }
-  SuggestFlags(source, error, file, out);
-  if (source.is_folder && !source.files.empty())
-    out.Suggest("kvtool doctor -r " + file, "what each file in it is");
-  if (!known && source.total_bytes() > 0) {
-    out.Suggest(fmt::format("kvtool inspect {} --raw DTYPE:ORDER:SIZES", file),
-                "reads plain arrays without a header",
-                "type, axes and sizes, such as f16:2LTHD:2,32,?,8,128");
-  }
-  if (source.total_bytes() > 0) {
-    out.Suggest(fmt::format("kvtool compress {} --from opaque -o {}", file,
-                            ShellWord(FreeName(out.file + ".kvz"))),
-                "archives the bytes as they are");
-  }
-  out.Suggest("kvtool formats", "what is read, and what is not");
+  SuggestSteps(source, error, out);
 }
 
 }  // namespace kv

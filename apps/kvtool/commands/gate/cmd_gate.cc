@@ -214,12 +214,7 @@ class Gate : public EachOf<Gate> {
   // True if the input is one of several.
   bool is_one_of_many() const { return report_.collects; }
 
-  ExitStatus Judge(Context& context) {
-    if (list_metrics_) {
-      PrintMetrics(context.console);
-      return kDone;
-    }
-    if (init_) return Init(context);
+  void CheckUsage() const {
     logs_.RequireLogs();
     if (!fault_.empty() && fault_ != "content") {
       throw Error(Finding::kUsage, "--inject-fault: expected 'content'");
@@ -233,6 +228,24 @@ class Gate : public EachOf<Gate> {
     if (decode_ == uint64_t{0}) {
       throw Error(Finding::kUsage, "--decode-tokens: expected at least 1");
     }
+  }
+
+  gate::GateResult BeginResult() const {
+    gate::GateResult result;
+    result.engine = &mnn::Engine();
+    result.commit = commit_;
+    if (!baseline_.empty()) result.baseline = ReadGateBaseline(baseline_);
+    if (!pinned_.empty()) result.pinned = ReadGateBaseline(pinned_);
+    return result;
+  }
+
+  ExitStatus Judge(Context& context) {
+    if (list_metrics_) {
+      PrintMetrics(context.console);
+      return kDone;
+    }
+    if (init_) return Init(context);
+    CheckUsage();
     std::vector<gate::Rule> rules;
     for (const std::string& text : required_) {
       rules.push_back(gate::ParseRule(text, mnn::Engine()));
@@ -247,11 +260,7 @@ class Gate : public EachOf<Gate> {
          {outputs_.summary_json, outputs_.summary_md, outputs_.cases_jsonl, page_.html, junit_}) {
       files.Open(path);
     }
-    gate::GateResult result;
-    result.engine = &mnn::Engine();
-    result.commit = commit_;
-    if (!baseline_.empty()) result.baseline = ReadGateBaseline(baseline_);
-    if (!pinned_.empty()) result.pinned = ReadGateBaseline(pinned_);
+    gate::GateResult result = BeginResult();
     if (!fault_.empty()) {
       context.console.Warn("--inject-fault",
                            "one bit of the cache that each replay holds at its end is flipped");

@@ -373,33 +373,33 @@ class VerifyVerb : public WeightsCommand {
     return misfits.empty() ? kDone : kVerdict;
   }
 
+  std::string Summarise(const WeightsVerdict& verdict, ExitStatus status) const {
+    const bool strict = compat_.empty();
+    if (status == kInvalid) return Plural(verdict.faults.size(), "fault");
+    if (status == kVerdict)
+      return strict ? "well-formed, but not for this model" : fmt::format("{} refuses it", compat_);
+    if (!strict) return fmt::format("{} loads it", compat_);
+    if (verdict.csrc.loads || verdict.legacy.loads) return "follows every rule";
+    return fmt::format(
+        "follows every rule, but no engine loads it: 'kvtool weights convert {} -o FILE.bin' "
+        "writes what they load",
+        ShellQuoted(input_));
+  }
+
   void Print(const WeightsVerdict& verdict, const std::vector<WeightsFault>& misfits,
              ExitStatus status, Console& console) const {
-    const bool strict = compat_.empty();
-    std::string summary = strict ? "follows every rule" : fmt::format("{} loads it", compat_);
-    if (status == kDone && strict && !verdict.csrc.loads && !verdict.legacy.loads) {
-      summary += fmt::format(
-          ", but no engine loads it: 'kvtool weights convert {} -o FILE.bin' writes what they load",
-          ShellQuoted(input_));
-    }
-    if (status == kVerdict && strict) summary = "well-formed, but not for this model";
-    if (status == kVerdict && !strict) summary = fmt::format("{} refuses it", compat_);
-    if (status == kInvalid) summary = Plural(verdict.faults.size(), "fault");
     console.Line(fmt::format("{}: {}, {}", Printable(input_),
                              console.Verdict(status == kDone, status == kDone ? "ok" : "FAIL"),
-                             summary));
-    if (!verdict.faults.empty() || !misfits.empty()) {
+                             Summarise(verdict, status)));
+    std::vector<WeightsFault> faults = verdict.faults;
+    faults.insert(faults.end(), misfits.begin(), misfits.end());
+    if (!faults.empty()) {
       Table table(TextHead(WeightsFaultFields()));
-      for (const auto* list : {&verdict.faults, &misfits}) {
-        for (const WeightsFault& fault : *list) table.Row(TextRow(WeightsFaultFields(), fault));
-      }
+      for (const WeightsFault& fault : faults) table.Row(TextRow(WeightsFaultFields(), fault));
       console.Data("\n" + table.Text("  "));
-      for (const auto* list : {&verdict.faults, &misfits}) {
-        for (const WeightsFault& fault : *list) {
-          if (!fault.effect.empty())
-            console.Data(fmt::format("  {}: {}\n", fault.field, fault.effect));
-        }
-      }
+    }
+    for (const WeightsFault& fault : faults) {
+      if (!fault.effect.empty()) console.Data(fmt::format("  {}: {}\n", fault.field, fault.effect));
     }
     Table loaders({"loader", "loads", "says"});
     for (const LoaderVerdict* loader : {&verdict.csrc, &verdict.legacy}) {
