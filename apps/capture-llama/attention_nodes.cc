@@ -148,9 +148,15 @@ std::optional<RotaryNode> FindRotary(const ggml_tensor* queries) {
   return found;
 }
 
+// True if the mask has a row for each of `count` tokens of one sequence.
+static bool IsForSequence(const ggml_tensor* mask, int32_t begin, int32_t count) {
+  return mask != nullptr && (mask->type == GGML_TYPE_F32 || mask->type == GGML_TYPE_F16) &&
+         mask->ne[1] >= count && mask->ne[0] >= begin + count && mask->ne[2] == 1 &&
+         mask->ne[3] == 1;
+}
+
 int64_t MeasureWindow(const ggml_tensor* mask, int32_t begin, int32_t count) {
-  if (mask == nullptr || (mask->type != GGML_TYPE_F32 && mask->type != GGML_TYPE_F16) ||
-      mask->ne[1] < count || mask->ne[0] < begin + count || mask->ne[2] != 1 || mask->ne[3] != 1) {
+  if (!IsForSequence(mask, begin, count)) {
     throw Failure(kUnsupported, "attention has a mask of another kind than one sequence has");
   }
   const size_t value_bytes = ggml_type_size(mask->type);
@@ -174,8 +180,8 @@ int64_t MeasureWindow(const ggml_tensor* mask, int32_t begin, int32_t count) {
       }
     }
     const int64_t seen = position + 1 - first;
-    if ((first > 0 && window != 0 && seen != window) || (first == 0 && window != 0)) {
-      throw Failure(kUnsupported, "attention has a mask that is not a sliding window");
+    if (window != 0 && (first == 0 || seen != window)) {
+      throw Failure(kUnsupported, "attention has a mask that is no sliding window");
     }
     if (first > 0) window = seen;
   }

@@ -114,6 +114,15 @@ void Check(const Options& options) {
           "--probs: flash attention computes no probabilities; leave out --flash on");
 }
 
+// Returns the long name of a short one, and other names unchanged.
+std::string FullName(const std::string& name) {
+  static const std::map<std::string, std::string> full = {
+      {"-m", "--model"},   {"-f", "--file"},    {"-o", "--output"}, {"-n", "--tokens"},
+      {"-c", "--context"}, {"-t", "--threads"}, {"-h", "--help"}};
+  const auto found = full.find(name);
+  return found == full.end() ? name : found->second;
+}
+
 }  // namespace
 
 std::optional<Options> ParseOptions(const std::vector<std::string>& arguments) {
@@ -123,9 +132,10 @@ std::optional<Options> ParseOptions(const std::vector<std::string>& arguments) {
   const auto number = [&name](int32_t& to, int32_t least) {
     return [&, least](const std::string& value) { to = Number(name, value, least); };
   };
-  const std::map<std::string, std::string> shorter = {
-      {"-m", "--model"},   {"-f", "--file"},    {"-o", "--output"}, {"-n", "--tokens"},
-      {"-c", "--context"}, {"-t", "--threads"}, {"-h", "--help"}};
+  const auto choice = [&name](auto& to, const char* yes, const Values& words) {
+    return
+        [&, yes, words](const std::string& value) { to = RequireOneOf(name, value, words) == yes; };
+  };
   const std::map<std::string, bool*> switches = {{"--probs", &options.probabilities},
                                                  {"--ignore-eos", &options.ignore_end},
                                                  {"--force", &options.force}};
@@ -136,15 +146,9 @@ std::optional<Options> ParseOptions(const std::vector<std::string>& arguments) {
       {"--tokens", number(options.decoded, 0)},
       {"--prompt-tokens", number(options.prompt_tokens, 1)},
       {"--context", number(options.context, 1)},
-      {"--flash",
-       [&](const std::string& value) {
-         options.flash = RequireOneOf(name, value, {"on", "off"}) == "on";
-       }},
+      {"--flash", choice(options.flash, "on", {"on", "off"})},
       {"--sens", [&](const std::string& value) { options.noise = Size(name, value); }},
-      {"--type",
-       [&](const std::string& value) {
-         options.half = RequireOneOf(name, value, {"f32", "f16"}) == "f16";
-       }},
+      {"--type", choice(options.half, "f16", {"f32", "f16"})},
       {"--top-k", number(options.top, 1)},
       {"--confirm", text(options.run)},
       {"--plan", [&](const std::string& value) { options.plans.push_back(value); }},
@@ -159,8 +163,7 @@ std::optional<Options> ParseOptions(const std::vector<std::string>& arguments) {
       {"--backends", text(options.backends)},
       {"--build", text(options.build)}};
   for (size_t i = 0; i < arguments.size(); ++i) {
-    name = arguments[i];
-    if (const auto full = shorter.find(name); full != shorter.end()) name = full->second;
+    name = FullName(arguments[i]);
     if (name == "--help") return std::printf("%s", kHelp), std::nullopt;
     if (name == "--version")
       return std::printf("kvtool-capture-llama %s\n", kVersion), std::nullopt;
