@@ -43,12 +43,6 @@ using V = hn::Vec<D>;
 using M = hn::Mask<DI>;
 constexpr size_t kWide = hn::MaxLanes(D());
 
-// Calls f(0), f(1) ... unrolled, so that arrays of vectors stay in registers.
-template <class F, size_t... I>
-HWY_INLINE void ForEach(std::index_sequence<I...>, F f) {
-  (f(I), ...);
-}
-
 // Refill renormalises: it appends the next words, in order, to the lanes of a mask. Only this step
 // differs between targets. Returns the number of words taken.
 #if HWY_TARGET == HWY_AVX2
@@ -92,45 +86,82 @@ HWY_INLINE void StoreSymbols(V symbols, uint8_t* out) {
 #endif
 #endif  // KV_RANS_VECTOR
 
-// Decodes one group of lanes after another. Each lane is a chain of dependent operations (gather,
-// multiply, gather), so its latency bounds the speed; more vectors per group hide it.
-template <bool kGivenTables, size_t kLanes>
-size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
-                  const RansSlot* slots, const std::byte* words, size_t word_count,
-                  RansStates& states) {
-  alignas(64) uint32_t base_of[256];  // table_of, scaled to slots
-  if (!kGivenTables) {
-    for (int s = 0; s < 256; ++s) base_of[s] = uint32_t{contexts.table_of[s]} << kRansTotalBits;
+// Where the slots of each context's table begin.
+template <bool kGivenTables>
+struct SlotBases {
+  explicit SlotBases(const RansContexts& contexts) {
+    if (kGivenTables) return;
+    for (int s = 0; s < 256; ++s) of[s] = uint32_t{contexts.table_of[s]} << kRansTotalBits;
+    first = of[contexts.first_above];
   }
-  const uint32_t first_base = kGivenTables ? 0 : base_of[contexts.first_above];
-  size_t used = 0;
+  // `context` is that of the column; nullptr if no row is above.
+  HWY_INLINE uint32_t At(const uint8_t* context) const {
+    if (context == nullptr) return first;
+    return kGivenTables ? uint32_t{*context} << kRansTotalBits : of[*context];
+  }
+
+  alignas(64) uint32_t of[256];  // unless tables are given
+  uint32_t first = 0;
+};
+
+// Decodes one symbol except for the word that its lane may need. `slots` are those of its table.
+HWY_INLINE uint8_t DecodeSymbol(const RansSlot* slots, uint32_t& x) {
+  const RansSlot entry = slots[x & (kRansTotal - 1)];
+  x = (x >> kRansTotalBits) * (((entry >> 12) & (kRansTotal - 1)) + 1) + (entry & 0xfff);
+  return static_cast<uint8_t>(entry >> 23);
+}
+
+// Decodes groups of lanes. Between Load and Store it alone has the states.
 #if KV_RANS_VECTOR
-  // A group of lanes is kParts vectors, each with its own chain of dependent operations.
-  constexpr size_t kParts = kLanes / kWide;
-  constexpr auto parts = std::make_index_sequence<kParts>();
-  const D d;
-  const DI di;
-  V state[kParts];
-  // If a row is a single group, the next row needs its symbols at once: they stay in registers.
-  V above[kParts];
-  const bool narrow = !kGivenTables && grid.columns == kLanes;
-  const auto load = [&]() HWY_ATTR {
-    ForEach(parts, [&](size_t p) HWY_ATTR { state[p] = hn::LoadU(d, states.data() + p * kWide); });
-  };
-  const auto store = [&]() HWY_ATTR {
-    ForEach(parts, [&](size_t p) HWY_ATTR { hn::StoreU(state[p], d, states.data() + p * kWide); });
-  };
-  const V total_mask = hn::Set(d, kRansTotal - 1);
-  const auto* table = reinterpret_cast<const uint32_t*>(slots);
-  const std::conditional_t<kGivenTables, TableShift<kRansTotalBits>, SymbolLookup> base_after(
-      base_of);
-  const auto bases = [&](const uint8_t* from)
-                         HWY_ATTR { return base_after(hn::PromoteTo(d, hn::LoadU(D8(), from))); };
+// A group is kParts vectors, each with its own chain of dependent operations.
+template <bool kGivenTables, size_t kLanes>
+class LaneDecoder {
+ public:
+  LaneDecoder(const SlotBases<kGivenTables>& bases, const RansSlot* slots, RansStates& states)
+      : first_base_(bases.first),
+        base_after_(bases.of),
+        table_(reinterpret_cast<const uint32_t*>(slots)),
+        states_(states) {
+    Load();
+  }
+  HWY_INLINE void Load() {
+    ForEach(kAll,
+            [&](size_t p) HWY_ATTR { state_[p] = hn::LoadU(D(), states_.data() + p * kWide); });
+  }
+  HWY_INLINE void Store() {
+    ForEach(kAll,
+            [&](size_t p) HWY_ATTR { hn::StoreU(state_[p], D(), states_.data() + p * kWide); });
+  }
+  // Decodes a symbol of each lane and returns the number of words taken. If `follows`, the contexts
+  // are the symbols of the call before, which are still in registers.
+  HWY_INLINE size_t Decode(const uint8_t* context, bool follows, uint8_t* out,
+                           const std::byte* words) {
+    M needs[kParts];
+    ForEach(kAll, [&](size_t p) HWY_ATTR {
+      V base = hn::Set(D(), first_base_);
+      if (context != nullptr)
+        base = base_after_(follows ? above_[p]
+                                   : hn::PromoteTo(D(), hn::LoadU(D8(), context + p * kWide)));
+      needs[p] = Step(state_[p], base, above_[p], out + p * kWide);
+    });
+    size_t used = 0;
+    ForEach(kAll,
+            [&](size_t p) HWY_ATTR { used += Refill(state_[p], needs[p], words + 2 * used); });
+    return used;
+  }
+
+ private:
+  static constexpr size_t kParts = kLanes / kWide;
+  static constexpr auto kAll = std::make_index_sequence<kParts>();
+
   // Decodes one symbol per lane and returns the lanes that need a word.
-  const auto step = [&](V& x, V base, V& symbol, uint8_t* out) HWY_ATTR {
+  HWY_INLINE M Step(V& x, V base, V& symbol, uint8_t* out) const {
+    const D d;
+    const DI di;
+    const V total_mask = hn::Set(d, kRansTotal - 1);
     // The slot's entry has everything: the symbol, its frequency and the offset within its slots.
     const V slot = hn::Add(base, hn::And(x, total_mask));
-    const V entry = hn::GatherIndex(d, table, hn::BitCast(di, slot));
+    const V entry = hn::GatherIndex(d, table_, hn::BitCast(di, slot));
     // The fields of an entry are those of MakeRansSlot; the frequency is stored less one.
     const V frequency = hn::Add(hn::And(hn::ShiftRight<12>(entry), total_mask), hn::Set(d, 1));
     const V offset = hn::And(entry, hn::Set(d, 0xfff));
@@ -138,72 +169,81 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
     symbol = hn::ShiftRight<23>(entry);
     StoreSymbols(symbol, out);
     return hn::Lt(hn::BitCast(di, x), hn::Set(di, static_cast<int32_t>(kRansLow)));
-  };
-  load();
+  }
+
+  const uint32_t first_base_;
+  const std::conditional_t<kGivenTables, TableShift<kRansTotalBits>, SymbolLookup> base_after_;
+  const uint32_t* const table_;
+  RansStates& states_;
+  V state_[kParts], above_[kParts];
+};
+#else
+template <bool kGivenTables, size_t kLanes>
+class LaneDecoder {
+ public:
+  LaneDecoder(const SlotBases<kGivenTables>& bases, const RansSlot* slots, RansStates& states)
+      : bases_(bases), slots_(slots), states_(states) {}
+  HWY_INLINE void Load() {}
+  HWY_INLINE void Store() {}
+  HWY_INLINE size_t Decode(const uint8_t* context, bool, uint8_t* out, const std::byte* words) {
+    size_t used = 0;
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      uint32_t x = states_[lane];
+      out[lane] =
+          DecodeSymbol(slots_ + bases_.At(context == nullptr ? nullptr : context + lane), x);
+      // The word is always read and only kept if needed, without a branch: it would be mispredicted
+      // often. The mask 0 - needs selects the filled state without a conditional.
+      const uint32_t needs = x < kRansLow;
+      const uint32_t filled = x << 16 | LoadLE<uint16_t>(words + 2 * used);
+      states_[lane] = x ^ ((x ^ filled) & (0 - needs));
+      used += needs;
+    }
+    return used;
+  }
+
+ private:
+  const SlotBases<kGivenTables>& bases_;
+  const RansSlot* const slots_;
+  RansStates& states_;
+};
 #endif
+
+// Decodes one group of lanes after another. Each lane is a chain of dependent operations (gather,
+// multiply, gather), so its latency bounds the speed; more vectors per group hide it.
+template <bool kGivenTables, size_t kLanes>
+size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
+                  const RansSlot* slots, const std::byte* words, size_t word_count,
+                  RansStates& states) {
+  const SlotBases<kGivenTables> bases(contexts);
+  LaneDecoder<kGivenTables, kLanes> lanes(bases, slots, states);
+  size_t used = 0;
   for (size_t row = 0; row < grid.rows; ++row) {
     uint8_t* out = symbols + row * grid.columns;
     const uint8_t* context = kGivenTables ? contexts.tables + row * grid.columns
                              : row > 0    ? out - grid.columns
                                           : contexts.first_row;
-    const bool in_context = context != nullptr;
-    const auto base_at = [&](size_t column) HWY_ATTR {
-      if (!in_context) return first_base;
-      return kGivenTables ? uint32_t{context[column]} << kRansTotalBits : base_of[context[column]];
+    const auto context_at = [&](size_t column) HWY_ATTR {
+      return context == nullptr ? nullptr : context + column;
     };
-    // Decodes one symbol except for the word that its lane may need.
-    const auto one = [&](size_t column, uint32_t& x) HWY_ATTR {
-      const RansSlot entry = slots[base_at(column) + (x & (kRansTotal - 1))];
-      x = (x >> kRansTotalBits) * (((entry >> 12) & (kRansTotal - 1)) + 1) + (entry & 0xfff);
-      out[column] = static_cast<uint8_t>(entry >> 23);
-    };
+    // If a row is a single group, the next row needs its symbols at once.
+    const bool follows = !kGivenTables && grid.columns == kLanes && row > 0;
     size_t column = 0;
-    // The whole group may need a word per lane; near the end of the stream the scalar path checks
-    // each.
-    for (; column + kLanes <= grid.columns && used + kLanes <= word_count; column += kLanes) {
-#if KV_RANS_VECTOR
-      M needs[kParts];
-      ForEach(parts, [&](size_t p) HWY_ATTR {
-        const size_t at = column + p * kWide;
-        V base = hn::Set(d, first_base);
-        if (in_context) base = narrow && row > 0 ? base_after(above[p]) : bases(context + at);
-        needs[p] = step(state[p], base, above[p], out + at);
-      });
-      ForEach(parts,
-              [&](size_t p) HWY_ATTR { used += Refill(state[p], needs[p], words + 2 * used); });
-#else
-      for (size_t lane = 0; lane < kLanes; ++lane) {
-        uint32_t x = states[lane];
-        one(column + lane, x);
-        // The word is always read and only kept if needed, without a branch: it would be
-        // mispredicted often.
-        // The mask 0 - needs selects the filled state without a conditional.
-        const uint32_t needs = x < kRansLow;
-        const uint32_t filled = x << 16 | LoadLE<uint16_t>(words + 2 * used);
-        states[lane] = x ^ ((x ^ filled) & (0 - needs));
-        used += needs;
-      }
-#endif
-    }
+    // The whole group may need a word per lane; near the end of the stream each lane is checked.
+    for (; column + kLanes <= grid.columns && used + kLanes <= word_count; column += kLanes)
+      used += lanes.Decode(context_at(column), follows, out + column, words + 2 * used);
     if (column == grid.columns) continue;
-      // A last partial group, or the last words of the stream.
-#if KV_RANS_VECTOR
-    store();
-#endif
+    // A last partial group, or the last words of the stream.
+    lanes.Store();
     for (; column < grid.columns; ++column) {
       uint32_t& x = states[column % kLanes];
-      one(column, x);
+      out[column] = DecodeSymbol(slots + bases.At(context_at(column)), x);
       if (x >= kRansLow) continue;
       if (used == word_count) return SIZE_MAX;
       x = x << 16 | LoadLE<uint16_t>(words + 2 * used++);
     }
-#if KV_RANS_VECTOR
-    load();
-#endif
+    lanes.Load();
   }
-#if KV_RANS_VECTOR
-  store();
-#endif
+  lanes.Store();
   return used;
 }
 

@@ -29,12 +29,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 #endif
 
 #if KV_RANS_VECTOR
-// Calls f(0), f(1) ... unrolled, so that arrays of vectors stay in registers.
-template <class F, size_t... I>
-HWY_INLINE void ForEach(std::index_sequence<I...>, F f) {
-  (f(I), ...);
-}
-
 // Lanes of the encoder are 64 bits wide, because table entries and products are.
 using DW = hn::CappedTag<uint64_t, 8>;
 using VW = hn::Vec<DW>;
@@ -113,42 +107,86 @@ HWY_INLINE void Put(const RansEncoderSymbol& symbol, uint32_t& kept, uint16_t*& 
   kept = state + symbol.bias() + quotient * symbol.complement();
 }
 
-template <bool kGivenTables, size_t kLanes>
-uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
-                     const RansEncoderSymbol* symbols_of, uint16_t* words_end, RansStates& states) {
-  alignas(64) uint32_t base_of[256] = {};  // table_of, scaled to encoder symbols
-  if (!kGivenTables) {
-    for (int s = 0; s < 256; ++s) base_of[s] = uint32_t{contexts.table_of[s]} << 8;
+// Where the encoder symbols of each context's table begin.
+template <bool kGivenTables>
+struct SymbolBases {
+  explicit SymbolBases(const RansContexts& contexts) : first_above(contexts.first_above) {
+    if (kGivenTables) return;
+    for (int s = 0; s < 256; ++s) of[s] = uint32_t{contexts.table_of[s]} << 8;
   }
-  uint16_t* out = words_end;
+  // `context` is the row of contexts; nullptr if no row is above.
+  HWY_INLINE uint32_t At(const uint8_t* context, size_t column) const {
+    if (kGivenTables) return uint32_t{context[column]} << 8;
+    return of[context != nullptr ? context[column] : first_above];
+  }
+
+  alignas(64) uint32_t of[256] = {};
+  const uint8_t first_above;
+};
+
 #if KV_RANS_VECTOR
-  constexpr size_t kParts = kLanes / kWideLanes;
-  constexpr auto parts = std::make_index_sequence<kParts>();
-  const DW d;
-  const hn::Rebind<uint32_t, DW> d32;
-  const hn::RebindToSigned<DW> di;
+// Encodes groups of lanes. Between Load and Store it alone has the states. No member has
+// an address, so that they stay in registers.
+template <bool kGivenTables, size_t kLanes>
+class LaneEncoder {
+ public:
+  LaneEncoder(const SymbolBases<kGivenTables>& bases, const RansEncoderSymbol* symbols_of,
+              RansStates& states)
+      : make_cells_(bases.of),
+        first_above_(bases.first_above),
+        symbols_of_(symbols_of),
+        states_(states) {
+    Load();
+  }
+  HWY_INLINE void Load() {
+    ForEach(kAll, [&](size_t p) HWY_ATTR {
+      state_[p] = hn::PromoteTo(DW(), hn::LoadU(D32(), states_.data() + p * kWideLanes));
+    });
+  }
+  HWY_INLINE void Store() {
+    ForEach(kAll, [&](size_t p) HWY_ATTR {
+      hn::StoreU(hn::TruncateTo(D32(), state_[p]), D32(), states_.data() + p * kWideLanes);
+    });
+  }
+  // Encodes the first `column` symbols of a row, which are whole groups, from the last on.
+  HWY_INLINE void Encode(const uint8_t* context, const uint8_t* in, size_t column, uint16_t*& out) {
+    uint16_t cells[kBlock];
+    uint8_t nothing_above[kBlock];
+    if (context == nullptr) std::fill_n(nothing_above, kBlock, first_above_);
+    while (column > 0) {
+      const size_t count = column % kBlock != 0 ? column % kBlock : kBlock;
+      column -= count;
+      // A cell is the index of an encoder symbol: table and symbol concatenated.
+      if (kGivenTables) {
+        for (size_t i = 0; i < count; ++i)
+          cells[i] = static_cast<uint16_t>(context[column + i] << 8 | in[column + i]);
+      } else {
+        make_cells_(context != nullptr ? context + column : nothing_above, in + column, count, 0,
+                    cells);
+      }
+      for (size_t block = count; block > 0;) {
+        block -= kLanes;
+        ForEach(kAll, [&](size_t p) HWY_ATTR {
+          const size_t from_last = kParts - 1 - p;
+          Step(cells + block + from_last * kWideLanes, state_[from_last], out);
+        });
+      }
+    }
+  }
+
+ private:
+  using D32 = hn::Rebind<uint32_t, DW>;
+  static constexpr size_t kParts = kLanes / kWideLanes;
+  static constexpr auto kAll = std::make_index_sequence<kParts>();
   // Cells are computed for a block of symbols at a time, so that the vector code for them is not
   // interleaved with the chain of states.
-  constexpr size_t kBlock = 8 * kMaxRansLanes;
-  const CellMaker make_cells(base_of);
-  uint8_t nothing_above[kBlock];  // context of the first row
-  std::fill_n(nothing_above, kBlock, contexts.first_above);
-  uint16_t cells[kBlock];
-  VW state[kParts];
-  const auto load = [&]() HWY_ATTR {
-    ForEach(parts, [&](size_t p) HWY_ATTR {
-      state[p] = hn::PromoteTo(d, hn::LoadU(d32, states.data() + p * kWideLanes));
-    });
-  };
-  const auto store = [&]() HWY_ATTR {
-    ForEach(parts, [&](size_t p) HWY_ATTR {
-      hn::StoreU(hn::TruncateTo(d32, state[p]), d32, states.data() + p * kWideLanes);
-    });
-  };
-  load();
-  const auto put = [&](const uint16_t* at, VW& x) HWY_ATTR {
-    const VW symbol = LoadSymbols(symbols_of, at);
-    // The vector form of Put: complement, bias and shift are fields of the 64-bit entry.
+  static constexpr size_t kBlock = 8 * kMaxRansLanes;
+
+  // The vector form of Put: complement, bias and shift are fields of the 64-bit entry.
+  HWY_INLINE void Step(const uint16_t* at, VW& x, uint16_t*& out) const {
+    const DW d;
+    const hn::RebindToSigned<DW> di;
+    const VW symbol = LoadSymbols(symbols_of_, at);
     const VW complement = hn::And(hn::ShiftRight<44>(symbol), hn::Set(d, 0x7ff));
     const VW bias = hn::And(hn::ShiftRight<32>(symbol), hn::Set(d, 0xfff));
     const auto full =
@@ -159,53 +197,59 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
     const auto low = [&](VW v) HWY_ATTR { return hn::BitCast(hn::RepartitionToNarrow<DW>(), v); };
     const VW quotient = hn::Shr(hn::MulEven(low(x), low(symbol)), hn::ShiftRight<55>(symbol));
     x = hn::Add(hn::Add(x, bias), hn::MulEven(low(quotient), low(complement)));
-  };
+  }
+
+  const CellMaker make_cells_;
+  const uint8_t first_above_;
+  const RansEncoderSymbol* const symbols_of_;
+  RansStates& states_;
+  VW state_[kParts];
+};
+#else
+template <bool kGivenTables, size_t kLanes>
+class LaneEncoder {
+ public:
+  LaneEncoder(const SymbolBases<kGivenTables>& bases, const RansEncoderSymbol* symbols_of,
+              RansStates& states)
+      : bases_(bases), symbols_of_(symbols_of), states_(states) {}
+  HWY_INLINE void Load() {}
+  HWY_INLINE void Store() {}
+  HWY_INLINE void Encode(const uint8_t* context, const uint8_t* in, size_t column, uint16_t*& out) {
+    while (column-- > 0)
+      Put(symbols_of_[bases_.At(context, column) + in[column]], states_[column % kLanes], out);
+  }
+
+ private:
+  const SymbolBases<kGivenTables>& bases_;
+  const RansEncoderSymbol* const symbols_of_;
+  RansStates& states_;
+};
 #endif
+
+template <bool kGivenTables, size_t kLanes>
+uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
+                     const RansEncoderSymbol* symbols_of, uint16_t* words_end, RansStates& states) {
+  const SymbolBases<kGivenTables> bases(contexts);
+  LaneEncoder<kGivenTables, kLanes> lanes(bases, symbols_of, states);
+  uint16_t* out = words_end;
   for (size_t row = grid.rows; row-- > 0;) {
     const uint8_t* in = symbols + row * grid.columns;
     const uint8_t* context = kGivenTables ? contexts.tables + row * grid.columns
                              : row > 0    ? in - grid.columns
                                           : contexts.first_row;
     size_t column = grid.columns;
-    const auto base = [&](size_t at) HWY_ATTR {
-      if (kGivenTables) return uint32_t{context[at]} << 8;
-      return base_of[context != nullptr ? context[at] : contexts.first_above];
-    };
-    const auto one = [&](size_t at)
-                         HWY_ATTR { Put(symbols_of[base(at) + in[at]], states[at % kLanes], out); };
-#if KV_RANS_VECTOR
     // Columns beyond whole groups come first, because encoding runs backwards.
     if (column % kLanes != 0) {
-      store();
-      while (column % kLanes != 0) one(--column);
-      load();
-    }
-    while (column > 0) {
-      const size_t count = column % kBlock != 0 ? column % kBlock : kBlock;
-      column -= count;
-      // A cell is the index of an encoder symbol: table and symbol concatenated.
-      if (kGivenTables) {
-        for (size_t i = 0; i < count; ++i)
-          cells[i] = static_cast<uint16_t>(context[column + i] << 8 | in[column + i]);
-      } else {
-        make_cells(context != nullptr ? context + column : nothing_above, in + column, count, 0,
-                   cells);
+      lanes.Store();
+      for (; column % kLanes != 0; --column) {
+        const size_t at = column - 1;
+        Put(symbols_of[bases.At(context, at) + in[at]], states[at % kLanes], out);
       }
-      for (size_t block = count; block > 0;) {
-        block -= kLanes;
-        ForEach(parts, [&](size_t p) HWY_ATTR {
-          const size_t from_last = kParts - 1 - p;
-          put(cells + block + from_last * kWideLanes, state[from_last]);
-        });
-      }
+      lanes.Load();
     }
-#else
-    while (column > 0) one(--column);
-#endif
+    lanes.Encode(context, in, column, out);
   }
-#if KV_RANS_VECTOR
-  store();
-#endif
+  lanes.Store();
   return out;
 }
 

@@ -11,12 +11,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kv {
 namespace HWY_NAMESPACE {
+
+// Calls f(0), f(1) ... unrolled, so that arrays of vectors stay in registers.
+template <class F, size_t... I>
+HWY_INLINE void ForEach(std::index_sequence<I...>, F f) {
+  (f(I), ...);
+}
 
 #if HWY_TARGET == HWY_AVX2
 // Maps each of 256 symbols to a 32-bit entry by a gather.
