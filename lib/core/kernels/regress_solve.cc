@@ -173,6 +173,77 @@ HWY_INLINE void Substitute(const Factor& f, const std::array<size_t, kRegressMod
   }
 }
 
+// Scales the rows by their roots, taps side by side, and the targets behind them.
+void ScaleRows(const Regress& r, RegressRow taps, const float* const* x, const float* roots,
+               size_t rows, size_t channel, float* HWY_RESTRICT features) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d), n = r.taps;
+  float* targets = features + n * rows * lanes;
+  for (size_t row = 0; row < rows; ++row) {
+    const auto root = hn::Set(d, roots[row]);
+    for (size_t tap = 0; tap < n; ++tap) {
+      hn::Store(hn::Mul(hn::LoadU(d, taps[row * n + tap] + channel), root), d,
+                features + (tap * rows + row) * lanes);
+    }
+    hn::Store(hn::Mul(hn::LoadU(d, x[row] + channel), root), d, targets + row * lanes);
+  }
+}
+
+// Adds the rows to the products and moments of n taps, which decay.
+HWY_INLINE void AddRows(const Features& added, size_t n, float decay, float* products,
+                        float* moments) {
+  const DF d;
+  const auto old = hn::Set(d, decay);
+  // Pairs of rows and four columns at a time, then the rest up to the diagonal one by one.
+  for (size_t i = 0; i < n; i += 2) {
+    const size_t both = std::min<size_t>(2, n - i);
+    size_t j = 0;
+    for (; both == 2 && j + 4 <= i + 1; j += 4) AddProducts<2, 4>(added, i, j, old, products);
+    for (size_t row = i; row < i + both; ++row) {
+      for (size_t rest = j; rest <= row; ++rest) AddProducts<1, 1>(added, row, rest, old, products);
+    }
+  }
+  const size_t step = added.rows * added.lanes;
+  const float* targets = added.values + n * step;
+  for (size_t i = 0; i < n; ++i) {
+    const float* a = added.values + i * step;
+    float* moment = moments + i * kRegressLanes;
+    auto sum = hn::Mul(hn::Load(d, moment), old);
+    for (size_t row = 0; row < step; row += added.lanes)
+      sum = hn::Add(sum, hn::Mul(hn::Load(d, a + row), hn::Load(d, targets + row)));
+    hn::Store(sum, d, moment);
+  }
+}
+
+// Computes the factor: four columns at a time, their diagonal block first, then all rows below it,
+// in pairs.
+HWY_INLINE void FactorProducts(const Factor& f) {
+  const DF d;
+  size_t j = 0;
+  for (; j + 4 <= f.taps; j += 4) {
+    FactorDiagonal<1>(f, j);
+    FactorDiagonal<2>(f, j);
+    FactorDiagonal<3>(f, j);
+    FactorDiagonal<4>(f, j);
+    size_t i = j + 4;
+    for (; i + 2 <= f.taps + 1; i += 2) FactorBelow<2>(f, i, j);
+    for (; i <= f.taps; ++i) FactorBelow<1>(f, i, j);
+  }
+  // The number of taps need not be a multiple of four: up to three columns are left.
+  if (f.taps > j) FactorDiagonal<1>(f, j);
+  if (f.taps > j + 1) FactorDiagonal<2>(f, j);
+  if (f.taps > j + 2) FactorDiagonal<3>(f, j);
+  // These are finished here for the row of the moments.
+  float* forward = f.Row(f.taps);
+  for (; j < f.taps; ++j) {
+    const float* row = f.Row(j);
+    auto sum = hn::Load(d, f.moments + j * kRegressLanes);
+    for (size_t k = 0; k < j * f.lanes; k += f.lanes)
+      sum = hn::Sub(sum, hn::Mul(hn::Load(d, row + k), hn::Load(d, forward + k)));
+    hn::Store(hn::Mul(sum, hn::Load(d, row + j * f.lanes)), d, forward + j * f.lanes);
+  }
+}
+
 // Solves one vector of channels: sums, factor, weights.
 void SolveLanes(const Regress& r, RegressRow taps, const float* const* x, const float* roots,
                 size_t rows, float decay, float samples, size_t channel,
@@ -183,39 +254,8 @@ void SolveLanes(const Regress& r, RegressRow taps, const float* const* x, const 
   float* products = r.products + group * RegressPairs(n) * kRegressLanes + lane;
   float* moments = r.moments + group * n * kRegressLanes + lane;
   float* weights = r.weights + group * kRegressModels * n * kRegressLanes + lane;
-
-  // Taps side by side: features[(tap * rows + row) * lanes].
-  float* targets = features + n * rows * lanes;
-  for (size_t row = 0; row < rows; ++row) {
-    const auto root = hn::Set(d, roots[row]);
-    for (size_t tap = 0; tap < n; ++tap) {
-      hn::Store(hn::Mul(hn::LoadU(d, taps[row * n + tap] + channel), root), d,
-                features + (tap * rows + row) * lanes);
-    }
-    hn::Store(hn::Mul(hn::LoadU(d, x[row] + channel), root), d, targets + row * lanes);
-  }
-  const auto old = hn::Set(d, decay);
-  const Features added{features, rows, lanes};
-  // Pairs of rows and four columns at a time, then the rest up to the diagonal one by one.
-  for (size_t i = 0; i < n; i += 2) {
-    const size_t both = std::min<size_t>(2, n - i);
-    size_t j = 0;
-    for (; both == 2 && j + 4 <= i + 1; j += 4) AddProducts<2, 4>(added, i, j, old, products);
-    for (size_t row = i; row < i + both; ++row) {
-      for (size_t rest = j; rest <= row; ++rest) AddProducts<1, 1>(added, row, rest, old, products);
-    }
-  }
-  for (size_t i = 0; i < n; ++i) {
-    const float* a = features + i * rows * lanes;
-    float* moment = moments + i * kRegressLanes;
-    auto sum = hn::Mul(hn::Load(d, moment), old);
-    for (size_t row = 0; row < rows; ++row) {
-      sum = hn::Add(sum, hn::Mul(hn::Load(d, a + row * lanes), hn::Load(d, targets + row * lanes)));
-    }
-    hn::Store(sum, d, moment);
-  }
-
-  // Cholesky: factor[pair], its diagonal inverted.
+  ScaleRows(r, taps, x, roots, rows, channel, features);
+  AddRows({features, rows, lanes}, n, decay, products, moments);
   // The ridge grows with the share of a value that the model does not explain, so that weights of
   // noisy channels stay small.
   const auto noise =
@@ -224,31 +264,8 @@ void SolveLanes(const Regress& r, RegressRow taps, const float* const* x, const 
               hn::Set(d, 1.0f));
   const auto ridge = hn::Div(hn::Add(hn::Mul(noise, hn::Set(d, kRidgeOfNoise)), hn::Set(d, kRidge)),
                              hn::Set(d, samples));
-  // Four columns at a time: their diagonal block first, then all rows below it, in pairs.
   const Factor parts{products, moments, factor, n, lanes, ridge};
-  size_t j = 0;
-  for (; j + 4 <= n; j += 4) {
-    FactorDiagonal<1>(parts, j);
-    FactorDiagonal<2>(parts, j);
-    FactorDiagonal<3>(parts, j);
-    FactorDiagonal<4>(parts, j);
-    size_t i = j + 4;
-    for (; i + 2 <= n + 1; i += 2) FactorBelow<2>(parts, i, j);
-    for (; i <= n; ++i) FactorBelow<1>(parts, i, j);
-  }
-  // The number of taps need not be a multiple of four: up to three columns are left.
-  if (n > j) FactorDiagonal<1>(parts, j);
-  if (n > j + 1) FactorDiagonal<2>(parts, j);
-  if (n > j + 2) FactorDiagonal<3>(parts, j);
-  // The last columns, up to three, are finished here for the row of the moments.
-  float* forward = parts.Row(n);
-  for (; j < n; ++j) {
-    const float* row = parts.Row(j);
-    auto sum = hn::Load(d, moments + j * kRegressLanes);
-    for (size_t k = 0; k < j * lanes; k += lanes)
-      sum = hn::Sub(sum, hn::Mul(hn::Load(d, row + k), hn::Load(d, forward + k)));
-    hn::Store(hn::Mul(sum, hn::Load(d, row + j * lanes)), d, forward + j * lanes);
-  }
+  FactorProducts(parts);
   for (size_t i = n; i-- > 0;) Substitute(parts, r.sizes, i, weights);
 }
 
