@@ -215,6 +215,21 @@ size_t PackT(const uint8_t* symbols, const uint16_t* extras, size_t count, std::
   return ref::PackResidualBits(symbols + i, extras + i, count - i, bytes, byte * 8 + held);
 }
 
+// Returns the magnitudes of buckets: a leading one, two bits from the bucket, and `width` raw bits,
+// which begin at bits `at` of the bytes.
+HWY_INLINE VI AddRawBits(VI bucket, VI width, const std::byte* from, VI at) {
+  const DI d;
+  const VI one = hn::Set(d, 1);
+  const VI word =
+      hn::GatherOffset(d, reinterpret_cast<const int32_t*>(from), hn::ShiftRight<3>(at));
+  const VI shifted = hn::BitCast(
+      d, hn::Shr(hn::BitCast(DU(), word), hn::BitCast(DU(), hn::And(at, hn::Set(d, 7)))));
+  const VI extra = hn::And(shifted, hn::Sub(hn::Shl(one, width), one));
+  const VI head = hn::Or(hn::And(bucket, hn::Set(d, 3)), hn::Set(d, 4));
+  return hn::IfThenElse(hn::Lt(bucket, hn::Set(d, 16)), bucket,
+                        hn::Or(hn::Shl(head, width), extra));
+}
+
 // Used where a gather is a single instruction.
 bool ValuesT(const uint8_t* symbols, const uint16_t* expected, size_t count,
              const ResidualGrid& grid, ResidualBits& bits, uint16_t* values) {
@@ -248,18 +263,7 @@ bool ValuesT(const uint8_t* symbols, const uint16_t* expected, size_t count,
                             HWY_ATTR { return hn::PromoteTo(d, hn::Load(D8(), p + part)); };
       const VI b = wide(buckets), n = wide(widths);
       VI z = b;
-      if (total != 0) {
-        const VI at = hn::Add(wide(begins), hn::Set(d, inside));
-        const VI word =
-            hn::GatherOffset(d, reinterpret_cast<const int32_t*>(from), hn::ShiftRight<3>(at));
-        const VI extra = hn::And(
-            hn::BitCast(
-                d, hn::Shr(hn::BitCast(DU(), word), hn::BitCast(DU(), hn::And(at, hn::Set(d, 7))))),
-            hn::Sub(hn::Shl(one, n), one));
-        // A bucket's magnitude is a leading one, two bits from the bucket, and the raw bits.
-        const VI head = hn::Or(hn::And(b, hn::Set(d, 3)), hn::Set(d, 4));
-        z = hn::IfThenElse(hn::Lt(b, hn::Set(d, 16)), b, hn::Or(hn::Shl(head, n), extra));
-      }
+      if (total != 0) z = AddRawBits(b, n, from, hn::Add(wide(begins), hn::Set(d, inside)));
       const VI near = hn::ShiftRightSame(Load16(expected + i + part), zeros);
       const VI below = hn::IfThenElseZero(hn::Ne(hn::And(near, top), zero), one);
       // -1 where exactly one of symbol and expected value is negative
