@@ -49,6 +49,9 @@ class ThreadPool {
                   const std::function<void(Result&)>& emit);
 
  private:
+  template <typename Task, typename Result>
+  class Slot;
+
   void Submit(std::function<void()> job);
   bool RunOne(std::unique_lock<std::mutex>& lock);
   void WorkerLoop(const std::stop_token& stop);
@@ -59,75 +62,64 @@ class ThreadPool {
   std::vector<std::jthread> workers_;
 };
 
+// A task between next and emit. After an exception, jobs in the queue must not run with captures
+// that no longer exist: each slot waits for its job.
+template <typename Task, typename Result>
+class ThreadPool::Slot {
+ public:
+  // Throws if there is no memory for the job; then it does not run.
+  Slot(ThreadPool& pool, Task task, const std::function<Result(Task&)>& work)
+      : pool_(pool), task_(std::move(task)) {
+    pool.Submit([this, &work] {
+      try {
+        result_.emplace(work(task_));
+      } catch (...) {
+        failure_ = std::current_exception();
+      }
+      const std::lock_guard lock(pool_.mutex_);
+      done_ = true;
+      pool_.changed_.notify_all();
+    });
+  }
+  ~Slot() { Wait(); }
+  Slot(const Slot&) = delete;
+  Slot& operator=(const Slot&) = delete;
+
+  Result& Take() {
+    Wait();
+    if (failure_) std::rethrow_exception(failure_);
+    return *result_;
+  }
+
+ private:
+  void Wait() {
+    std::unique_lock lock(pool_.mutex_);
+    while (!done_) {
+      if (!pool_.RunOne(lock)) pool_.changed_.wait(lock);
+    }
+  }
+
+  ThreadPool& pool_;
+  Task task_;
+  std::optional<Result> result_;
+  std::exception_ptr failure_;
+  bool done_ = false;
+};
+
 template <typename Task, typename Result>
 void ThreadPool::RunOrdered(uint64_t window, const std::function<std::optional<Task>()>& next,
                             const std::function<Result(Task&)>& work,
                             const std::function<void(Result&)>& emit) {
-  struct Slot {
-    Task task;
-    std::optional<Result> result;
-    std::exception_ptr failure;
-    bool done = false;
-  };
-  std::deque<std::shared_ptr<Slot>> slots;
-  // After an exception, queued jobs must not run with captures that no longer exist: they are
-  // drained.
-  struct Drain {
-    ThreadPool& pool;
-    std::deque<std::shared_ptr<Slot>>& slots;
-    ~Drain() {
-      std::unique_lock lock(pool.mutex_);
-      for (auto& slot : slots) {
-        while (!slot->done) {
-          if (!pool.RunOne(lock)) pool.changed_.wait(lock);
-        }
-      }
-    }
-  } drain{*this, slots};
-
-  bool exhausted = false;
-  for (;;) {
+  std::deque<Slot<Task, Result>> slots;
+  for (bool exhausted = false;;) {
     while (!exhausted && slots.size() < window) {
       std::optional<Task> task = next();
-      if (!task) {
-        exhausted = true;
-        break;
-      }
-      auto slot = std::make_shared<Slot>(Slot{std::move(*task), std::nullopt, nullptr, false});
-      slots.push_back(slot);
-      const auto job = [this, slot, &work] {
-        std::optional<Result> result;
-        std::exception_ptr failure;
-        try {
-          result.emplace(work(slot->task));
-        } catch (...) {
-          failure = std::current_exception();
-        }
-        const std::lock_guard lock(mutex_);
-        slot->result = std::move(result);
-        slot->failure = failure;
-        slot->done = true;
-        changed_.notify_all();
-      };
-      try {
-        Submit(job);
-        // no memory for the queue: the job will not run, so emit must not wait for it
-      } catch (...) {
-        slots.pop_back();
-        throw;
-      }
+      exhausted = !task;
+      if (task) slots.emplace_back(*this, std::move(*task), work);
     }
     if (slots.empty()) return;
-    {
-      std::unique_lock lock(mutex_);
-      while (!slots.front()->done) {
-        if (!RunOne(lock)) changed_.wait(lock);
-      }
-    }
-    const std::shared_ptr<Slot> slot = slots.front();
+    emit(slots.front().Take());
     slots.pop_front();
-    if (slot->failure) std::rethrow_exception(slot->failure);
-    emit(*slot->result);
   }
 }
 
