@@ -181,7 +181,7 @@ int64_t MeasureWindow(const ggml_tensor* mask, int32_t begin, int32_t count) {
     }
     const int64_t seen = position + 1 - first;
     if (window != 0 && (first == 0 || seen != window)) {
-      throw Failure(kUnsupported, "attention has a mask that is no sliding window");
+      throw Failure(kUnsupported, "attention has a mask that is not a sliding window");
     }
     if (first > 0) window = seen;
   }

@@ -185,7 +185,7 @@ Spec BuildSpec(const PresetSpec& preset) {
   const std::string_view order = preset.preset->order;
   const bool apart = order.find("HD") == order.npos || groups > 1 || spec.v_dim;
   if (size_of('C') && apart && order.find('H') != order.npos) {
-    throw Wrong(*preset.preset, "heads and dims are apart in it: give H= and D=, not C=");
+    throw Wrong(*preset.preset, "it separates heads and dims: give H= and D=, not C=");
   }
   if (size_of('L').value_or(1) > kMostLayers) {
     throw Wrong(*preset.preset, "L={} is more than {}", *size_of('L'), kMostLayers);

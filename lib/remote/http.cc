@@ -284,7 +284,8 @@ class HttpReader : public RangeReader {
     } else if (HasWantedBytes(transfer)) {
       transfer.accepted = true;
     } else if (answer.status == 206 && answer.range) {
-      transfer.failure = Error(Finding::kReadFailed, "the server sends another range than asked");
+      transfer.failure =
+          Error(Finding::kReadFailed, "the server sent another range than requested");
     } else if (answer.status == 200 || answer.status == 206) {
       transfer.failure = Error(Finding::kOpenFailed, "the server does not serve ranges")
                              .Hint("fetch the whole file: curl -O URL");

@@ -96,7 +96,7 @@ class Plan:
 
 
 def read_document(path: StrPath, schema: str) -> dict[str, Any]:
-    """The JSON document in a file. ValueError where it is none, or one of another schema."""
+    """The JSON document in a file. ValueError if it is not one, or has another schema."""
     name = os.fspath(path)
     with open(path, "rb") as file:
         try:

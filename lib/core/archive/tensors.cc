@@ -173,7 +173,7 @@ std::vector<const ArchivedChunk*> ListChunks(const Archive& archive, const Selec
 Snapshot LoadTensors(const Archive& archive, const Selection& wanted, ThreadPool& pool,
                      Progress* progress) {
   if (!archive.description()) {
-    throw Error(Finding::kUnsupportedKind, "the archive holds opaque bytes, no tensors")
+    throw Error(Finding::kUnsupportedKind, "the archive holds opaque bytes, not tensors")
         .File(archive.data().name())
         .Hint("decompress it without --to to get the source back");
   }

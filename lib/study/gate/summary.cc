@@ -302,8 +302,7 @@ const Fields<CaseEntry>& CaseFigureFields() {
        RowFiguresFields()},
       {"layers", "Figures of each layer, in the row with the least whole_model_ratio",
        ResultGetter(&CaseResult::layers), LayerFiguresFields()},
-      {"resident_over_time",
-       "Bytes of K and V held as decoding goes on, in some 512 samples at most",
+      {"resident_over_time", "Bytes of K and V held during decoding, in about 512 samples at most",
        ResultGetter(&CaseResult::resident_over_time), ResidentSampleFields()},
       {"baseline_noise", "Noise of speeds over the case's snapshot",
        ResultGetter(&CaseResult::noise), NoiseFields()}};

@@ -344,7 +344,8 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
         .NonNegative()
         .Essential()
         .Needs(advise);
-    line.Add("--bytes-per-token", bytes_, "With --advise: what a token may take in all layers")
+    line.Add("--bytes-per-token", bytes_,
+             "With --advise: most bytes that a token may take in all layers")
         .Positive()
         .Needs(advise);
     line.Add("--plan-out", plan_out_, "With --advise: write the types of each layer").Needs(advise);
@@ -419,7 +420,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
 
  private:
   void DeclareMeasurement(CommandLine& line) {
-    line.Add("--rounding", rounding_, "Of q8_0: avx (x86), ref (plain C, tools), arm (avx)")
+    line.Add("--rounding", rounding_, "How q8_0 rounds: avx (x86), ref (plain C, tools), arm (avx)")
         .OneOf({"avx", "ref", "arm"});
     line.Add("--hadamard", hadamard_,
              "Whether llama.cpp rotates what it quantises: yes (since 2026-04) or no (yes)")

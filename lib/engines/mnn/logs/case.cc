@@ -176,7 +176,7 @@ class BenchReader {
       });
       all_named &= is_there;
       if (!names.empty() && !is_there) {
-        evidence_.gaps.Add(fmt::format("{}: the log of run {}, {}, is not there", shown, run_name,
+        evidence_.gaps.Add(fmt::format("{}: the log of run {}, {}, is missing", shown, run_name,
                                        OnlyUtf8(names.back())));
       }
     }

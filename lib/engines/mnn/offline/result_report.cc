@@ -103,7 +103,7 @@ const Fields<Document>& CodingFields() {
        OptionGetter(&Options::chunk_tokens)},
       {"online_framing_bytes", "Bytes that are counted for the frame of each chunk",
        OptionGetter(&Options::framing_bytes)},
-      {"aggregate_by_stage", "Whether prefill and decode are joined apart",
+      {"aggregate_by_stage", "Whether prefill and decode are joined separately",
        OptionGetter(&Options::aggregate_by_stage)},
       {"aggregate_groups", "Number of groups that entries were joined into",
        ResultGetter(&Result::groups)},
