@@ -349,7 +349,7 @@ constexpr uint64_t kMostCells = 24'000, kMostColumns = 240, kMostTips = 1500;
 constexpr int kShades = 20;
 constexpr double kTop = 4;
 
-// How a cell is painted: an outline, or one of several strengths of a colour.
+// The paint of a cell: an outline, or one of several strengths of a colour.
 struct Shade {
   int kind = 0, shade = -1;  // -1: an outline
 

@@ -24,7 +24,7 @@ namespace kv {
 struct CorpusEntry {
   std::string path;  // path for readers
   std::string name;  // name in results: the same on every machine with the corpus
-  // As in a manifest.
+  // The fields below are known if a manifest names the input.
   std::optional<uint64_t> bytes = {};
   std::string xxh3 = {};
   std::string model = {}, format = {};

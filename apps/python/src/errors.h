@@ -18,8 +18,8 @@
 #include "lib/api/kvtool.h"
 #include "lib/core/base/error.h"
 
-// How calls run and end: with a result, with an error, or interrupted; and the program's commands
-// run for Python, whose documents are what they print with --json.
+// Runs calls that end with a result, with an error, or interrupted, and the program's commands,
+// which return the document that they print with --json.
 namespace kvtool_python {
 
 namespace nb = nanobind;

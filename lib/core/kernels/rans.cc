@@ -86,7 +86,7 @@ HWY_INLINE void StoreSymbols(V symbols, uint8_t* out) {
 #endif
 #endif  // KV_RANS_VECTOR
 
-// Where the slots of each context's table begin.
+// Offsets of the slots of each context's table.
 template <bool kGivenTables>
 struct SlotBases {
   explicit SlotBases(const RansContexts& contexts) {

@@ -107,7 +107,7 @@ HWY_INLINE void Put(const RansEncoderSymbol& symbol, uint32_t& kept, uint16_t*& 
   kept = state + symbol.bias() + quotient * symbol.complement();
 }
 
-// Where the encoder symbols of each context's table begin.
+// Offsets of the encoder symbols of each context's table.
 template <bool kGivenTables>
 struct SymbolBases {
   explicit SymbolBases(const RansContexts& contexts) : first_above(contexts.first_above) {
