@@ -112,6 +112,33 @@ TEST_CASE("A frame of values that repeat is refused after its first segments") {
   CHECK(written > size / 2);
 }
 
+TEST_CASE("A padded frame is accepted where it fits exactly") {
+  // Zeros within a segment and in segments of their own, after rows that repeat and rows that do
+  // not.
+  constexpr uint64_t kTokens = 4096;
+  const Buffer values = Values(kTokens);
+  for (const bool repeat : {false, true}) {
+    for (const uint64_t used : {uint64_t{300}, uint64_t{1000}, uint64_t{2000}}) {
+      Buffer raw(kTokens * kRow);
+      for (size_t i = 0; i < used * kRow; ++i) {
+        const bool same = repeat && i >= kRow && i % 2 == 1;
+        raw[i] = same ? raw[i - kRow] : values[i];
+      }
+      const kvt_desc desc = Describe(kTokens);
+      for (uint32_t level = KVT_FAST; level <= KVT_HIGH; ++level) {
+        const Context context(level);
+        Buffer frame(kvt_encode_bound(raw.size()));
+        size_t size = 0, written = 0;
+        REQUIRE(kvt_encode(context.ctx, &desc, raw.data(), raw.size(), frame.data(), frame.size(),
+                           &size) == 0);
+        INFO("level " << level << ", " << used << " rows, repeated: " << repeat);
+        CHECK(kvt_encode_within(context.ctx, &desc, raw.data(), raw.size(), frame.data(), size,
+                                &written) == 0);
+      }
+    }
+  }
+}
+
 TEST_CASE("Blocks are listed, and planes join to the values") {
   const Buffer raw = Values(3000);
   const kvt_desc desc = Describe(3000);

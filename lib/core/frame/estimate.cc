@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "lib/core/frame/frame.h"
 
@@ -93,22 +94,17 @@ FrameRate FrameCoder::Estimate(const FrameDescription& description, ByteSpan raw
 uint64_t FrameCoderBytes(Effort level, uint64_t raw_bytes, uint64_t threads) {
   // Memory that the codecs of a level need for one segment, as measured, plus a half: zstd's
   // contexts and tables, and buffers that grow with the segment.
-  struct Need {
-    uint64_t fixed, per_byte;
-  };
-  constexpr Need kNeeds[] = {
+  constexpr std::pair<uint64_t, uint64_t> kNeeds[] = {
       {6 << 20, 8}, {3 << 20, 7}, {4 << 20, 8}, {5 << 20, 12}, {12 << 20, 40}};
-  const Need need = kNeeds[static_cast<size_t>(level)];
+  const auto [fixed, per_byte] = kNeeds[static_cast<size_t>(level)];
   const uint64_t segment = std::min(raw_bytes, kMaxSegmentBytes);
-  const uint64_t worker = need.fixed + need.per_byte * segment;
+  const uint64_t worker = fixed + per_byte * segment;
   // Payloads, including what a vector reserves beyond them, and the lists of segments.
   const uint64_t own = raw_bytes / 4 * 5 + (64 << 10);
   uint64_t workers, all;
-  if (__builtin_mul_overflow(worker, threads, &workers) ||
-      __builtin_add_overflow(own, workers, &all) || own < raw_bytes) {
-    return UINT64_MAX;
-  }
-  return all;
+  const bool overflows = __builtin_mul_overflow(worker, threads, &workers) ||
+                         __builtin_add_overflow(own, workers, &all) || own < raw_bytes;
+  return overflows ? UINT64_MAX : all;
 }
 
 }  // namespace kv

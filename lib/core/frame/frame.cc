@@ -82,7 +82,7 @@ FrameCoder::Sides FrameCoder::ChooseSides(const FrameDescription& description,
 // Compares the room with the bytes of finished segments plus estimates of the others.
 class FrameCoder::Budget {
  public:
-  Budget(uint64_t room, std::vector<uint64_t>& floors) : room_(room), floors_(floors) {}
+  Budget(uint64_t room, std::vector<SegmentFloor>& floors) : room_(room), floors_(floors) {}
 
   // Samples every segment. Throws kCancelled if `state` requests it.
   void Begin(uint64_t fixed_bytes, const SegmentGrid& grid, ByteSpan raw, Effort level, bool beside,
@@ -91,17 +91,23 @@ class FrameCoder::Budget {
     floors_.clear();
     for (size_t i = 0; i < grid.count; ++i) {
       if (state != nullptr) state->StopIfCancelled();
-      floors_.push_back(EstimateFloor(grid.ShapeOf(i), grid.Part(raw, i), level, beside));
-      ShareOf(i).left += WeightOf(i, grid);
+      const ByteSpan part = grid.Part(raw, i);
+      // Zeros at the end take next to nothing, but samples of them raise the entropy of the others.
+      const auto last =
+          std::find_if(part.rbegin(), part.rend(), [](auto b) { return b != std::byte{0}; });
+      const auto used = static_cast<uint64_t>(part.rend() - last);
+      const uint64_t floor = EstimateFloor(grid.ShapeOf(i), part, level, beside);
+      floors_.push_back({used == 0 || floor == 0 ? used : floor * used / part.size(), floor == 0});
+      ShareOf(i).left += floors_[i].bytes;
     }
   }
   // May be called from any thread.
-  void Finish(size_t segment, const SegmentGrid& grid, uint64_t bytes) {
+  void Finish(size_t segment, uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     done_ += bytes;
     ShareOf(segment).coded += bytes;
-    ShareOf(segment).finished += WeightOf(segment, grid);
-    ShareOf(segment).left -= WeightOf(segment, grid);
+    ShareOf(segment).finished += floors_[segment].bytes;
+    ShareOf(segment).left -= floors_[segment].bytes;
     if (Estimate() > room_) over_.store(true, std::memory_order_relaxed);
   }
   bool is_over() const { return over_.load(std::memory_order_relaxed); }
@@ -116,26 +122,21 @@ class FrameCoder::Budget {
   }
 
  private:
-  // Segments that predict each other: for their weight, those left become as large as the finished.
+  // Segments that predict each other: those left exceed their bytes as the finished ones did.
   struct Share {
-    double coded = 0, finished = 0, left = 0;
+    double coded = 0, finished = 0, left = 0;  // the last two in bytes of floors_
     double Left(double trust, double least) const {
       return left * (finished == 0 ? least : std::max(least, trust * coded / finished));
     }
   };
-  // Segments whose values repeat have no estimate: they weigh their raw bytes, and are trusted
-  // less.
-  Share& ShareOf(size_t i) { return floors_[i] == 0 ? repeating_ : estimated_; }
-  double WeightOf(size_t i, const SegmentGrid& grid) const {
-    return static_cast<double>(floors_[i] == 0 ? grid.Size(i) : floors_[i]);
-  }
+  Share& ShareOf(size_t i) { return floors_[i].repeats ? repeating_ : estimated_; }
   uint64_t Estimate() const {
     // Trusts the ratio of finished segments a little less: these may be K and the others V.
     return done_ + static_cast<uint64_t>(estimated_.Left(0.95, 1) + repeating_.Left(0.5, 0));
   }
 
   const uint64_t room_;
-  std::vector<uint64_t>& floors_;
+  std::vector<SegmentFloor>& floors_;
   std::mutex mutex_;
   uint64_t done_ = 0;
   Share estimated_, repeating_;
@@ -190,7 +191,7 @@ uint64_t FrameCoder::EncodeInto(const FrameDescription& description, ByteSpan ra
     worker.scratch.Recycle(std::move(encoded_[index].payload));
     encoded_[index] = EncodeSegment(header.description, grid.ShapeOf(index), grid.Part(raw, index),
                                     sides, worker.scratch);
-    if (budget != nullptr) budget->Finish(index, grid, encoded_[index].payload.size());
+    if (budget != nullptr) budget->Finish(index, encoded_[index].payload.size());
   });
   if (budget != nullptr && !budget->Fits(needed)) return 0;
   header.raw_hash = Hash128(raw);
@@ -228,8 +229,9 @@ uint64_t FrameCoder::EncodeInto(const FrameDescription& description, ByteSpan ra
 
 namespace {
 
-void CheckContext(const FrameHeader& header, const Hash128Bytes* context) {
-  if (context == nullptr || *context == header.description.context) return;
+FrameHeader ReadHeader(ByteSpan frame, const Hash128Bytes* context) {
+  const FrameHeader header = ReadFrameHeader(frame);
+  if (context == nullptr || *context == header.description.context) return header;
   throw Error(Finding::kContextDiffers, "the frame was encoded for another context");
 }
 
@@ -261,8 +263,7 @@ const Profile* FrameCoder::FindProfile(const FrameHeader& header) const {
 
 FrameHeader FrameCoder::Decode(ByteSpan frame, const Hash128Bytes* context,
                                std::span<std::byte> raw) {
-  const FrameHeader header = ReadFrameHeader(frame);
-  CheckContext(header, context);
+  const FrameHeader header = ReadHeader(frame, context);
   if (raw.size() != header.raw_bytes) {
     throw Error(Finding::kSizeMismatch, "the frame holds {} bytes, the buffer has {}",
                 header.raw_bytes, raw.size());
@@ -279,8 +280,7 @@ FrameHeader FrameCoder::Decode(ByteSpan frame, const Hash128Bytes* context,
 
 uint64_t FrameCoder::DecodeTokens(ByteSpan frame, const Hash128Bytes* context, uint64_t begin,
                                   uint64_t count, std::span<std::byte> out) {
-  const FrameHeader header = ReadFrameHeader(frame);
-  CheckContext(header, context);
+  const FrameHeader header = ReadHeader(frame, context);
   const uint64_t tokens = header.description.tokens;
   if (header.segment_tokens() == 0) {
     throw Error(Finding::kUnsupportedKind,
@@ -302,8 +302,7 @@ uint64_t FrameCoder::DecodeTokens(ByteSpan frame, const Hash128Bytes* context, u
 
 uint64_t FrameCoder::DecodeHeads(ByteSpan frame, const Hash128Bytes* context, uint32_t begin,
                                  uint32_t count, std::span<std::byte> out) {
-  const FrameHeader header = ReadFrameHeader(frame);
-  CheckContext(header, context);
+  const FrameHeader header = ReadHeader(frame, context);
   const FrameDescription& description = header.description;
   const uint64_t heads = description.heads, tokens = description.tokens;
   if (heads == 0 || tokens == 0)
@@ -421,8 +420,7 @@ void FrameCoder::DecodePage(const FrameDescription& description, const PageEntry
 }
 
 FrameHeader FrameCoder::Verify(ByteSpan frame, const Hash128Bytes* context) {
-  const FrameHeader header = ReadFrameHeader(frame);
-  CheckContext(header, context);
+  const FrameHeader header = ReadHeader(frame, context);
   const Profile* profile = FindProfile(header);
   const SegmentTable table = ReadSegments(header, frame);
   if (IsStored(header)) {

@@ -139,7 +139,7 @@ class FrameCoder {
   Reuse<Worker> workers_;
   // State of the running call, kept for its memory.
   std::vector<EncodedChunk> encoded_;
-  std::vector<uint64_t> floors_;  // of the segments, in bytes
+  std::vector<SegmentFloor> floors_;
   std::vector<Bytes> decoded_;
   std::vector<StoredSegment> segments_;
 };

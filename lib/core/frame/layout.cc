@@ -86,8 +86,7 @@ FrameDescription ShapeThatExplains(const FrameDescription& description, uint64_t
   FrameDescription kept = description;
   if (!DescribeRows(kept, raw_bytes)) {
     kept.order = Order::kStorage;
-    kept.heads = kept.head_dim = 0;
-    kept.tokens = 0;
+    kept.tokens = kept.heads = kept.head_dim = 0;
   }
   return kept;
 }

@@ -83,6 +83,12 @@ struct SegmentGrid {
   ChunkShape ShapeOf(size_t index) const;
 };
 
+// Least bytes estimated for a segment; where its values repeat, its raw bytes before final zeros.
+struct SegmentFloor {
+  uint64_t bytes;
+  bool repeats;
+};
+
 // Returns the description without its shape if that does not multiply to `raw_bytes`, or if its
 // rows are too long for a segment.
 FrameDescription ShapeThatExplains(const FrameDescription& description, uint64_t raw_bytes);
