@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "formats/torch/pickle.h"
-#include "formats/words.h"
+#include "formats/format.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
