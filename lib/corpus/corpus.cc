@@ -158,7 +158,7 @@ Manifest ReadManifest(std::string_view text) {
     begin = end + 1;
     if (number == 0) {
       if (!line.contains("schema") || line["schema"] != kManifestSchema) {
-        throw InLine(1, fmt::format("no {}", kManifestSchema));
+        throw InLine(1, fmt::format("is not {}", kManifestSchema));
       }
       head = std::move(line);
       continue;
