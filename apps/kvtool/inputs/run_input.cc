@@ -186,9 +186,12 @@ void RequireTrace(const std::string& trace, const std::string& input) {
   if (input != "-" && !fs::exists(input, ignored)) Source::Open(input);
   Error error(Finding::kUsage, "--trace is missing: only a recorded run brings its own");
   const std::string beside = TraceBeside(input);
-  error.Hint("{}", beside.empty() ? "record a run: python -m kvtool.capture MODEL ... -o run/ "
-                                    "(docs/engines/README.md)"
-                                  : "give --trace " + Printable(beside) + ", from the same folder");
+  error.Hint("{}", !beside.empty() ? "give --trace " + Printable(beside) + ", from the same folder"
+                   : fs::is_directory(input, ignored)
+                       ? "'kvtool doctor " + Printable(input) +
+                             "' names the caches in it, with the traces beside them"
+                       : "record a run: python -m kvtool.capture MODEL ... -o run/ "
+                         "(docs/engines/README.md)");
   throw std::move(error.File(input));
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <sstream>
 
@@ -157,42 +158,54 @@ KnownWords KnownWordsOf(const CLI::App& app, const Option::NotesOf& notes) {
   for (const CLI::App* level = &app; level != nullptr;
        level = level->get_subcommands().empty() ? nullptr : level->get_subcommands().front()) {
     for (const CLI::Option* option : level->get_options()) {
+      for (const std::string& name : option->get_snames()) add("-" + name, false);
       for (const std::string& name : option->get_lnames()) {
         const bool is_shown = !IsHidden(*option, notes);
         add("--" + name, is_shown && !IsAlias(*option, "--" + name, notes));
       }
     }
-    for (const CLI::App* child : level->get_subcommands(nullptr)) add(child->get_name(), true);
+    // Beside a given verb, the others are known, but not meant.
+    for (const CLI::App* child : level->get_subcommands(nullptr))
+      add(child->get_name(), level->get_subcommands().empty());
   }
   return words;
 }
 
-// Verbs of other programs, and ours for them.
-constexpr std::pair<std::string_view, std::string_view> kLearntVerbs[] = {
-    {"ls", "list"},      {"put", "add"},       {"save", "add"},    {"create", "add"},
-    {"rm", "remove"},    {"delete", "remove"}, {"restore", "get"}, {"extract", "get"},
-    {"show", "inspect"}, {"info", "inspect"},  {"fsck", "verify"}};
+// Our words, each with those that other programs have taught for it.
+constexpr std::pair<std::string_view, std::string_view> kLearntWords[] = {
+    {"list", "ls"},
+    {"add", "put save create"},
+    {"remove", "rm delete"},
+    {"get", "restore extract"},
+    {"inspect", "show info ls"},
+    {"verify", "fsck check test"},
+    {"compress", "pack"},
+    {"decompress", "unpack extract restore"},
+    {"diff", "compare"},
+    {"doctor", "identify"},
+    {"--level", "--best"},
+    {"--csv", "--csv-out"},
+    {"--figure-out", "--plot"},
+    {"--idle-days", "--older-than"},
+    {"--keep-last", "--older-than"}};
 
 // A verb is missing, or the first word is not one.
 Error ExplainVerb(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands(nullptr)) verbs.push_back(verb->get_name());
-  const auto is_verb = [&](std::string_view word) {
-    return std::find(verbs.begin(), verbs.end(), word) != verbs.end();
-  };
   char** const word = std::find_if(argv + 1, argv + argc, [](char* one) { return *one != '-'; });
   std::string text = "a verb is missing";
-  if (word != argv + argc) {
-    std::string meant;
-    for (const auto& [learnt, verb] : kLearntVerbs) {
-      if (*word == learnt && is_verb(verb)) meant = verb;
-    }
-    if (meant.empty()) meant = Nearest(*word, verbs);
+  std::error_code failed;
+  if (word != argv + argc && std::filesystem::exists(*word, failed)) {
+    text += fmt::format(" before '{}'", Escaped(*word));
+  } else if (word != argv + argc) {
+    const std::string meant = MeantWord(*word, verbs);
     text = fmt::format("'{}' is not one of its verbs{}", Escaped(*word),
                        meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant));
   }
   return Error(Finding::kUsage, "{}: {}", app.get_name().substr(app.get_name().find(' ') + 1), text)
-      .Hint("the verbs are {}; {}", fmt::join(verbs, ", "), HintOfUse(app));
+      .Hint("the verb{} {}; {}", verbs.size() == 1 ? " is" : "s are", fmt::join(verbs, ", "),
+            HintOfUse(app));
 }
 
 bool HasText(const std::string& text, std::string_view word) {
@@ -225,11 +238,16 @@ std::string RequiredText(std::string text, const CLI::App& app, const Option::No
   return text;
 }
 
-// "--baseline is given more than once", for "--baseline: At Most 1 required but received 2".
-std::string MismatchText(const std::string& text) {
-  const size_t at = text.find(": At Most 1 required");
-  return at == text.npos ? text
-                         : text.substr(0, at) + " is given more than once: it takes one value";
+// "--baseline is given more than once", for "--baseline: At Most 1 required but received 2", and
+// "--csv: its FILE is missing", for "--csv: 1 required FILE missing".
+std::string MismatchText(std::string text) {
+  constexpr std::string_view kOne = ": 1 required ", kMissing = " missing";
+  const size_t most = text.find(": At Most 1 required"), one = text.find(kOne);
+  if (most != text.npos)
+    return text.substr(0, most) + " is given more than once: it takes one value";
+  if (one == text.npos || !text.ends_with(kMissing)) return text;
+  text.replace(one, kOne.size(), ": its ");
+  return text.insert(text.size() - kMissing.size(), " is");
 }
 
 Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
@@ -250,7 +268,7 @@ Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
       const std::string word = argv[i];
       const std::string flag = word.substr(0, word.find('='));
       if (std::find(known.all.begin(), known.all.end(), flag) != known.all.end()) continue;
-      const std::string nearest = Nearest(flag, known.shown);
+      const std::string nearest = MeantWord(flag, known.shown);
       if (!nearest.empty() && (flag[0] == '-') == (nearest[0] == '-')) {
         return Error(Finding::kUsage, "unknown '{}'; did you mean '{}'?", Escaped(flag), nearest)
             .Hint(HintOfUse(app));
@@ -260,7 +278,7 @@ Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
         return Error(Finding::kUsage, "unknown '{}'; see {}", Escaped(flag), about)
             .Hint(HintOfUse(app));
       }
-      if (unknown.empty() && flag.starts_with("--") && flag.size() > 2) unknown = flag;
+      if (unknown.empty() && flag.starts_with('-') && flag.size() > 1) unknown = flag;
     }
     if (!unknown.empty())
       return Error(Finding::kUsage, "unknown option '{}'", Escaped(unknown)).Hint(HintOfUse(app));
@@ -658,8 +676,21 @@ std::vector<std::string> CommandLine::GivenWords() const {
 
 void CommandLine::RequireNumbers() { RequireNumbersOf(*app_); }
 
+std::string MeantWord(std::string_view word, const std::vector<std::string>& words) {
+  for (const auto& [ours, learnt] : kLearntWords) {
+    if (HasWord(learnt, word) && std::find(words.begin(), words.end(), ours) != words.end())
+      return std::string(ours);
+  }
+  return Nearest(word, words);
+}
+
 CommandLine::Asked CommandLine::Parse(int argc, char** argv) {
   given_ = WithLongNames(*app_, *notes_, {argv, argv + argc});
+  const std::vector<CLI::App*> verbs = app_->get_subcommands(nullptr);
+  const bool has_only_verb = verbs.size() == 1 && argc > 1 && *argv[1] != '-';
+  // A command with one verb may leave it out.
+  if (has_only_verb && MeantWord(argv[1], {verbs.front()->get_name()}).empty())
+    given_.insert(given_.begin() + 1, verbs.front()->get_name());
   std::vector<const char*> words;
   for (const std::string& word : given_) words.push_back(word.c_str());
   try {

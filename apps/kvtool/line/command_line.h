@@ -24,6 +24,10 @@ namespace kv {
 inline constexpr const char* kEverywhere = "Everywhere";
 inline constexpr const char* kManyInputs = "Many inputs";
 
+// Returns the one of `words` that `word` may mean: ours for a word that other programs have taught,
+// or the most similar one; empty if none is near.
+std::string MeantWord(std::string_view word, const std::vector<std::string>& words);
+
 // The interface on which commands declare their options. Only command_line.cc includes the parser,
 // because a source that includes its header takes seconds more to compile.
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -368,12 +369,18 @@ Error UnknownCommand(std::string_view name) {
     names.emplace_back(entry.name);
     if (!entry.words.empty()) names.emplace_back(entry.words);
   }
-  std::string nearest = Nearest(name, names);
+  std::string nearest = MeantWord(name, names);
   if (nearest.empty()) nearest = MeantCommand(name);
   std::string message = fmt::format("unknown command '{}'", Escaped(name));
   if (!nearest.empty()) message += fmt::format("; did you mean '{}'?", nearest);
-  Error error(Finding::kUsage, std::move(message));
-  return error.Hint("'kvtool help' lists the commands");
+  std::error_code failed;
+  const bool is_file = std::filesystem::exists(name, failed);
+  return Error(Finding::kUsage, std::move(message))
+      .Hint("{}", is_file
+                      ? fmt::format("'kvtool doctor {}' says what this file is and which command "
+                                    "comes next",
+                                    Escaped(name))
+                      : "'kvtool help' lists the commands");
 }
 
 std::string VersionLine() {
@@ -455,7 +462,10 @@ std::string HelpOn(int count, char* const* words) {
     std::string mentions = ListMentions(topic, false);
     constexpr size_t kLeastLetters = 4;  // characters that may be in a word
     if (mentions.empty() && topic.size() >= kLeastLetters) mentions = ListMentions(topic, true);
-    if (mentions.empty()) throw UnknownCommand(topic);
+    if (mentions.empty()) {
+      throw UnknownCommand(topic).Hint(
+          "'kvtool help all' lists the commands; docs/glossary.md explains the terms");
+    }
     return mentions;
   }
   if (given.entry->make == nullptr) {

@@ -19,3 +19,18 @@ kvtool replay evict "$TESTDATA/trace/kjv3m"
 kvtool replay evict "$TESTDATA/trace/kjv3m.seq0.bin" --trace a --trace b
 cp "$TESTDATA/trace/s260k.seq0.bin" other.bin
 kvtool replay evict "$TESTDATA/trace/kjv3m.seq0.bin" other.bin --trace "$TESTDATA/trace/kjv3m" --prompt-tokens 48 --budget 0.5 -q
+# A command for a file, words of other programs, a verb that is the only one, and terms of a result.
+cp "$TESTDATA/trace/s260k.seq0.bin" slot0.bin && mkdir -p slots
+kvtool slot0.bin
+for word in info unpack check; do kvtool $word slot0.bin; done
+kvtool store slots
+kvtool trace "$TESTDATA/trace/s260k" | head -n 1
+kvtool trace "$TESTDATA/trace/s260k" --json | jq -c '.schema'
+kvtool help cosine
+# Options of other programs, short ones, and a value that is missing.
+for option in --best --older-than "-l 9"; do kvtool compress slot0.bin $option; done
+kvtool replay evict slot0.bin --csv-out x.csv
+kvtool inspect slot0.bin --csv
+kvtool store verify slots --against slot0.bin
+# The caches of a folder have their traces beside them.
+kvtool replay evict "$TESTDATA/trace" --policy h2o
