@@ -16,6 +16,7 @@
 #include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/output.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv::store {
 namespace {
@@ -270,7 +271,11 @@ StateRow Store::Find(const std::string& what) {
     if (state.name == what) newest = std::move(state);
   }
   if (newest) return *newest;
-  throw Error(Finding::kMissingRecord, "has no state '{}'", what)
+  std::vector<std::string> names;
+  for (StateRow& state : states) names.push_back(std::move(state.name));
+  const std::string nearest = Nearest(what, names);
+  throw Error(Finding::kMissingRecord, "has no state '{}'{}", what,
+              nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest))
       .File(folder_)
       .Hint("'kvtool store list' shows those that it has");
 }
