@@ -257,7 +257,7 @@ void DrawNames(const Plot& plot, std::vector<Box> taken, Marks& out) {
     }
   }
   named.resize(std::min(named.size(), kMostNamed));
-  const Box inside{plot.x.begin, plot.y.end - 6, kChartWidth, plot.y.begin};
+  const Box inside{plot.x.begin, plot.y.end - 6, kChartWidth - 4, plot.y.begin};
   for (const auto& [point, emphasised] : named) {
     const double x = plot.X(*point), y = plot.Y(*point);
     Mark name = Text("", 0, 0, point->name, kMostNameWidth);
@@ -310,12 +310,12 @@ Picture Render(const LineChart& chart) {
   Picture picture{chart.title, kChartWidth, plot.y.begin + 40};
   DrawAxes(plot, picture.marks);
   std::vector<Box> taken;
-  DrawTargets(plot, taken, picture.marks);
   std::vector<size_t> order(chart.series.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_partition(order.begin(), order.end(),
                         [&](size_t i) { return !chart.series[i].emphasised; });
   for (const size_t index : order) DrawSeries(plot, index, picture.marks);
+  DrawTargets(plot, taken, picture.marks);  // above the series, which would hide their names
   DrawNames(plot, std::move(taken), picture.marks);
   picture.height = DrawLegend(LegendOf(plot), picture.height, picture.marks) + 3;
   DrawTitle(picture);

@@ -247,7 +247,7 @@ h1{font-size:1.5rem;margin:.2rem 0 0}h2{font-size:1.1rem;margin:2rem 0 .5rem}
 figure{margin:.5rem 0;max-width:27rem}svg{width:100%;height:auto;display:block}
 figcaption{color:var(--dim);font-size:.85rem;max-width:46rem}
 ul{padding-left:1.2rem}footer{color:var(--dim);font-size:.85rem;margin-top:2rem}
-@media print{main{max-width:none}}
+@media print{main{max-width:none}}@media(max-width:26rem){main{padding-inline:.5rem}}
 )";
 
 // "Error against ratio" to "error-against-ratio".

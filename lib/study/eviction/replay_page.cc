@@ -457,7 +457,7 @@ TextTable RunTable(const ReplayResult& result) {
 report::Page ReportPage(const Report& of) {
   const ReplayResult& result = of.result;
   const ReplayRun& run = MainRun(result);
-  report::Page page("H2O eviction replay", Subtitle(of));
+  report::Page page("Eviction replay", Subtitle(of));
   std::vector<std::pair<std::string, std::string>> facts = {
       {"true ratio", format::Factor(run.ratio())},
       {"mean ratio", format::Factor(run.mean_ratio())},
