@@ -207,7 +207,7 @@ class Gate : public EachOf<Gate> {
                   "case '{}' has a snapshot of its own, and inputs were given, too",
                   Escaped(spec.name))
           .File(config_)
-          .Hint("a config for inputs says nothing of snapshots: each case judges each input");
+          .Hint("leave 'snapshot' out of its cases and defaults: each case then judges each input");
     }
   }
 
@@ -259,6 +259,10 @@ class Gate : public EachOf<Gate> {
     for (const std::string& path :
          {outputs_.summary_json, outputs_.summary_md, outputs_.cases_jsonl, page_.html, junit_}) {
       files.Open(path);
+    }
+    if (input_.empty()) {
+      WarnUnused("--snapshot", snapshot_path_, &gate::CaseSpec::snapshot, config, context.console);
+      WarnUnused("--trace", given_trace_, &gate::CaseSpec::trace, config, context.console);
     }
     gate::GateResult result = BeginResult();
     if (!fault_.empty()) {
@@ -365,6 +369,17 @@ class Gate : public EachOf<Gate> {
       if (decode_) spec.decode_tokens = decode_;
     }
     return config;
+  }
+
+  // An option for cases that name no file of their own judges nothing where every case names one.
+  void WarnUnused(const char* option, const std::string& path, std::string gate::CaseSpec::*file,
+                  const gate::Config& config, Console& console) const {
+    const auto uses = [&](const gate::CaseSpec& spec) { return spec.*file == path; };
+    if (path.empty() || config_.empty() || config.cases.empty() ||
+        std::ranges::any_of(config.cases, uses))
+      return;
+    console.Warn(config_, fmt::format("{} {} is not used: every case names its own", option,
+                                      Printable(path)));
   }
 
   // Without a config, a cache is judged by cases that fit it, unless those of the suite are named.
