@@ -347,7 +347,8 @@ std::string CommandFor(const std::optional<advise::Answer>& answer, size_t runs,
   // The outputs of this run exist now, and -f would also overwrite files of others.
   const bool writes = command_line.find("-out") != command_line.npos ||
                       command_line.find(" --csv") != command_line.npos;
-  return writes ? "the same without its outputs, but with" + plans : command_line + plans;
+  return writes ? "to write it, run this again with" + plans + " in place of its outputs"
+                : command_line + plans;
 }
 
 void PrintAnswer(Console& console, const std::optional<advise::Answer>& answer,
