@@ -125,6 +125,7 @@ struct StatesText {
   std::string head;
   TextTable states;
   std::vector<std::string> facts;
+  std::string sample;  // what levels were measured on
   TextTable levels;
   std::string answer;
   std::vector<std::string> commands;  // commands that carry it out

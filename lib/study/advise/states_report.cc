@@ -142,7 +142,9 @@ std::vector<std::string> StatesFacts(const StatesAdvice& of, size_t most_left_ou
   std::vector<std::string> facts;
   const uint64_t all = of.bytes(), shared = of.shared_bytes();
   facts.push_back(fmt::format(
-      "shared: {} ({}) of K and V, in beginnings that others have too, by one head of a late layer",
+      "shared: {} ({}) of K and V, in beginnings that others have too, judged by one head of a "
+      "late "
+      "layer",
       format::Bytes(shared),
       format::Percent(all == 0 ? 0 : static_cast<double>(shared) / static_cast<double>(all))));
   if (of.contained_states() > 0) {
@@ -211,7 +213,7 @@ std::string StatesHead(const StatesAdvice& of) {
       fmt::format("{}, {}", format::Plural(of.states.size(), "state"), format::Bytes(of.bytes()));
   if (geometries.size() == 1) head += ", all of " + *geometries.begin();
   if (geometries.size() > 1)
-    head += fmt::format(", of {} geometries, which share nothing", geometries.size());
+    head += fmt::format(", of {} geometries, between which nothing is shared", geometries.size());
   if (of.archive_bytes() > 0)
     head +=
         fmt::format("; {} in archives, which are not examined", format::Bytes(of.archive_bytes()));
@@ -304,11 +306,11 @@ StatesText TextOf(const StatesAdvice& advice, size_t most_states, size_t most_le
   for (std::string& fact : StatesFacts(advice, most_left_out))
     text.facts.push_back(std::move(fact));
   if (!advice.levels.empty()) {
-    text.facts.push_back(fmt::format(
+    text.sample = fmt::format(
         "levels on a sample of {} ({} of {}), and about what all take{}:",
         format::Bytes(advice.sampled_bytes), format::Plural(advice.sampled_chunks, "chunk"),
         format::Plural(advice.sampled_states, "state"),
-        advice.levels.front().encode_mb_per_s ? "; codec alone, 1 thread" : ""));
+        advice.levels.front().encode_mb_per_s ? "; codec alone, 1 thread" : "");
   }
   text.levels = TextTableOf(StatesLevelFields(), advice.levels);
   text.answer = StatesAnswer(advice);
@@ -329,6 +331,7 @@ report::Page StatesPage(const StatesAdvice& advice) {
   page.Paragraph(text.answer);
   for (const std::string& command : text.commands) page.Command(command);
   page.Heading("Levels");
+  page.Paragraph(text.sample);
   page.Table(text.levels);
   page.Notes("Findings", text.facts);
   page.Heading("States");

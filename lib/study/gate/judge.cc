@@ -525,11 +525,11 @@ void JudgeCase(const GateResult& gate, const JudgeOptions& options, CaseResult& 
   Conclude(result);
 }
 
-void RequireDecided(bool strict, GateResult& gate) {
+void RequireDecided(bool is_said, bool strict, GateResult& gate) {
   for (const CaseResult& item : gate.cases) {
     if (item.status == Status::kPass || item.status == Status::kFail) continue;
     const bool is_whole = item.spec.on_not_run == OnNotRun::kWarn;
-    if (gate.starts_baseline && is_whole && !strict) continue;
+    if (is_said && is_whole && !strict) continue;
     std::string text = fmt::format(
         "case '{}' {}: {}", Escaped(item.spec.name),
         item.status == Status::kNotRun ? "was not run" : "is inconclusive", item.reason);
@@ -578,7 +578,7 @@ void RequireAnyDecided(bool has_rules, GateResult& gate) {
           ? "no case was decided: the baseline has none of these cases, and no other rule judges "
             "them"
           : "no case was decided: no rule judges these logs: --require 'FIGURE>=LIMIT', --baseline "
-            "OLD.json or a config gives some");
+            "OLD.json or a config gives some; -o NEW.json makes a first baseline");
 }
 
 }  // namespace
@@ -629,7 +629,9 @@ void Judge(const JudgeOptions& options, GateResult& result) {
   if (result.pinned) CheckBaseline(options, *result.pinned, result);
   const bool has_rules = std::any_of(result.cases.begin(), result.cases.end(), AsksAnything);
   result.starts_baseline = options.may_start && !has_rules && !result.cases.empty();
-  RequireDecided(options.strict, result);
+  const bool none_ran = result.count(Status::kNotRun) == result.cases.size();
+  // RequireAnyDecided says once of all cases that no rule judges them.
+  RequireDecided(result.starts_baseline || (!has_rules && none_ran), options.strict, result);
   if (!options.partial) RequireExpected(options.expected, result);
   RequireAnyDecided(has_rules, result);
 }

@@ -26,7 +26,8 @@ using advise::StatesAdvice;
 
 constexpr size_t kMostStates = 10000;
 constexpr int kMostDepth = 16;
-constexpr const char *kNoCache = "no cache", *kEmpty = "empty";
+constexpr const char *kNoCache = "no cache", *kEmpty = "empty",
+                     *kBesideSource = "the archive of a file beside it";
 constexpr size_t kSampledGeometries = 4;
 constexpr int64_t kSecondsOfDay = 24 * 60 * 60;
 
@@ -372,6 +373,20 @@ class CommandWords {
   const std::vector<Place>& places_;
 };
 
+// Leaves out the archives that `kvtool compress` put beside states: a store would hold both.
+void LeaveCopiesOut(const std::vector<Place>& places, std::vector<Described>& described) {
+  constexpr std::string_view kArchive = ".kvz";
+  std::set<std::string> paths;
+  for (const Place& place : places) paths.insert(place.path);
+  for (size_t i = 0; i < places.size(); ++i) {
+    const std::string& path = places[i].path;
+    if (!described[i].state || !described[i].state->is_archive || !path.ends_with(kArchive))
+      continue;
+    if (paths.contains(path.substr(0, path.size() - kArchive.size())))
+      described[i] = {std::nullopt, kBesideSource};
+  }
+}
+
 void MarkIdle(StatesAdvice& advice) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const int64_t now_s = std::chrono::duration_cast<std::chrono::seconds>(now).count();
@@ -391,7 +406,8 @@ std::vector<Place> KeepStates(std::vector<Place> places, std::vector<Described>&
   for (size_t i = 0; i < places.size(); ++i) {
     if (!described[i].state) {
       // A state that cannot be read is named before files that are none.
-      const bool is_damaged = described[i].why != kNoCache && described[i].why != kEmpty;
+      const bool is_damaged = described[i].why != kNoCache && described[i].why != kEmpty &&
+                              described[i].why != kBesideSource;
       advice.left_out.insert(is_damaged ? advice.left_out.begin() : advice.left_out.end(),
                              {places[i].name, described[i].why});
       continue;
@@ -450,6 +466,7 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
     described[i] = Describe(places[i], reading, most_compared);
     progress.Advance(places[i].bytes);
   });
+  LeaveCopiesOut(places, described);
   const std::vector<Place> kept = KeepStates(std::move(places), described, advice);
   if (advice.states.empty()) RefuseAll(request.inputs.front(), advice, pool);
   if (walk.beyond() > 0) {
@@ -492,7 +509,10 @@ void PrintStates(Console& console, const StatesAdvice& advice) {
   console.Line(text.head);
   console.Data(Table(text.states).Text());
   for (const std::string& fact : text.facts) console.Line(fact);
-  if (!advice.levels.empty()) console.Data(Table(text.levels).Text());
+  if (!advice.levels.empty()) {
+    console.Line(text.sample);
+    console.Data(Table(text.levels).Text());
+  }
   console.Line(text.answer);
   // Not wrapped, so that they can be pasted.
   if (console.verbosity < 0) return;
