@@ -40,7 +40,7 @@ KeyPairs PairsNow(const Snapshot& snapshot, const std::optional<RopeOrder>& orde
   // llama.cpp states without recording the order. It is known only if both engines have the same
   // order.
   const bool is_same = order->llama == order->transformers;
-  return is_same && TraitsOf(snapshot.engine).runs_exports ? order->llama : KeyPairs::kUnknown;
+  return is_same && FindTraits(snapshot.engine).runs_exports ? order->llama : KeyPairs::kUnknown;
 }
 
 struct Turn {
@@ -151,7 +151,7 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
       flag.empty() ? fmt::format(", as the format has them for {} models", architecture) : "");
 }
 
-KeyPairs KeyPairsOf(const Snapshot& snapshot, const std::optional<ModelGeometry>& geometry) {
+KeyPairs FindKeyPairs(const Snapshot& snapshot, const std::optional<ModelGeometry>& geometry) {
   std::optional<RopeOrder> order;
   if (IsLlama(snapshot)) order = FindRopeOrder(snapshot.model);
   if (!order && geometry) order = FindRopeOrder(geometry->architecture);

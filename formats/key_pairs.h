@@ -20,7 +20,7 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
 
 // Returns the current order of the keys' pairs: as the file records it, otherwise the order of its
 // engine for the model that the file or `geometry` names. kUnknown if neither is known.
-KeyPairs KeyPairsOf(const Snapshot& snapshot, const std::optional<ModelGeometry>& geometry);
+KeyPairs FindKeyPairs(const Snapshot& snapshot, const std::optional<ModelGeometry>& geometry);
 
 // Throws as FitKeyPairs does, and kUnsupportedLayout if it would reorder. For outputs whose rows
 // must equal those of their source.

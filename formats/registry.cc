@@ -307,7 +307,7 @@ std::optional<Snapshot> OpenToKeep(const Source& source, const OpenOptions& opti
     return std::nullopt;
   }
   try {
-    RegionsOf(*snapshot);
+    FindRegions(*snapshot);
   } catch (const Error& error) {
     why = error.message();
     return std::nullopt;
@@ -322,7 +322,7 @@ bool HoldsOnlyADump(const std::string& folder) {
     const Snapshot snapshot = OpenSnapshot(Source::Open(folder), options);
     const Source& source = snapshot.source;
     std::set<size_t> used;
-    for (const Region& region : RegionsOf(snapshot)) used.insert(region.file);
+    for (const Region& region : FindRegions(snapshot)) used.insert(region.file);
     for (size_t i = 0; i < source.files.size(); ++i) {
       const std::string_view last = LastPart(source.files[i].name);
       const bool describes = last.starts_with("meta") && last.ends_with(".json");

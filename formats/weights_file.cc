@@ -82,7 +82,7 @@ WeightsFile OpenAny(Source source, const WeightsOpenOptions& options) {
   TensorFile tensors = ReadCheckpointTensors(std::move(source), file.container, options.max_bytes);
   const CheckpointOptions checkpoint = WithRemembered(options.checkpoint, tensors.metadata);
   const Bytes metadata = FromHex(Lookup(tensors.metadata, kMetadataKey));
-  file.weights = WeightsOf(std::move(tensors), checkpoint, &file.shares.emplace());
+  file.weights = MakeWeights(std::move(tensors), checkpoint, &file.shares.emplace());
   file.weights.metadata = metadata;
   return file;
 }

@@ -53,7 +53,7 @@ std::string Header(const JsonObject& members, uint64_t size) {
   return std::string(front, 8) + text;
 }
 
-std::span<const std::byte> BytesOf(const std::string& text) {
+std::span<const std::byte> AsBytes(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
@@ -91,7 +91,7 @@ void OutputFile::Close() {
 
 void WriteFile(const std::string& path, const std::string& text) {
   OutputFile file(path);
-  file.WriteAt(0, BytesOf(text));
+  file.WriteAt(0, AsBytes(text));
   file.Close();
 }
 
@@ -117,7 +117,7 @@ void RowFile::Complete() {
   members.Raw(name_, Description(dtype_, shape, 0, rows_ * row_bytes_));
   const std::string header = Header(members, kRoom);
   if (header.size() != kRoom) throw Failure(kBug, name_ + ": no room for the header");
-  file_.WriteAt(0, BytesOf(header));
+  file_.WriteAt(0, AsBytes(header));
   file_.Close();
 }
 
@@ -130,7 +130,7 @@ PlacedTensor::PlacedTensor(const std::string& path, const std::string& name,
   members.Raw(name, Description(dtype, shape, 0, bytes));
   const std::string header = Header(members, 0);
   data_ = header.size();
-  file_.WriteAt(0, BytesOf(header));
+  file_.WriteAt(0, AsBytes(header));
   file_.EndAt(data_ + bytes);
 }
 
@@ -153,7 +153,7 @@ void WriteTensors(const std::string& path, const std::vector<Tensor>& tensors,
   }
   const std::string header = Header(members, 0);
   OutputFile file(path);
-  file.WriteAt(0, BytesOf(header));
+  file.WriteAt(0, AsBytes(header));
   at = header.size();
   for (const Tensor& tensor : tensors) {
     file.WriteAt(at, tensor.bytes);

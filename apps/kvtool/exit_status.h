@@ -18,7 +18,7 @@ enum ExitStatus : int {
   kInterrupted = 130,
 };
 
-inline ExitStatus StatusOf(ErrorCode code) {
+inline ExitStatus ExitStatusFor(ErrorCode code) {
   switch (code) {
     case ErrorCode::kUsage:
       return kUsageError;

@@ -404,7 +404,7 @@ class NamedUrls {
  public:
   NamedUrls(int argc, char** argv) {
     SetUrlOpener(remote::OpenUrl);
-    for (int i = 0; i < argc; ++i) names_.push_back(NameOf(argv[i]));
+    for (int i = 0; i < argc; ++i) names_.push_back(FindName(argv[i]));
     for (std::string& name : names_) words_.push_back(name.data());
     words_.push_back(nullptr);
   }
@@ -412,7 +412,7 @@ class NamedUrls {
 
  private:
   // Also handles "--trace=URL".
-  static std::string NameOf(const std::string& word) {
+  static std::string FindName(const std::string& word) {
     const size_t begin = word.starts_with("--") ? std::min(word.find('='), word.size() - 1) + 1 : 0;
     const std::string value = word.substr(begin);
     return remote::IsUrl(value) ? word.substr(0, begin) + remote::NameOfUrl(value) : word;
@@ -457,7 +457,7 @@ int StatusOfFailure(Console& console, const std::string& file) {
     if (error.finding() == Finding::kOpenFailed && error.hint().empty())
       error.Hint(FilesBeside(error.file()));
     console.Report(error);
-    return StatusOf(error.code());
+    return ExitStatusFor(error.code());
   } catch (const std::bad_alloc&) {
     Error error(Finding::kNoResources, "out of memory");
     console.Report(file.empty() ? error : error.File(file));

@@ -43,7 +43,7 @@ void AddReferences(const Archive& archive,
     std::vector<bool> counted(names.size());
     std::vector<ReferenceRun> runs;
     try {
-      runs = archive.RunsOf(chunk);
+      runs = archive.ListRuns(chunk);
     } catch (const Error&) {
       continue;  // damage is reported when the chunk is read
     }

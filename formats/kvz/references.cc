@@ -76,7 +76,7 @@ class NeededRuns {
       if (done == runs_.size()) return;
       std::vector<ReferenceRun> runs;
       try {
-        runs = archive_.RunsOf(chunk);
+        runs = archive_.ListRuns(chunk);
       } catch (const Error&) {
         continue;  // decoding reports the fault
       }

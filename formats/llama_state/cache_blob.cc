@@ -422,7 +422,7 @@ bool IsRelease(std::string_view version) {
 
 }  // namespace
 
-Target TargetOf(std::string_view version) {
+Target FindTarget(std::string_view version) {
   if (version.empty()) return std::end(kEras)[-1].target;
   if (version.size() == 1) {
     for (const Era& era : kEras) {

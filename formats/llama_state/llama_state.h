@@ -160,6 +160,6 @@ struct Target {
 // Returns the layout that --target-version names: a layout's letter, or a build such as "b6122" or
 // "v0.5.0"; empty is the newest. Throws kUsage for builds between two layouts, because it is
 // unknown which one they write.
-Target TargetOf(std::string_view version);
+Target FindTarget(std::string_view version);
 
 }  // namespace kv::llama_state

@@ -308,7 +308,7 @@ class Writer {
 
 void Write(const Snapshot& snapshot, const std::string& path, const OutputRules& rules,
            Scope scope) {
-  const Target target = TargetOf(GetStorage(snapshot, "version"));
+  const Target target = FindTarget(GetStorage(snapshot, "version"));
   RequireRotatedKeys(snapshot, "a state of llama.cpp");
   if (snapshot.tokens.size() > UINT32_MAX / 2)
     throw Error(Finding::kLimit, "{} token ids", snapshot.tokens.size());

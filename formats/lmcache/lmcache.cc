@@ -36,7 +36,7 @@ GroupShape ReadGroup(ByteReader& reader) {
 
 }  // namespace
 
-std::optional<DType> DTypeOf(int32_t number) {
+std::optional<DType> FindDType(int32_t number) {
   for (const DTypeNumber& entry : kDTypes) {
     if (entry.number == number) return entry.dtype;
   }
@@ -70,7 +70,7 @@ std::optional<GroupArray> DescribeArray(const MemoryFormat& format, DType dtype,
 }
 
 std::optional<GroupArray> DescribeArray(const MemoryFormat& format, const GroupShape& group) {
-  const std::optional<DType> dtype = DTypeOf(group.dtype);
+  const std::optional<DType> dtype = FindDType(group.dtype);
   if (!dtype) return std::nullopt;
   const std::array<int64_t, 4> shape = {group.shape[0], group.shape[1], group.shape[2],
                                         group.shape[3]};
@@ -138,7 +138,7 @@ Confidence ProbeOther(const ChunkHeader& header, ByteSpan bytes) {
     if (__builtin_mul_overflow(product, extent == 0 ? 1 : static_cast<uint64_t>(extent), &product))
       return Confidence::kNo;
   }
-  const std::optional<DType> dtype = DTypeOf(header.groups[0].dtype);
+  const std::optional<DType> dtype = FindDType(header.groups[0].dtype);
   const uint64_t each = dtype ? Info(*dtype).block_bytes : 1, payload = Payload(header, bytes);
   const bool fits = product == payload || (payload % each == 0 && product == payload / each);
   return LengthFits(header, bytes) && fits ? Confidence::kCertain : Confidence::kNo;
@@ -188,7 +188,7 @@ Confidence ProbeBytes(ByteSpan bytes) {
   // only complete headers have more groups
   if (header.groups.size() > 1) return Confidence::kCertain;
   GroupShape typed = header.groups[0];
-  const bool known = DTypeOf(typed.dtype).has_value();
+  const bool known = FindDType(typed.dtype).has_value();
   if (!known) typed.dtype = 6;
   const auto array = DescribeArray(*format, typed);
   const bool length_fits = LengthFits(header, bytes);
@@ -226,7 +226,7 @@ std::vector<GroupArray> CheckedArrays(const ChunkHeader& header, const MemoryFor
           .At(kFirstDtype)
           .Hint("describe the bytes with --raw");
     }
-    if (!DTypeOf(group.dtype)) {
+    if (!FindDType(group.dtype)) {
       throw Error(Finding::kUnknownDtype, "dtype {}; LMCache has 0 to 8", group.dtype)
           .At(kFirstDtype);
     }

@@ -63,7 +63,7 @@ struct GroupArray {
 
 // Returns nothing if the layout cannot have this type or shape, or if sizes exceed 64 bits.
 std::optional<GroupArray> DescribeArray(const MemoryFormat& format, const GroupShape& group);
-std::optional<DType> DTypeOf(int32_t number);
+std::optional<DType> FindDType(int32_t number);
 // Returns axes and extents of a shape in this layout; nothing if the shape does not fit it.
 std::optional<GroupArray> DescribeArray(const MemoryFormat& format, DType dtype,
                                         std::span<const int64_t> shape);

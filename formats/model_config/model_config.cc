@@ -327,7 +327,7 @@ void FillLayers(const Config& config, const json& windowed, double theta, ModelR
 
 }  // namespace
 
-ModelRope RopeOf(const Config& config) {
+ModelRope FindRope(const Config& config) {
   const json& text = config.text();
   if (config.Count("kv_lora_rank", 1 << 20).value_or(0) != 0) {
     throw Error(Finding::kUnsupportedKind,
@@ -393,7 +393,7 @@ std::vector<double> ReadNumberArray(std::shared_ptr<const FileSource> data) {
 std::optional<ModelRope> ReadModelRope(const FileSource& file) {
   try {
     if (LooksLikeConfig(file.bytes()))
-      return model_config::RopeOf(model_config::Config(file.bytes()));
+      return model_config::FindRope(model_config::Config(file.bytes()));
     return ReadGgufRope(file);
   } catch (Error& error) {
     throw error.File(file.name());

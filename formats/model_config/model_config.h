@@ -34,7 +34,7 @@ class Config {
 };
 
 std::optional<double> Real(const nlohmann::json& object, const char* key);
-ModelRope RopeOf(const Config& config);
+ModelRope FindRope(const Config& config);
 
 }  // namespace kv::model_config
 

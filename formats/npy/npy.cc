@@ -236,11 +236,11 @@ Confidence ProbeNpz(const Source& source) {
 }
 
 Snapshot OpenNpy(Source source, const OpenOptions& options) {
-  return SnapshotOf(ReadNpy(std::move(source), options), options);
+  return BuildSnapshot(ReadNpy(std::move(source), options), options);
 }
 
 Snapshot OpenNpz(Source source, const OpenOptions& options) {
-  return SnapshotOf(ReadNpz(std::move(source), options), options);
+  return BuildSnapshot(ReadNpz(std::move(source), options), options);
 }
 
 namespace {
@@ -260,7 +260,7 @@ TensorToWrite MetadataArray(const TensorMetadata& metadata) {
 
 void WriteNpy(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
   snapshot.CheckContent();
-  const TensorExport content = ExportOf(snapshot);
+  const TensorExport content = MakeExport(snapshot);
   AtomicFolder folder(path, rules);
   const auto write = [&](const std::string& name, const std::function<void(Sink&)>& body) {
     const auto file = folder.Create(name);
@@ -276,7 +276,7 @@ void WriteNpy(const Snapshot& snapshot, const std::string& path, const OutputRul
 
 void WriteNpz(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
   snapshot.CheckContent();
-  TensorExport content = ExportOf(snapshot);
+  TensorExport content = MakeExport(snapshot);
   content.tensors.push_back(MetadataArray(content.metadata));
   AtomicFile file(path, rules);
   ZipWriter zip(file);

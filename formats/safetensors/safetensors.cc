@@ -457,7 +457,7 @@ Confidence ProbeSafetensors(const Source& source) {
 }
 
 Snapshot OpenSafetensors(Source source, const OpenOptions& options) {
-  return SnapshotOf(ReadSafetensors(std::move(source), options), options);
+  return BuildSnapshot(ReadSafetensors(std::move(source), options), options);
 }
 
 namespace {
@@ -527,7 +527,7 @@ void WriteSafetensorsFile(const std::vector<TensorToWrite>& tensors, const Tenso
 
 void WriteSafetensors(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
   snapshot.CheckContent();
-  const TensorExport content = ExportOf(snapshot);
+  const TensorExport content = MakeExport(snapshot);
   AtomicFile file(path, rules);
   WriteSafetensorsFile(content.tensors, content.metadata, file);
   file.Commit();

@@ -179,7 +179,7 @@ KvTensor Axes::View(const TensorView& array, const Place& place, const HeadSizes
                   .head_dim = static_cast<uint32_t>(dim.extent),
                   .heads_known = !Has('C'),
                   .pieces = {}};
-  // An axis of one element may have any stride; RegionsOf recognises this one.
+  // An axis of one element may have any stride; FindRegions recognises this one.
   const uint64_t dim_stride = dim.extent == 1 ? bytes : dim.stride;
   tensor.pieces.push_back({token.extent == 0 ? array.data : array.data + offset,
                            token.extent,

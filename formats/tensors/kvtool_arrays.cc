@@ -316,7 +316,7 @@ uint64_t TensorToWrite::bytes() const {
   return BytesOf(dtype, count);
 }
 
-TensorExport ExportOf(const Snapshot& snapshot) {
+TensorExport MakeExport(const Snapshot& snapshot) {
   RequireHeads(snapshot, "writing [token, head, dim] arrays");
   RequireLayerNumbers(snapshot);
   TensorExport out;

@@ -59,7 +59,7 @@ struct TensorExport {
 // beside them; metadata hold what the arrays cannot express. Block types become bytes, [token,
 // head, block bytes]. The snapshot must outlive the export; values are gathered in bounded memory
 // while written. Throws kGeometryMissing while heads are unknown.
-TensorExport ExportOf(const Snapshot& snapshot);
+TensorExport MakeExport(const Snapshot& snapshot);
 
 // Exports the data beside K and V to an array container: positions, streams, sequences, token ids.
 // FORMAT.md has the names.

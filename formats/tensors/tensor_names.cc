@@ -155,7 +155,7 @@ KvTensors CollectBuiltIn(const TensorFile& file, const Naming& naming, PatternMe
 KvTensors CollectBelowPrefix(const TensorFile& file, PatternMemo& memo) {
   std::set<std::string_view> prefixes;
   for (const NamedTensor& tensor : file.tensors) {
-    const std::string_view prefix = memo.Of(tensor.name).PrefixOf(tensor.name);
+    const std::string_view prefix = memo.Of(tensor.name).FindPrefix(tensor.name);
     // Skips other results of generate(), whose [step][layer] looks like pairs.
     if (!prefix.empty() && !prefix.ends_with("attentions") && !prefix.ends_with("hidden_states"))
       prefixes.insert(prefix);
@@ -420,7 +420,7 @@ bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
 // Writes the name with each number replaced by its kind: patterns accept any of up to six digits
 // for a layer, distinguish 0 and 1 for K and V, and contain no other digits.
-void ShapeOf(std::string_view name, std::string& shape) {
+void AppendShape(std::string_view name, std::string& shape) {
   shape.clear();
   for (size_t i = 0; i < name.size();) {
     if (!IsDigit(name[i])) {
@@ -457,7 +457,7 @@ std::optional<NameMatch> MatchName(std::string_view pattern, std::string_view na
   return match;
 }
 
-std::string_view NameFit::PrefixOf(std::string_view name) const {
+std::string_view NameFit::FindPrefix(std::string_view name) const {
   size_t cut = name.size();
   for (size_t i = 0; i < parts_below; ++i) cut = name.find_last_of("./", cut - 1);
   return parts_below == 0 ? std::string_view() : name.substr(0, cut);
@@ -487,7 +487,7 @@ NameFit FitName(std::string_view name) {
 NameFit PatternMemo::Of(std::string_view name) {
   ++matched_;
   if (name.size() > kLongestName) return FitName(name);
-  ShapeOf(name, shape_);
+  AppendShape(name, shape_);
   const auto known = fits_.find(shape_);
   if (known != fits_.end()) {
     --matched_;

@@ -45,7 +45,7 @@ struct NameFit {
   uint32_t parts_below = 0;
   // Returns the part of `name` that must be removed so that a pattern fits: "past_key_values".
   // `name` must be the name that was matched.
-  std::string_view PrefixOf(std::string_view name) const;
+  std::string_view FindPrefix(std::string_view name) const;
 };
 NameFit FitName(std::string_view name);
 

@@ -532,7 +532,7 @@ class Assembler {
 
 }  // namespace
 
-Snapshot SnapshotOf(TensorFile file, const OpenOptions& options) {
+Snapshot BuildSnapshot(TensorFile file, const OpenOptions& options) {
   if (options.layout.empty() && mlx::IsPromptCache(file))
     return mlx::OpenPromptCache(std::move(file), options);
   const KvTensors found = FindKvTensors(file, options);

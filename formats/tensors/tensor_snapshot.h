@@ -10,6 +10,6 @@ namespace kv {
 // Makes a snapshot of a cache kept as named arrays: names tell which tensors are K and V; kvtool's
 // metadata, --layout, or the rank (with a note) tell which axis is which (FORMAT.md). Views are not
 // copied.
-Snapshot SnapshotOf(TensorFile file, const OpenOptions& options);
+Snapshot BuildSnapshot(TensorFile file, const OpenOptions& options);
 
 }  // namespace kv

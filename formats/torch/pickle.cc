@@ -96,7 +96,7 @@ bool IsForbiddenGlobal(string_view module, string_view name) {
 
 bool IsDataClass(string_view global) { return Contains(kDataPackages, FirstPart(global)); }
 
-std::string_view Pickle::ClassOf(PickleId id) const {
+std::string_view Pickle::FindClass(PickleId id) const {
   const PickleValue& value = values_[id];
   if (value.kind() != PickleKind::kObject) return {};
   const PickleValue& callable = values_[value.items()[0]];
@@ -120,7 +120,7 @@ std::string Pickle::Describe(PickleId id) const {
                                     "a dict", "",       "",       "a storage"};
   const PickleKind kind = values_[id].kind();
   if (kind == PickleKind::kGlobal) return fmt::format("the name {}", Escaped(values_[id].text()));
-  if (kind == PickleKind::kObject) return fmt::format("an object of {}", Escaped(ClassOf(id)));
+  if (kind == PickleKind::kObject) return fmt::format("an object of {}", Escaped(FindClass(id)));
   return std::string(kKinds[static_cast<size_t>(kind)]);
 }
 

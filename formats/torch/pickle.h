@@ -110,11 +110,11 @@ class PickleValues {
     return value;
   }
   PickleValue& operator[](size_t i) {
-    const Place place = PlaceOf(i);
+    const Place place = FindPlace(i);
     return pages_[place.page][place.at];
   }
   const PickleValue& operator[](size_t i) const {
-    const Place place = PlaceOf(i);
+    const Place place = FindPlace(i);
     return pages_[place.page][place.at];
   }
   size_t size() const { return size_; }
@@ -123,7 +123,7 @@ class PickleValues {
   struct Place {
     size_t page, at;
   };
-  static Place PlaceOf(size_t i) {
+  static Place FindPlace(size_t i) {
     constexpr size_t kDoubled = std::bit_width(kMostPickleValues / kFirstPickleValues) - 1;
     const size_t at = i + kFirstPickleValues;
     if (at < kMostPickleValues)
@@ -158,7 +158,7 @@ class Pickle {
   uint64_t length() const { return length_; }     // of the stream, STOP included
 
   // Returns the class "module.name" of a node: the callable of an object, or "".
-  std::string_view ClassOf(PickleId id) const;
+  std::string_view FindClass(PickleId id) const;
   // Returns the value under a text key of a dict, or kPickleNone.
   PickleId Get(PickleId dict, std::string_view key) const;
   // Returns "a list", "an object of torch.Size": for messages.

@@ -205,7 +205,7 @@ void ReadLegacyTorch(ByteSpan bytes, uint64_t max_bytes, TensorFile& file) {
 EmbeddedStorage ReadEmbedded(ByteSpan bytes, TensorFile& file) {
   // Protocol 2 writes bytes as text, which was decoded in memory and would be freed with the
   // pickle.
-  const bool mapped = !bytes.empty() && file.source.FileOf(bytes.data()) != nullptr;
+  const bool mapped = !bytes.empty() && file.source.FindFile(bytes.data()) != nullptr;
   if (!mapped) {
     file.spools.push_back(FileSource::FromBytes({bytes.begin(), bytes.end()}, "storage"));
     bytes = file.spools.back()->bytes();
@@ -479,7 +479,7 @@ Confidence ProbeTorch(const Source& source) {
 }
 
 Snapshot OpenTorch(Source source, const OpenOptions& options) {
-  return SnapshotOf(ReadTorch(std::move(source), options.max_bytes), options);
+  return BuildSnapshot(ReadTorch(std::move(source), options.max_bytes), options);
 }
 
 }  // namespace kv

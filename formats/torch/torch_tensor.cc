@@ -111,7 +111,7 @@ std::optional<TensorBuilder::Call> TensorBuilder::Find(PickleId id) const {
       first.items()[0] == rebuild_)
     return Call{rebuild_name_, first.items()[1]};
   for (size_t depth = 0; depth < kMostWrappers; ++depth) {
-    std::string_view function = pickle_.ClassOf(id);
+    std::string_view function = pickle_.FindClass(id);
     if (!StripTorch(function)) return std::nullopt;
     PickleId arguments = pickle_[id].items()[1];
     if (function == kSubclass) {  // (function, type, arguments, state)
@@ -179,7 +179,7 @@ std::optional<TensorView> TensorBuilder::Build(PickleId id) {
 
 // pickle.dump writes a storage as a call of _load_from_bytes with the output of torch.save.
 std::optional<EmbeddedStorage> TensorBuilder::FindEmbedded(PickleId storage) {
-  if (pickle_.ClassOf(storage) != "torch.storage._load_from_bytes") return std::nullopt;
+  if (pickle_.FindClass(storage) != "torch.storage._load_from_bytes") return std::nullopt;
   const std::span<const PickleId> arguments = pickle_[pickle_[storage].items()[1]].items();
   if (arguments.size() != 1 || pickle_[arguments[0]].kind() != PickleKind::kBytes) {
     FailAt(pickle_[storage], Finding::kBadPickle, "_load_from_bytes is not given bytes");
@@ -323,7 +323,7 @@ uint64_t PickleNatural(const Pickle& pickle, PickleId id, std::string_view what)
 }
 
 std::vector<uint64_t> PickleExtents(const Pickle& pickle, PickleId id, std::string_view what) {
-  if (pickle.ClassOf(id) == "torch.Size" && !pickle[pickle[id].items()[1]].items().empty()) {
+  if (pickle.FindClass(id) == "torch.Size" && !pickle[pickle[id].items()[1]].items().empty()) {
     id = pickle[pickle[id].items()[1]].items()[0];
   }
   const PickleValue& value = pickle[id];
@@ -341,7 +341,7 @@ std::vector<uint64_t> PickleExtents(const Pickle& pickle, PickleId id, std::stri
 }
 
 std::optional<NumpyArrays::Parts> NumpyArrays::Find(PickleId id) const {
-  const std::string_view function = pickle_.ClassOf(id);
+  const std::string_view function = pickle_.FindClass(id);
   const PickleValue& call = pickle_[id];
   Parts parts{};
   if (IsCore(function, "multiarray._reconstruct")) {
@@ -365,11 +365,11 @@ std::optional<NumpyArrays::Parts> NumpyArrays::Find(PickleId id) const {
   // A str of Python 2 becomes a text if its bytes are one. A list holds Python objects and is
   // skipped.
   if (kind != PickleKind::kBytes && kind != PickleKind::kText) return std::nullopt;
-  if (pickle_.ClassOf(parts.dtype) != "numpy.dtype") return std::nullopt;
+  if (pickle_.FindClass(parts.dtype) != "numpy.dtype") return std::nullopt;
   return parts;
 }
 
-std::optional<NpyType> NumpyArrays::TypeOf(PickleId dtype) const {
+std::optional<NpyType> NumpyArrays::FindType(PickleId dtype) const {
   const PickleValue& call = pickle_[dtype];
   const std::span<const PickleId> arguments = pickle_[call.items()[1]].items();
   if (arguments.empty()) FailAt(call, Finding::kBadPickle, "numpy.dtype is given nothing");
@@ -404,7 +404,7 @@ ByteSpan NumpyArrays::Kept(PickleId values, const NpyType& type) {
   if (!is_new) return known->second;
   const ByteSpan bytes = AsBytes(pickle_[values].text());
   if (width > 1) return known->second = SwapBytes(bytes, width, "numpy array", file_);
-  bool lives = bytes.empty() || file_.source.FileOf(bytes.data()) != nullptr;
+  bool lives = bytes.empty() || file_.source.FindFile(bytes.data()) != nullptr;
   for (const auto& spool : file_.spools) lives = lives || spool->Contains(bytes.data());
   if (lives) return known->second = bytes;
   // The bytes were decoded in memory, as protocol 2 writes bytes as text, and would be freed with
@@ -416,7 +416,7 @@ ByteSpan NumpyArrays::Kept(PickleId values, const NpyType& type) {
 std::optional<TensorView> NumpyArrays::Build(PickleId id) {
   const std::optional<Parts> parts = Find(id);
   KV_ASSERT(parts.has_value());
-  const std::optional<NpyType> type = TypeOf(parts->dtype);
+  const std::optional<NpyType> type = FindType(parts->dtype);
   if (!type) return std::nullopt;
   TensorView view{type->dtype, PickleExtents(pickle_, parts->shape, "shape"), {}, nullptr};
   const uint64_t size = pickle_[parts->values].text().size();

@@ -85,7 +85,7 @@ class NumpyArrays {
     bool fortran_order;
   };
   std::optional<Parts> Find(PickleId id) const;
-  std::optional<NpyType> TypeOf(PickleId dtype) const;
+  std::optional<NpyType> FindType(PickleId dtype) const;
   // Returns the values in host byte order, valid as long as the file.
   ByteSpan Kept(PickleId values, const NpyType& type);
 

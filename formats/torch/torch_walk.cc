@@ -43,7 +43,7 @@ class Walker {
     }
     file_.tensors.reserve(total.tensors);
     ids_.reserve(total.tensors);
-    const std::string_view root_class = pickle_.ClassOf(pickle_.root());
+    const std::string_view root_class = pickle_.FindClass(pickle_.root());
     if (!root_class.empty() && !builder_.IsTensor(pickle_.root())) {
       file_.metadata["__class__"] = root_class;
     }
@@ -55,13 +55,13 @@ class Walker {
   // Returns true for objects of data classes, except tensors of kinds that have no rows: the parts
   // of a sparse tensor are tensors, but none of them is its values.
   bool IsWalked(PickleId id) const {
-    const std::string_view name = pickle_.ClassOf(id);
+    const std::string_view name = pickle_.FindClass(id);
     return IsDataClass(name) && !name.starts_with("torch._utils._rebuild_");
   }
 
   // Returns true for arrays of Python objects, or of a form that numpy does not write.
   bool IsObjectArray(PickleId id) const {
-    return pickle_.ClassOf(id).ends_with(".multiarray._reconstruct");
+    return pickle_.FindClass(id).ends_with(".multiarray._reconstruct");
   }
 
   // Calls `with(name, child)` for children that can hold tensors; `name()` makes the child's name.
@@ -161,7 +161,7 @@ class Walker {
       case PickleKind::kSet:
         break;
       case PickleKind::kObject:
-        if (!IsDataClass(pickle_.ClassOf(id))) return AddOpaque(id, true, false);
+        if (!IsDataClass(pickle_.FindClass(id))) return AddOpaque(id, true, false);
         if (!IsWalked(id)) return AddOpaque(id, false, true);
         if (Weigh(id).tensors == 0) return AddOpaque(id, false, IsObjectArray(id));
         break;

@@ -194,7 +194,7 @@ void WriteTorchTuple(const Snapshot& snapshot, const std::string& path, const Ou
 void WriteTorchSnapshot(const Snapshot& snapshot, const std::string& path,
                         const OutputRules& rules) {
   snapshot.CheckContent();
-  const TensorExport content = ExportOf(snapshot);
+  const TensorExport content = MakeExport(snapshot);
   AtomicFile file(path, rules);
   WriteTorch(content.tensors, std::filesystem::path(path).stem().string(), file, content.metadata);
   file.Commit();

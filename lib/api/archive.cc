@@ -120,7 +120,7 @@ Snapshot MakeCache(const Elements<const kvt_part>& parts) {
     std::optional<KvTensor>& place = layers[part.layer][part.desc->role == KVT_V ? 1 : 0];
     Require(!place, "parts: K or V of a layer is given twice");
     Require(part.desc->role == KVT_K || part.desc->role == KVT_V, "part->desc->role");
-    place = TensorOf(*part.desc);
+    place = MakeTensor(*part.desc);
   }
   Snapshot cache;
   for (auto& [index, tensors] : layers) {
@@ -136,7 +136,7 @@ Snapshot MakeCache(const Elements<const kvt_part>& parts) {
 // Lays out the safetensors file of the parts and begins its archive.
 void Start(kvt_writer& writer, const Elements<const kvt_part>& parts) {
   const Snapshot cache = MakeCache(parts);
-  const TensorExport content = ExportOf(cache);
+  const TensorExport content = MakeExport(cache);
   std::vector<const TensorToWrite*> order;
   for (size_t i = 0; i < parts.size(); ++i) {
     const kvt_part part = parts[i];
@@ -297,7 +297,7 @@ void OpenReader(kvt_reader& reader) {
     reader.whole = true;
     reader.archive = Archive::Open(reader.file.source());
   }
-  const std::vector<ArchivePart> parts = PartsOf(*reader.archive);
+  const std::vector<ArchivePart> parts = ListParts(*reader.archive);
   const std::vector<uint64_t> stored = StoredBytes(*reader.archive, parts);
   for (size_t i = 0; i < parts.size(); ++i) {
     const LayerKv& layer = reader.archive->description()->layers[parts[i].layer];
@@ -319,7 +319,7 @@ std::vector<const ArchivedChunk*> NeedTellingChunks(kvt_reader& reader) {
     brought.push_back(&chunk);
     std::set<uint16_t> needed;
     try {
-      for (const ReferenceRun& run : archive.RunsOf(chunk)) needed.insert(run.reference);
+      for (const ReferenceRun& run : archive.ListRuns(chunk)) needed.insert(run.reference);
     } catch (const Error&) {
       continue;  // reported when its tokens are read
     }
@@ -358,8 +358,8 @@ kvt_desc DescriptionOfPart(const KvTensor& tensor, bool is_value) {
 void ReadTokens(kvt_reader& reader, const ArchivePart& part, uint64_t begin, uint64_t count,
                 std::span<std::byte> out) {
   const Archive& archive = *reader.archive;
-  const KvTensor& tensor = kv::TensorOf(archive, part);
-  const std::vector<const ArchivedChunk*> chunks = ChunksOf(archive, part, begin, count);
+  const KvTensor& tensor = kv::FindTensor(archive, part);
+  const std::vector<const ArchivedChunk*> chunks = FindChunks(archive, part, begin, count);
   const Threads threads(reader.ctx);
   const size_t together = static_cast<size_t>((*threads).threads());
   for (size_t first = 0; first < chunks.size(); first += together) {
@@ -403,7 +403,7 @@ kvt_status kvt_reader_part(const kvt_reader* reader, uint64_t index, kvt_part* o
     RequireSize(out, "out->struct_size");
     if (desc != nullptr) RequireSize(desc, "desc->struct_size");
     const kvt_reader::Part& found = PartAt(reader, index);
-    const KvTensor& tensor = kv::TensorOf(*reader->archive, found.part);
+    const KvTensor& tensor = kv::FindTensor(*reader->archive, found.part);
     if (desc != nullptr) Fill(desc, DescriptionOfPart(tensor, found.part.is_value));
     kvt_part part = {};
     part.layer = reader->archive->description()->layers[found.part.layer].index;
@@ -419,7 +419,7 @@ kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin, u
   return CallOn(reader, [&] {
     if (written != nullptr) *written = 0;
     const ArchivePart& part = PartAt(reader, index).part;
-    const KvTensor& tensor = kv::TensorOf(*reader->archive, part);
+    const KvTensor& tensor = kv::FindTensor(*reader->archive, part);
     Require(begin <= tensor.tokens() && count <= tensor.tokens() - begin, "begin, count");
     const uint64_t bytes = count * tensor.row_bytes();
     const std::span<std::byte> room = Span(dst, cap);

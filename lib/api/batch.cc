@@ -37,7 +37,7 @@ void RefuseOverlaps(std::vector<kvt_ctx::BatchRange>& ranges, const Elements<kvt
   }
   std::ranges::sort(ranges, {}, &kvt_ctx::BatchRange::begin);
   const auto refuse = [&](size_t item) {
-    if (item != kNoItem) items.At(item)->status = StatusOf(Finding::kBadArgument);
+    if (item != kNoItem) items.At(item)->status = ExitStatusFor(Finding::kBadArgument);
   };
   // The first loop tracks where the preceding ranges end, the second where the following ones
   // begin.
@@ -114,7 +114,7 @@ void EncodeFrame(kvt_ctx* ctx, FrameCoder& coder, const kvt_desc* desc, ByteSpan
   } report{needed, written};
   RequireWithinLimit(ctx, raw.size());
   const Clock::time_point start = Clock::now();
-  const uint64_t size = coder.Encode(DescriptionOf(desc), raw, out, &needed);
+  const uint64_t size = coder.Encode(MakeDescription(desc), raw, out, &needed);
   CountEncoded(ctx, start, raw.size(), size, size == FrameBound(raw.size()));
 }
 
@@ -132,7 +132,7 @@ Batch::Batch(const kvt_ctx* ctx, const kvt_batch& batch, kvt_ctx::BatchWorker& m
       entries_(table_.entries, table_.count, "table->entries->struct_size") {
   if (is_table_) {
     CheckTable(ctx, memory.ranges);
-    if (count() > 0) page_ = DescriptionOf(table_.desc);
+    if (count() > 0) page_ = MakeDescription(table_.desc);
   } else {
     items_.RequireEqualSizes("items->struct_size");
     if (count() > 0) RefuseOverlaps(memory.ranges, items_, encodes_);
@@ -170,7 +170,7 @@ void Batch::CodeItem(kvt_ctx* ctx, kvt_item& item, FrameCoder& coder, Bytes& mem
     Gather(item, raw);
     EncodeFrame(ctx, coder, item.desc, raw, frame, &item.written);
   } else {
-    const Hash128Bytes wanted = DescriptionOf(item.desc).context;
+    const Hash128Bytes wanted = MakeDescription(item.desc).context;
     DecodeFrame(ctx, coder, frame, item.desc == nullptr ? nullptr : &wanted, raw);
     Scatter(raw, item);
     item.written = raw.size();
@@ -225,7 +225,7 @@ kvt_status CallBatch(kvt_ctx* ctx, const kvt_batch& given) {
     const Reuse<kvt_ctx::BatchWorker>::Lease own(ctx->batch_workers);
     const Batch batch(ctx, given, *own);
     FirstFailure first;
-    ThreadPool* pool = PoolOf(ctx);
+    ThreadPool* pool = FindPool(ctx);
     const auto threads = pool == nullptr ? size_t{1} : static_cast<size_t>(pool->threads());
     // Fewer frames than threads are coded one after another, each on all threads.
     if (pool != nullptr && batch.count() >= (batch.has_frames() ? threads : 2)) {

@@ -63,7 +63,7 @@ inline void Fetch(const kvt_ctx& ctx, const kvt_source& source, uint64_t offset,
 // The context's pool, or else only the calling thread.
 class Threads {
  public:
-  explicit Threads(kvt_ctx* ctx) : pool_(PoolOf(ctx)) {
+  explicit Threads(kvt_ctx* ctx) : pool_(FindPool(ctx)) {
     if (pool_ == nullptr) pool_ = &own_.emplace(1);
   }
   ThreadPool& operator*() const { return *pool_; }

@@ -12,7 +12,7 @@ WordPlanes PlanesOfType(uint8_t dtype, size_t n) {
   desc.struct_size = sizeof desc;
   desc.dtype = dtype;
   desc.order = KVT_ORDER_UNKNOWN;
-  return ChoosePlanes(DescriptionOf(&desc).dtype, n);
+  return ChoosePlanes(MakeDescription(&desc).dtype, n);
 }
 
 // Writes the blocks of a segment from `index` on, and advances `index`.
@@ -71,10 +71,10 @@ kvt_status kvt_encode_within(kvt_ctx* ctx, const kvt_desc* desc, const void* src
     const std::span<std::byte> frame = Span(dst, cap);
     RequireApart(raw, frame, "src and dst overlap");
     RequireWithinLimit(ctx, n);
-    ctx->coder.UsePool(PoolOf(ctx));
+    ctx->coder.UsePool(FindPool(ctx));
     uint64_t needed = 0;
     const Clock::time_point start = Clock::now();
-    const uint64_t size = ctx->coder.EncodeWithin(DescriptionOf(desc), raw, frame, &needed);
+    const uint64_t size = ctx->coder.EncodeWithin(MakeDescription(desc), raw, frame, &needed);
     if (written != nullptr) *written = static_cast<size_t>(size != 0 ? size : needed);
     if (size == 0) {
       throw Error(Finding::kOutputTooSmall, "the frame takes about {} bytes, the buffer has {}",

@@ -6,8 +6,8 @@
 
 using kv::Finding;
 using kv::api::Caught;
+using kv::api::ExitStatusFor;
 using kv::api::Require;
-using kv::api::StatusOf;
 
 struct kvt_pool::Started {
   explicit Started(int threads) : pool(threads) {}

@@ -90,7 +90,7 @@ struct kvt_ctx {
 
 namespace kv::api {
 
-constexpr kvt_status StatusOf(Finding finding) { return -static_cast<kvt_status>(finding); }
+constexpr kvt_status ExitStatusFor(Finding finding) { return -static_cast<kvt_status>(finding); }
 
 // Thrown if a callback failed: its status is returned unchanged.
 struct CallbackFailure {
@@ -126,7 +126,7 @@ kvt_status Caught(kvt_ctx::LastError* error, F&& f) noexcept {
   } catch (const Error& failure) {
     const Finding finding =
         failure.finding() == Finding::kNoResources ? Finding::kNoMemory : failure.finding();
-    return note(StatusOf(finding), failure.offset().value_or(UINT64_MAX), failure.message(),
+    return note(ExitStatusFor(finding), failure.offset().value_or(UINT64_MAX), failure.message(),
                 failure.hint());
   } catch (const BatchFailure& failure) {
     if (error != nullptr) *error = failure.first;
@@ -134,13 +134,13 @@ kvt_status Caught(kvt_ctx::LastError* error, F&& f) noexcept {
   } catch (const CallbackFailure& failure) {
     return note(failure.status, UINT64_MAX, "a callback failed", "");
   } catch (const std::length_error&) {  // from a container: more than can exist
-    return note(StatusOf(Finding::kNoMemory), UINT64_MAX, "out of memory", "");
+    return note(ExitStatusFor(Finding::kNoMemory), UINT64_MAX, "out of memory", "");
   } catch (const std::bad_alloc&) {
-    return note(StatusOf(Finding::kNoMemory), UINT64_MAX, "out of memory", "");
+    return note(ExitStatusFor(Finding::kNoMemory), UINT64_MAX, "out of memory", "");
   } catch (const std::exception& failure) {
-    return note(StatusOf(Finding::kInternal), UINT64_MAX, failure.what(), "");
+    return note(ExitStatusFor(Finding::kInternal), UINT64_MAX, failure.what(), "");
   } catch (...) {
-    return note(StatusOf(Finding::kInternal), UINT64_MAX, "unknown exception", "");
+    return note(ExitStatusFor(Finding::kInternal), UINT64_MAX, "unknown exception", "");
   }
 }
 
@@ -148,8 +148,8 @@ kvt_status Caught(kvt_ctx::LastError* error, F&& f) noexcept {
 // A cancel request that came before the result was decided makes the call fail.
 template <typename F>
 kvt_status Call(kvt_ctx* ctx, F&& f) noexcept {
-  if (ctx == nullptr) return StatusOf(Finding::kBadArgument);
-  if (!ctx->state.Begin()) return StatusOf(Finding::kBusy);
+  if (ctx == nullptr) return ExitStatusFor(Finding::kBadArgument);
+  if (!ctx->state.Begin()) return ExitStatusFor(Finding::kBusy);
   ctx->last_error = {};
   const kvt_status status = Caught(&ctx->last_error, [&] {
     try {
@@ -192,11 +192,11 @@ inline std::span<std::byte> Span(void* data, size_t bytes) {
 }
 
 // Converts the caller's description. Throws kBadArgument for impossible values.
-FrameDescription DescriptionOf(const kvt_desc* desc);
+FrameDescription MakeDescription(const kvt_desc* desc);
 
 // Returns the tensor of a complete description: one piece, without bytes. Throws kBadArgument for
 // descriptions without a shape, and for sizes whose products could overflow.
-KvTensor TensorOf(const kvt_desc& desc);
+KvTensor MakeTensor(const kvt_desc& desc);
 
 // Returns a worker's own coder, configured like the context's. Cancelling `state` stops it.
 inline FrameCoder& PrepareCoder(kvt_ctx* ctx, const CallState& state,
@@ -230,7 +230,7 @@ class FirstFailure {
 };
 
 // Returns nullptr if the calling thread works alone.
-inline ThreadPool* PoolOf(kvt_ctx* ctx) {
+inline ThreadPool* FindPool(kvt_ctx* ctx) {
   return ctx->pool == nullptr || ctx->pool->threads == 1 ? nullptr : kvtool_private_pool(ctx->pool);
 }
 

@@ -31,7 +31,7 @@ kvt_status DecodePart(kvt_ctx* ctx, const void* src, size_t n, const uint8_t con
     const ByteSpan frame = Span(src, n);
     const std::span<std::byte> raw = Span(dst, cap);
     RequireApart(frame, raw, "src and dst overlap");
-    ctx->coder.UsePool(PoolOf(ctx));
+    ctx->coder.UsePool(FindPool(ctx));
     uint64_t size = 0;
     Counted(ctx, [&] { size = decode(frame, GivenContext(context).get(), raw); });
     if (written != nullptr) *written = static_cast<size_t>(size);
@@ -53,7 +53,7 @@ kvt_status kvt_encode(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_
     const ByteSpan raw = Span(src, n);
     const std::span<std::byte> frame = Span(dst, cap);
     RequireApart(raw, frame, "src and dst overlap");
-    ctx->coder.UsePool(PoolOf(ctx));
+    ctx->coder.UsePool(FindPool(ctx));
     EncodeFrame(ctx, ctx->coder, desc, raw, frame, written);
   });
 }
@@ -123,7 +123,7 @@ kvt_status kvt_decode(kvt_ctx* ctx, const void* src, size_t n, const uint8_t con
     const ByteSpan frame = Span(src, n);
     const std::span<std::byte> raw = Span(dst, raw_bytes);
     RequireApart(frame, raw, "src and dst overlap");
-    ctx->coder.UsePool(PoolOf(ctx));
+    ctx->coder.UsePool(FindPool(ctx));
     DecodeFrame(ctx, ctx->coder, frame, GivenContext(context).get(), raw);
   });
 }
@@ -148,7 +148,7 @@ kvt_status kvt_decode_heads(kvt_ctx* ctx, const void* src, size_t n, const uint8
 
 kvt_status kvt_verify(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16]) {
   return Call(ctx, [&] {
-    ctx->coder.UsePool(PoolOf(ctx));
+    ctx->coder.UsePool(FindPool(ctx));
     Counted(ctx, [&] { ctx->coder.Verify(Span(src, n), GivenContext(context).get()); });
   });
 }
@@ -166,7 +166,7 @@ kvt_status kvt_estimate(kvt_ctx* ctx, const kvt_desc* desc, const void* src, siz
   return Call(ctx, [&] {
     const Elements<kvt_rate> wanted(rates, count, "rates->struct_size");
     wanted.RequireEqualSizes("rates->struct_size");
-    const FrameDescription description = DescriptionOf(desc);
+    const FrameDescription description = MakeDescription(desc);
     const ByteSpan raw = Span(src, n);
     RequireApart(raw, {reinterpret_cast<std::byte*>(rates), wanted.bytes()},
                  "src and rates overlap");

@@ -12,7 +12,7 @@ void kv::AssertionFailed(const char* expression, const char* file, int line) {
 
 namespace kv::api {
 
-FrameDescription DescriptionOf(const kvt_desc* desc) {
+FrameDescription MakeDescription(const kvt_desc* desc) {
   FrameDescription description;
   if (desc == nullptr) return description;
   const kvt_desc given = Whole(desc, "desc->struct_size");
@@ -36,10 +36,10 @@ FrameDescription DescriptionOf(const kvt_desc* desc) {
   return description;
 }
 
-KvTensor TensorOf(const kvt_desc& desc) {
+KvTensor MakeTensor(const kvt_desc& desc) {
   constexpr uint32_t kMostHeads = 1 << 16, kMostHeadDim = 1 << 16;
   constexpr uint64_t kMostTokens = uint64_t{1} << 28;
-  const FrameDescription description = DescriptionOf(&desc);
+  const FrameDescription description = MakeDescription(&desc);
   KvTensor tensor;
   tensor.dtype = description.dtype;
   tensor.heads = description.heads;

@@ -348,13 +348,13 @@ struct Callback {
   std::exception_ptr thrown;
 };
 
-inline kvt_sink SinkOf(Callback<Write>& callback) {
+inline kvt_sink MakeSink(Callback<Write>& callback) {
   return {
       sizeof(kvt_sink), 0, &callback, [](void* user, const void* src, size_t n) {
         return (*static_cast<Callback<Write>*>(user))(Bytes(static_cast<const std::byte*>(src), n));
       }};
 }
-inline kvt_source SourceOf(Callback<ReadAt>& callback, uint64_t bytes) {
+inline kvt_source MakeSource(Callback<ReadAt>& callback, uint64_t bytes) {
   return {sizeof(kvt_source), 0, bytes, &callback,
           [](void* user, uint64_t offset, void* dst, size_t n) {
             return (*static_cast<Callback<ReadAt>*>(user))(
@@ -370,7 +370,7 @@ class Writer {
   // `parts` are made by Part(layer, desc) below.
   Writer(const Context& context, std::span<const kvt_part> parts, Write write)
       : context_(&context), callback_(std::make_unique<detail::Callback<Write>>(std::move(write))) {
-    const kvt_sink sink = detail::SinkOf(*callback_);
+    const kvt_sink sink = detail::MakeSink(*callback_);
     kvt_writer* writer = nullptr;
     callback_->Raise(context,
                      kvt_writer_create(context.get(), parts.data(), parts.size(), &sink, &writer));
@@ -406,7 +406,7 @@ inline std::vector<std::byte> Train(const Context& context, std::span<const kvt_
   std::vector<std::byte> file;
   detail::Callback<Write> write(
       [&file](Bytes bytes) { file.insert(file.end(), bytes.begin(), bytes.end()); });
-  const kvt_sink sink = detail::SinkOf(write);
+  const kvt_sink sink = detail::MakeSink(write);
   write.Raise(context, kvt_train(context.get(), parts.data(), pointers.data(), sizes.data(),
                                  parts.size(), name.c_str(), &sink));
   return file;
@@ -429,7 +429,7 @@ class FileList {
   explicit FileList(std::span<const File> files) {
     for (const File& file : files) reads_.emplace_back(file.read);
     for (size_t i = 0; i < files.size(); ++i) {
-      sources_.push_back(SourceOf(reads_[i], files[i].bytes));
+      sources_.push_back(MakeSource(reads_[i], files[i].bytes));
     }
     for (size_t i = 0; i < files.size(); ++i) {
       files_.push_back({sizeof(kvt_file), 0, files[i].name.c_str(), &sources_[i]});
@@ -492,7 +492,7 @@ class Reader {
 
   Reader(const Context& context, uint64_t bytes, ReadAt read)
       : context_(&context), callback_(std::make_unique<detail::Callback<ReadAt>>(std::move(read))) {
-    const kvt_source source = detail::SourceOf(*callback_, bytes);
+    const kvt_source source = detail::MakeSource(*callback_, bytes);
     kvt_reader* reader = nullptr;
     callback_->Raise(context, kvt_reader_open(context.get(), &source, &reader, &parts_));
     reader_.reset(reader);
@@ -548,7 +548,7 @@ inline void Pack(const Context& context, std::span<const File> files, Write writ
   detail::Callback<Write> out(std::move(write));
   detail::FileList list(files);
   const std::vector<const kvt_reference*> beside = detail::Handles(references);
-  const kvt_sink sink = detail::SinkOf(out);
+  const kvt_sink sink = detail::MakeSink(out);
   const kvt_status status =
       kvt_pack_beside(context.get(), list.data(), list.size(), beside.data(), beside.size(), &sink);
   list.Rethrow();
@@ -566,12 +566,12 @@ inline void Unpack(const Context& context, uint64_t bytes, ReadAt read, Open ope
     std::exception_ptr thrown;
   } outputs{std::move(open), {}, nullptr};
   detail::Callback<ReadAt> archive(std::move(read));
-  const kvt_source source = detail::SourceOf(archive, bytes);
+  const kvt_source source = detail::MakeSource(archive, bytes);
   const auto begin = [](void* user, const char* name, uint64_t size, kvt_sink* sink) {
     auto& to = *static_cast<Outputs*>(user);
     try {
       to.files.push_back(std::make_unique<detail::Callback<Write>>(to.open(name, size)));
-      *sink = detail::SinkOf(*to.files.back());
+      *sink = detail::MakeSink(*to.files.back());
       return kvt_status{0};
     } catch (...) {
       to.thrown = std::current_exception();

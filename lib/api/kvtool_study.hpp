@@ -30,7 +30,7 @@ inline std::string AnalyzeJson(const Context& context, const kvt_desc& desc, Byt
   detail::Callback<Write> write([&text](Bytes bytes) {
     text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   });
-  const kvt_sink sink = detail::SinkOf(write);
+  const kvt_sink sink = detail::MakeSink(write);
   write.Raise(context, kvt_analyze(context.get(), &desc, raw.data(), raw.size(), nullptr, &sink));
   return text;
 }

@@ -39,7 +39,7 @@ Bytes ReadAll(const kvt_ctx& ctx, const kvt_source& source) {
   return bytes;
 }
 
-Source SourceOf(const kvt_ctx& ctx, const Elements<const kvt_file>& files) {
+Source MakeSource(const kvt_ctx& ctx, const Elements<const kvt_file>& files) {
   Source source;
   source.is_folder = files.size() > 1;
   for (size_t i = 0; i < files.size(); ++i) {
@@ -94,7 +94,7 @@ class CallbackTarget : public RestoreTarget {
 Snapshot CacheOfPart(const kvt_part& part, ByteSpan values) {
   Require(part.desc != nullptr, "part->desc");
   Require(part.desc->role == KVT_K || part.desc->role == KVT_V, "part->desc->role");
-  KvTensor tensor = TensorOf(*part.desc);
+  KvTensor tensor = MakeTensor(*part.desc);
   Require(values.size() == tensor.bytes(), "sizes: they do not add up to the part's bytes");
   tensor = ContiguousTensor(values.data(), tensor.dtype, tensor.tokens(), tensor.heads,
                             tensor.head_dim, static_cast<Order>(part.desc->order));
@@ -125,7 +125,7 @@ kvt_status kvt_reference_create(kvt_ctx* ctx, const kvt_file* files, size_t coun
     OpenOptions options = WithReferences(*ctx, Given(references, reference_count));
     options.pool = &*threads;
     return std::unique_ptr<kvt_reference>(
-        new kvt_reference{OpenReference(SourceOf(*ctx, given), options)});
+        new kvt_reference{OpenReference(MakeSource(*ctx, given), options)});
   });
 }
 
@@ -159,7 +159,7 @@ kvt_status kvt_pack_beside(kvt_ctx* ctx, const kvt_file* files, size_t count,
       RequireShortChain(*given->reference);
       options.references.push_back(given->reference);
     }
-    const Source source = SourceOf(*ctx, packed);
+    const Source source = MakeSource(*ctx, packed);
     const std::optional<Snapshot> snapshot = TryRead(*ctx, source);
     const Threads threads(ctx);
     WriteArchive(source, snapshot ? &*snapshot : nullptr, options, *threads, out);

@@ -106,7 +106,8 @@ Shard ParseShard(std::string_view text, std::string_view from) {
   return shard;
 }
 
-std::vector<size_t> MembersOf(const Shard& shard, bool by_bytes, std::span<const Member> members) {
+std::vector<size_t> ListMembers(const Shard& shard, bool by_bytes,
+                                std::span<const Member> members) {
   std::vector<size_t> chosen;
   if (!by_bytes) {
     for (size_t i = 0; i < members.size(); ++i) {

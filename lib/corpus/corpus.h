@@ -47,7 +47,7 @@ Shard ParseShard(std::string_view text, std::string_view from);
 // Returns the members of a shard, in their order. They are assigned by a hash of their names, so
 // that a new member moves no other, or, `by_bytes`, so that all shards have about as much to read.
 // Every member is in exactly one shard, whatever the order.
-std::vector<size_t> MembersOf(const Shard& shard, bool by_bytes, std::span<const Member> members);
+std::vector<size_t> ListMembers(const Shard& shard, bool by_bytes, std::span<const Member> members);
 
 // A file of JSON lines (kvtool.corpus/1): the members of a corpus and where they are.
 struct Manifest {

@@ -229,7 +229,7 @@ struct MergeReport {
   std::vector<Outlier> outliers;
   std::vector<MergeFailure> failures;
 };
-MergeReport ReportOf(const Merged& merged);
+MergeReport MakeMergeReport(const Merged& merged);
 const Fields<MergeReport>& MergeReportFields();
 
 // Returns the number of each case's verdicts, and the rules that failed.

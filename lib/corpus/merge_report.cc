@@ -372,7 +372,7 @@ const Fields<Spread>& SpreadFields() {
   return fields;
 }
 
-MergeReport ReportOf(const Merged& merged) {
+MergeReport MakeMergeReport(const Merged& merged) {
   MergeReport report;
   report.merged = &merged;
   report.verdict = CombineVerdicts(merged);

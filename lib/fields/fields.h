@@ -148,20 +148,20 @@ struct Mapped<std::map<std::string, T>> : std::true_type {
 };
 
 template <typename R>
-FieldShape ShapeOf(const FieldTable* nested) {
+FieldShape MakeShape(const FieldTable* nested) {
   using Kind = FieldShape::Kind;
   if constexpr (Wrapped<R>::value) {
-    FieldShape shape = ShapeOf<typename Wrapped<R>::Inner>(nested);
+    FieldShape shape = MakeShape<typename Wrapped<R>::Inner>(nested);
     shape.nullable = true;
     return shape;
   } else if constexpr (std::is_pointer_v<R> && std::is_class_v<std::remove_pointer_t<R>>) {
-    FieldShape shape = ShapeOf<std::remove_cv_t<std::remove_pointer_t<R>>>(nested);
+    FieldShape shape = MakeShape<std::remove_cv_t<std::remove_pointer_t<R>>>(nested);
     shape.nullable = true;
     return shape;
   } else if constexpr (Listed<R>::value) {
-    return {Kind::kList, false, {ShapeOf<typename Listed<R>::Inner>(nested)}, Listed<R>::kLength};
+    return {Kind::kList, false, {MakeShape<typename Listed<R>::Inner>(nested)}, Listed<R>::kLength};
   } else if constexpr (Mapped<R>::value) {
-    return {Kind::kMap, false, {ShapeOf<typename Mapped<R>::Inner>(nested)}};
+    return {Kind::kMap, false, {MakeShape<typename Mapped<R>::Inner>(nested)}};
   } else if constexpr (std::same_as<R, Value>) {
     return {Kind::kAny};
   } else if constexpr (std::same_as<R, bool>) {
@@ -191,13 +191,15 @@ class Fields : public FieldTable {
 
     template <typename Getter>
     Field(std::string_view name, std::string_view text, Getter getter, FieldOptions options = {})
-        : entry{name, text, fields_internal::ShapeOf<Result<Getter>>(nullptr), std::move(options)},
+        : entry{name, text, fields_internal::MakeShape<Result<Getter>>(nullptr),
+                std::move(options)},
           get([getter](const T& of) { return Value(std::invoke(getter, of)); }) {}
 
     template <typename Getter, typename U>
     Field(std::string_view name, std::string_view text, Getter getter, const Fields<U>& nested,
           FieldOptions options = {})
-        : entry{name, text, fields_internal::ShapeOf<Result<Getter>>(&nested), std::move(options)},
+        : entry{name, text, fields_internal::MakeShape<Result<Getter>>(&nested),
+                std::move(options)},
           get([getter, &nested](const T& of) { return Nested(std::invoke(getter, of), nested); }) {}
   };
 
@@ -305,7 +307,7 @@ TextTable WithoutEmptyColumns(TextTable table);
 std::vector<std::string> TextHead(const FieldTable& fields);
 
 template <typename T>
-TextTable TextTableOf(const Fields<T>& fields, std::span<const std::type_identity_t<T>> results) {
+TextTable MakeTextTable(const Fields<T>& fields, std::span<const std::type_identity_t<T>> results) {
   TextTable table = {TextHead(fields), {}};
   for (const T& result : results) table.rows.push_back(TextRow(fields, result));
   return WithoutEmptyColumns(std::move(table));

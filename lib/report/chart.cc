@@ -118,7 +118,7 @@ bool HasTargets(const LineChart& chart, bool is_y) {
                      [&](const ChartTarget& target) { return target.is_y == is_y; });
 }
 
-Plot PlotOf(const LineChart& chart) {
+Plot MakePlot(const LineChart& chart) {
   Plot plot{chart, {}, {}};
   const double top = HasTargets(chart, false) ? 40 : 24;
   plot.x = {48, kChartWidth - 10};
@@ -225,7 +225,7 @@ void DrawSeries(const Plot& plot, size_t index, Marks& out) {
 }
 
 // Names of series below the plot, in the same order in all charts of a page.
-std::vector<LegendEntry> LegendOf(const Plot& plot) {
+std::vector<LegendEntry> MakeLegend(const Plot& plot) {
   std::vector<LegendEntry> entries;
   for (size_t i = 0; i < plot.chart.series.size() && entries.size() < kMostEntries; ++i) {
     const ChartSeries& series = plot.chart.series[i];
@@ -306,7 +306,7 @@ LineChart ChartByLayer(std::string title, std::string y_label, std::optional<dou
 }
 
 Picture Render(const LineChart& chart) {
-  const Plot plot = PlotOf(chart);
+  const Plot plot = MakePlot(chart);
   Picture picture{chart.title, kChartWidth, plot.y.begin + 40};
   DrawAxes(plot, picture.marks);
   std::vector<Box> taken;
@@ -317,7 +317,7 @@ Picture Render(const LineChart& chart) {
   for (const size_t index : order) DrawSeries(plot, index, picture.marks);
   DrawTargets(plot, taken, picture.marks);  // above the series, which would hide their names
   DrawNames(plot, std::move(taken), picture.marks);
-  picture.height = DrawLegend(LegendOf(plot), picture.height, picture.marks) + 3;
+  picture.height = DrawLegend(MakeLegend(plot), picture.height, picture.marks) + 3;
   DrawTitle(picture);
   return picture;
 }
@@ -375,7 +375,7 @@ Mark Cell(const Shade& shade, double x, double y, double width, double height,
   return mark;
 }
 
-std::vector<LegendEntry> LegendOf(const StripMap& map) {
+std::vector<LegendEntry> MakeLegend(const StripMap& map) {
   std::vector<LegendEntry> entries;
   const auto add = [&](const Shade& shade, const std::string& label) {
     entries.push_back({{Cell(shade, 0, -5.5, 12, 11, "")}, 12, label});
@@ -453,7 +453,7 @@ Picture Render(const StripMap& map) {
   ticks.end = axis.At(ticks.high);
   DrawTickLabels(ticks, map.unit_ticks ? 0.5 : 0, bottom + 14, out);
   out.push_back(Text("t m", (left + axis.end) / 2, bottom + 30, map.x_label, kChartWidth));
-  picture.height = DrawLegend(LegendOf(map), picture.height, out);
+  picture.height = DrawLegend(MakeLegend(map), picture.height, out);
   if (rows < map.rows.size()) {
     out.push_back(
         Text("t", 4, picture.height + 12, fmt::format("{} more rows", map.rows.size() - rows)));

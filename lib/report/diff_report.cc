@@ -17,7 +17,7 @@ std::string BitsText(DType dtype, uint64_t bits) {
   return fmt::format("{:#0{}x}", bits, 2 + 2 * Info(dtype).block_bytes);
 }
 
-FirstDifference FirstOf(const SnapshotDiff& diff) {
+FirstDifference FindFirst(const SnapshotDiff& diff) {
   FirstDifference first;
   for (const LayerDiff& layer : diff.layers) {
     for (const auto& [part, name] : {std::pair{&layer.k, 'K'}, {&layer.v, 'V'}}) {
@@ -34,7 +34,7 @@ namespace {
 
 constexpr const char* kBitsPattern = "^0x[0-9a-f]+$";
 
-std::optional<std::string> BitsOf(DType dtype, uint64_t bits) {
+std::optional<std::string> PrintBits(DType dtype, uint64_t bits) {
   if (IsBlockQuantised(dtype)) return std::nullopt;
   return BitsText(dtype, bits);
 }
@@ -59,11 +59,11 @@ const Fields<TensorDiff>& DifferingPlaceFields() {
        Nullable()},
       {"a_bits",
        "The value in A as it is stored, in hex; absent for block types",
-       [](const TensorDiff& of) { return BitsOf(of.a_dtype, of.first->a_bits); },
+       [](const TensorDiff& of) { return PrintBits(of.a_dtype, of.first->a_bits); },
        {.absent = true, .pattern = kBitsPattern}},
       {"b_bits",
        "The value in B as it is stored, in hex; absent for block types",
-       [](const TensorDiff& of) { return BitsOf(of.b_dtype, of.first->b_bits); },
+       [](const TensorDiff& of) { return PrintBits(of.b_dtype, of.first->b_bits); },
        {.absent = true, .pattern = kBitsPattern}}};
   return fields;
 }
@@ -95,28 +95,29 @@ constexpr std::string_view kBeyond =
 
 // Empty if every pair has a NaN or infinity on one side, so that no distance is known.
 template <double (TensorDiff::*distance)() const>
-std::optional<double> DistanceOf(const TensorDiff& of) {
+std::optional<double> FindDistance(const TensorDiff& of) {
   return of.measured() == 0 ? std::nullopt : std::optional((of.*distance)());
 }
 
-double ShareOf(uint64_t part, uint64_t all) {
+double ComputeShare(uint64_t part, uint64_t all) {
   return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
 }
 
 std::string PercentText(double share) { return fmt::format("{:.3g}%", 100 * share); }
 
 // A single difference is as visible as many: shades follow the root of the share, never quite pale.
-double StrengthOf(double share) { return share == 0 ? 0 : 0.3 + 0.7 * std::sqrt(share); }
+double ChooseStrength(double share) { return share == 0 ? 0 : 0.3 + 0.7 * std::sqrt(share); }
 
 // "3.12% of the values differ, at most 0.5 apart"
 std::string BinText(const TensorDiff& bin, bool by_value) {
   if (bin.different == 0) return "equal";
   const bool counts = bin.beyond > 0;
-  std::string text = fmt::format(
-      "{} of the values {}", PercentText(ShareOf(counts ? bin.beyond : bin.different, bin.values)),
-      !counts    ? "differ within the tolerance"
-      : by_value ? "are beyond the tolerance"
-                 : "differ");
+  std::string text =
+      fmt::format("{} of the values {}",
+                  PercentText(ComputeShare(counts ? bin.beyond : bin.different, bin.values)),
+                  !counts    ? "differ within the tolerance"
+                  : by_value ? "are beyond the tolerance"
+                             : "differ");
   if (bin.max_abs > 0) text += fmt::format(", at most {:.3g} apart", bin.max_abs);
   if (bin.not_finite > 0) text += fmt::format(", {} by NaN or infinity", bin.not_finite);
   return text;
@@ -134,7 +135,7 @@ StripRow MapRow(uint32_t number, const std::vector<TensorDiff>& bins, const Snap
   for (size_t i = 0; i < bins.size(); ++i) {
     const TensorDiff& bin = bins[i];
     const bool counts = bin.beyond > 0;
-    const double share = ShareOf(counts ? bin.beyond : bin.different, bin.values);
+    const double share = ComputeShare(counts ? bin.beyond : bin.different, bin.values);
     const auto begin = static_cast<double>(i * diff.bin_tokens);
     const double next = std::min(end, begin + static_cast<double>(diff.bin_tokens));
     std::string tip;
@@ -144,7 +145,7 @@ StripRow MapRow(uint32_t number, const std::vector<TensorDiff>& bins, const Snap
                                          : fmt::format(" {}", begin)) +
             BinText(bin, diff.by_value);
     }
-    row.spans.push_back({begin, next, StrengthOf(share), counts ? 1 : 0, std::move(tip)});
+    row.spans.push_back({begin, next, ChooseStrength(share), counts ? 1 : 0, std::move(tip)});
   }
   return row;
 }
@@ -171,7 +172,7 @@ void AddMap(const SnapshotDiff& diff, bool is_value, report::Page& page) {
                                        name));
 }
 
-std::string_view WordOf(DiffVerdict verdict) {
+std::string_view NameVerdict(DiffVerdict verdict) {
   switch (verdict) {
     case DiffVerdict::kIdentical:
       return "Identical";
@@ -204,7 +205,7 @@ Fields<SnapshotDiff>::Field PartsField() {
       {"beyond_tolerance_count", kBeyond, [](const SnapshotDiff& of) { return of.Total().beyond; }},
       {"first", "The first value that counts, or else that differs",
        [](const SnapshotDiff& of) {
-         const FirstDifference first = FirstOf(of);
+         const FirstDifference first = FindFirst(of);
          return first.diff == nullptr ? std::nullopt : std::optional(first);
        },
        FirstDifferenceFields()},
@@ -228,14 +229,14 @@ const Fields<TensorDiff>& TensorDiffFields() {
       {"not_finite_count",
        "Number of the different values that are NaN or infinite on a side, which have no distance",
        &TensorDiff::not_finite},
-      {"max_abs", "Largest of abs(a - b) over finite pairs", DistanceOf<&TensorDiff::largest_abs>,
+      {"max_abs", "Largest of abs(a - b) over finite pairs", FindDistance<&TensorDiff::largest_abs>,
        Heading("max abs", format::AsNats)},
       {"mean_abs",
        "Mean of abs(a - b) over all pairs but those with a NaN or infinity on one side; null if "
        "there are no others",
-       DistanceOf<&TensorDiff::mean_abs>, Heading("mean abs", format::AsNats)},
+       FindDistance<&TensorDiff::mean_abs>, Heading("mean abs", format::AsNats)},
       {"max_rel", "Largest of abs(a - b) / abs(b) over finite pairs in which b is not 0",
-       DistanceOf<&TensorDiff::largest_rel>, Heading("max rel", format::AsNats)},
+       FindDistance<&TensorDiff::largest_rel>, Heading("max rel", format::AsNats)},
       {"max_ulp",
        "The same in units of the last place; null across element types, for block types and of no "
        "pair",
@@ -277,7 +278,7 @@ report::Page DiffPage(const std::string& a, const std::string& b, const Snapshot
   const TensorDiff total = diff.Total();
   std::string text = fmt::format("{} of {} values differ", total.different, total.values);
   if (diff.by_value) text += fmt::format(", {} beyond the tolerance", total.beyond);
-  page.Verdict(diff.equal() ? report::Tone::kGood : report::Tone::kBad, WordOf(diff.verdict()),
+  page.Verdict(diff.equal() ? report::Tone::kGood : report::Tone::kBad, NameVerdict(diff.verdict()),
                text + ".");
   if (diff.tokens > 0 && !diff.layers.empty()) {
     page.Heading("Where");
@@ -289,7 +290,7 @@ report::Page DiffPage(const std::string& a, const std::string& b, const Snapshot
     LineChart share = report::ChartByLayer("Values that differ by layer", "share of the values", 0);
     share.y_unit = report::Unit::kPercent;
     share.series = report::SeriesOfTensors(
-        diff.layers, [](const TensorDiff& of) { return ShareOf(of.different, of.values); });
+        diff.layers, [](const TensorDiff& of) { return ComputeShare(of.different, of.values); });
     page.Figure(Render(share), "How many values differ at all.");
     LineChart largest = report::ChartByLayer("Largest difference by layer", "largest |a - b|", 0);
     largest.series =

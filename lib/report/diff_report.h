@@ -19,7 +19,7 @@ struct FirstDifference {
   uint32_t layer = 0;
   char part = 'K';
 };
-FirstDifference FirstOf(const SnapshotDiff& diff);
+FirstDifference FindFirst(const SnapshotDiff& diff);
 
 // Writes bits such as "0x3800", as wide as the type.
 std::string BitsText(DType dtype, uint64_t bits);

@@ -13,7 +13,7 @@
 namespace kv::report {
 namespace {
 
-std::string_view ClassOf(Tone tone) {
+std::string_view NameClass(Tone tone) {
   switch (tone) {
     case Tone::kGood:
       return "good";
@@ -147,7 +147,7 @@ struct TableColumn {
   bool has_units = false;            // different units: cells carry their values for the script
 };
 
-TableColumn ColumnOf(const std::vector<std::vector<std::string>>& rows, size_t c) {
+TableColumn ReadColumn(const std::vector<std::vector<std::string>>& rows, size_t c) {
   TableColumn column;
   bool all_numbers = true, same_unit = true, any = false;
   for (size_t r = 1; r < rows.size(); ++r) {
@@ -268,7 +268,7 @@ std::string FileName(std::string_view title) {
 void Page::Verdict(Tone tone, std::string_view word, std::string_view text) {
   EndFigures();
   judges_ = true;
-  body_ += fmt::format("<div class=\"verdict {}\"><b>{}</b><p>{}</p></div>\n", ClassOf(tone),
+  body_ += fmt::format("<div class=\"verdict {}\"><b>{}</b><p>{}</p></div>\n", NameClass(tone),
                        EscapeMarkup(word), EscapeMarkup(text));
 }
 
@@ -280,7 +280,8 @@ void Page::Entry(Tone tone, std::string_view word, std::string_view title,
   body_ += fmt::format(
       "<h2 class=\"entry {}\" id=\"{}\"><span class=\"badge\">{}</span> <span>{}</span> "
       "<small>{}</small></h2>\n",
-      ClassOf(tone), Anchor(title), EscapeMarkup(word), EscapeMarkup(title), EscapeMarkup(remark));
+      NameClass(tone), Anchor(title), EscapeMarkup(word), EscapeMarkup(title),
+      EscapeMarkup(remark));
 }
 
 void Page::Records(const std::vector<std::string>& header, const std::vector<Record>& records,
@@ -296,7 +297,7 @@ void Page::Records(const std::vector<std::string>& header, const std::vector<Rec
   body_ += gauges ? "<th>against the limit</th></tr>\n" : "</tr>\n";
   for (const Record& record : records) {
     body_ += fmt::format("<tr class=\"{}{}\"><td><span class=\"badge\">{}</span></td>",
-                         ClassOf(record.tone), record.remark.empty() ? "" : " above",
+                         NameClass(record.tone), record.remark.empty() ? "" : " above",
                          EscapeMarkup(record.word));
     for (size_t i = 0; i < record.cells.size(); ++i) {
       const std::string cell = EscapeMarkup(record.cells[i]);
@@ -310,7 +311,7 @@ void Page::Records(const std::vector<std::string>& header, const std::vector<Rec
     body_ += "</tr>\n";
     if (record.remark.empty()) continue;
     body_ += fmt::format("<tr class=\"{} below\"><td></td><td colspan=\"{}\">{}</td></tr>\n",
-                         ClassOf(record.tone), header.size() - 1 + (gauges ? 1 : 0),
+                         NameClass(record.tone), header.size() - 1 + (gauges ? 1 : 0),
                          EscapeMarkup(record.remark));
   }
   body_ += "</table></div>\n";
@@ -332,7 +333,7 @@ void Page::Grid(const std::vector<std::pair<std::string, std::string>>& header,
     body_ += fmt::format("<tr><th scope=\"row\">{}</th>", EscapeMarkup(row.name));
     for (const GridRow::Cell& cell : row.cells) {
       body_ += fmt::format("<td class=\"{}\"><span class=\"badge\" title=\"{}\">{}</span></td>",
-                           ClassOf(cell.tone), EscapeMarkup(cell.tip), EscapeMarkup(cell.word));
+                           NameClass(cell.tone), EscapeMarkup(cell.tip), EscapeMarkup(cell.word));
     }
     body_ += "</tr>\n";
   }
@@ -375,7 +376,7 @@ void Page::Table(const std::vector<std::vector<std::string>>& rows,
   if (rows.empty()) return;
   has_tables_ = true;
   std::vector<TableColumn> columns;
-  for (size_t c = 0; c < rows[0].size(); ++c) columns.push_back(ColumnOf(rows, c));
+  for (size_t c = 0; c < rows[0].size(); ++c) columns.push_back(ReadColumn(rows, c));
   body_ += fmt::format(
       "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{}\"><table class=\"t\">\n"
       "<thead><tr>",

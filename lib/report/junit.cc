@@ -29,7 +29,7 @@ std::string Content(std::string_view text) {
   return out;
 }
 
-size_t CountOf(const JunitSuite& suite, JunitTest::Outcome outcome) {
+size_t CountOutcomes(const JunitSuite& suite, JunitTest::Outcome outcome) {
   return static_cast<size_t>(
       std::count_if(suite.tests.begin(), suite.tests.end(),
                     [&](const JunitTest& test) { return test.outcome == outcome; }));
@@ -60,8 +60,8 @@ std::string TestText(const JunitSuite& suite, const JunitTest& test) {
 
 void JunitCounts::Add(const JunitSuite& suite) {
   tests += suite.tests.size();
-  failures += CountOf(suite, JunitTest::Outcome::kFailed);
-  skipped += CountOf(suite, JunitTest::Outcome::kSkipped);
+  failures += CountOutcomes(suite, JunitTest::Outcome::kFailed);
+  skipped += CountOutcomes(suite, JunitTest::Outcome::kSkipped);
 }
 
 std::string JunitBegin(std::string_view name, const JunitCounts& counts) {

@@ -123,14 +123,14 @@ std::vector<double> LogTicks(double low, double high) {
   return ticks;
 }
 
-double StepOf(const Axis& axis) {
+double ChooseStep(const Axis& axis) {
   const std::vector<double> ticks = axis.Ticks();
   return ticks.size() > 1 ? ticks[1] - ticks[0] : 1;
 }
 
 bool IsFollowing(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
-std::vector<std::string_view> WordsOf(std::string_view text) {
+std::vector<std::string_view> SplitWords(std::string_view text) {
   std::vector<std::string_view> words;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find(' ', at), text.size());
@@ -220,7 +220,7 @@ std::string MarksText(const std::vector<Mark>& marks) {
 std::vector<std::string> WrapText(std::string_view text, double width) {
   std::vector<std::string> lines;
   const std::string printable = Printable(text);
-  for (const std::string_view word : WordsOf(printable)) {
+  for (const std::string_view word : SplitWords(printable)) {
     std::string cut = CutText(std::string(word), width);
     if (!lines.empty() && TextWidth(lines.back() + ' ' + cut) <= width) {
       lines.back() += ' ' + cut;
@@ -237,7 +237,7 @@ Paint ChoosePaint(const Mark& mark) {
   Paint paint;
   const bool is_text = mark.kind == Mark::Kind::kText;
   if (is_text) paint.fill = "dim";
-  for (const std::string_view name : WordsOf(mark.classes)) {
+  for (const std::string_view name : SplitWords(mark.classes)) {
     if (is_text) {
       if (name == "b") paint.fill = "ink";
       continue;
@@ -309,11 +309,11 @@ std::string Axis::Exact(double value) const {
 
 void Axis::RoundLow() {
   low = is_log ? LogTicks(low / 10, low).back()
-               : std::floor(low / StepOf(*this) + 1e-9) * StepOf(*this);
+               : std::floor(low / ChooseStep(*this) + 1e-9) * ChooseStep(*this);
 }
 void Axis::RoundHigh() {
   high = is_log ? LogTicks(high, high * 10).front()
-                : std::ceil(high / StepOf(*this) - 1e-9) * StepOf(*this);
+                : std::ceil(high / ChooseStep(*this) - 1e-9) * ChooseStep(*this);
 }
 
 std::vector<double> RoundTicks(double low, double high, int count) {

@@ -58,13 +58,13 @@ ChunkShape MakeChunkShape(const Extent& extent, uint64_t count) {
 }
 
 using Part = std::tuple<uint32_t, bool, uint64_t>;
-Part PartOf(const Extent& extent) { return {extent.layer, extent.is_value, extent.token_begin}; }
+Part NamePart(const Extent& extent) { return {extent.layer, extent.is_value, extent.token_begin}; }
 
 std::map<Part, const Extent*> MapParts(const StateRecord& record) {
   std::map<Part, const Extent*> parts;
   for (const StoredFile& file : record.files) {
     for (const Extent& extent : file.extents) {
-      if (extent.kind == Extent::Kind::kTensor) parts.emplace(PartOf(extent), &extent);
+      if (extent.kind == Extent::Kind::kTensor) parts.emplace(NamePart(extent), &extent);
     }
   }
   return parts;
@@ -76,7 +76,7 @@ uint64_t SumCounts(const std::vector<Piece>& pieces) {
   return count;
 }
 
-std::string GeometryOf(const Snapshot& snapshot) {
+std::string DescribeGeometry(const Snapshot& snapshot) {
   if (snapshot.layers.empty()) return {};
   const KvTensor& k = snapshot.layers[0].has_k() ? snapshot.layers[0].k : *snapshot.layers[0].v;
   return k.heads_known
@@ -85,7 +85,7 @@ std::string GeometryOf(const Snapshot& snapshot) {
              : fmt::format("{} x {} {}", snapshot.layers.size(), k.channels(), Name(k.dtype));
 }
 
-uint64_t TokensOf(const Snapshot& snapshot) {
+uint64_t CountTokens(const Snapshot& snapshot) {
   uint64_t tokens = 0;
   for (const LayerKv& layer : snapshot.layers) {
     tokens = std::max(tokens, layer.has_k() ? layer.k.tokens() : layer.v ? layer.v->tokens() : 0);
@@ -140,8 +140,8 @@ class Store::Adder {
     state.format = snapshot == nullptr ? "opaque" : snapshot->format;
     if (snapshot != nullptr) {
       state.model = snapshot->model;
-      state.geometry = GeometryOf(*snapshot);
-      state.tokens = TokensOf(*snapshot);
+      state.geometry = DescribeGeometry(*snapshot);
+      state.tokens = CountTokens(*snapshot);
       state.layers = snapshot->layers.size();
     }
     state.files = CutIntoExtents(source_, snapshot);
@@ -281,7 +281,7 @@ class Store::Adder {
         continue;  // a damaged state is useless here but does no harm
       }
       const auto parts = MapParts(*record);
-      const auto same = parts.find(PartOf(*guide.extent));
+      const auto same = parts.find(NamePart(*guide.extent));
       if (same == parts.end()) continue;
       const uint64_t tokens = SumCounts(SharedPieces(*guide.extent, bytes, *same->second));
       if (tokens <= report_.prefix_tokens) continue;
@@ -305,7 +305,7 @@ class Store::Adder {
       for (Extent& extent : report_.state.files[i].extents) {
         const uint64_t size = extent.size();
         if (extent.kind == Extent::Kind::kTensor) {
-          const auto same = parts.find(PartOf(extent));
+          const auto same = parts.find(NamePart(extent));
           if (same != parts.end()) {
             const ByteSpan all = source_.files[i].data->bytes();
             pairs.push_back({&extent, same->second, all.subspan(offset, size)});

@@ -487,7 +487,7 @@ uint64_t BlockTokens(const Extent& extent, uint64_t block_tokens) {
 
 std::vector<StoredFile> CutIntoExtents(const Source& source, const Snapshot* snapshot) {
   std::vector<Region> regions;
-  if (snapshot != nullptr) regions = RegionsOf(*snapshot);
+  if (snapshot != nullptr) regions = FindRegions(*snapshot);
   std::vector<StoredFile> files;
   size_t next = 0;
   for (size_t i = 0; i < source.files.size(); ++i) {

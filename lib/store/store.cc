@@ -97,7 +97,7 @@ void Store::OpenRoot(Use use) {
     root_ = Folder::Open(folder_);
     if (!root_) throw SystemError(Finding::kOpenFailed, "cannot open", folder_);
   }
-  output::SyncNameOf(folder_);
+  output::SyncName(folder_);
   WriteMarker(*root_);
 }
 

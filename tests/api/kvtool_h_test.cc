@@ -479,13 +479,13 @@ TEST_CASE("Every status has its texts and its fault") {
 }
 
 // Returns the contents of a test data file.
-Buffer FileOf(const std::string& name) {
+Buffer FindFile(const std::string& name) {
   std::ifstream in(std::string(KVTOOL_TESTDATA) + "/" + name, std::ios::binary);
   return Buffer(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
 }
 
 TEST_CASE("a context codes pages with a profile, and decodes them with it alone", "[api]") {
-  const Buffer file = FileOf("profiles/s260k.kvp");
+  const Buffer file = FindFile("profiles/s260k.kvp");
   kvt_profile* profile = nullptr;
   REQUIRE(kvt_profile_open(file.data(), file.size(), &profile) == 0);
   uint8_t hash[16] = {}, named[16] = {};
@@ -493,7 +493,7 @@ TEST_CASE("a context codes pages with a profile, and decodes them with it alone"
   CHECK(std::equal(hash, hash + 16, file.end() - 16));
 
   // Returns a page of layer 1's K with the distribution that the profile learnt.
-  const Buffer page = FileOf("profiles/page.f16");
+  const Buffer page = FindFile("profiles/page.f16");
   kvt_desc desc = Desc(page.size() / 64, 4, 8);
   desc.dtype = KVT_F16;
   Context plain, with;
@@ -550,7 +550,7 @@ TEST_CASE("a context codes pages with a profile, and decodes them with it alone"
 
 TEST_CASE("a profile is learnt from values in memory, as the program learns it", "[api]") {
   // The page and its copy, as another cache of the model.
-  const Buffer page = FileOf("profiles/page.f16");
+  const Buffer page = FindFile("profiles/page.f16");
   kvt_desc desc = Desc(page.size() / 64, 4, 8);
   desc.dtype = KVT_F16;
   desc.role = KVT_K;
@@ -599,7 +599,7 @@ TEST_CASE("a profile is learnt from values in memory, as the program learns it",
 }
 
 TEST_CASE("what is no profile is refused", "[api][reject]") {
-  Buffer file = FileOf("profiles/s260k.kvp");
+  Buffer file = FindFile("profiles/s260k.kvp");
   kvt_profile* profile = nullptr;
   CHECK(kvt_profile_open(file.data(), file.size(), nullptr) == KVT_E_BAD_ARGUMENT);
   CHECK(kvt_profile_open(file.data(), file.size() - 1, &profile) == KVT_E_TRUNCATED);

@@ -48,7 +48,7 @@ std::vector<Step> Steps(const kv::eviction::PolicyInfo& policy) {
     uint64_t kept = asked;
     if (policy.spending == Spending::kNone) kept = length;
     if (policy.spending == Spending::kWholeBlocks) {
-      kept = kv::eviction::BlockBudgetOf(kv::eviction::Sanitised({}), length, asked).quantised;
+      kept = kv::eviction::ComputeBlockBudget(kv::eviction::Sanitised({}), length, asked).quantised;
     }
     if (policy.spending == Spending::kPyramid) {
       if (!beyond) {

@@ -33,7 +33,7 @@ kvtool::ReadAt From(const Data& data) {
 kvtool::Write To(Data& data) {
   return [&data](Bytes more) { data.insert(data.end(), more.begin(), more.end()); };
 }
-kvtool::File FileOf(const std::string& name, const Data& data) {
+kvtool::File FindFile(const std::string& name, const Data& data) {
   return {name, data.size(), From(data)};
 }
 
@@ -62,7 +62,7 @@ Data CacheFile(const kvtool::Context& context, uint64_t tokens, uint64_t more = 
 Data PackOne(const kvtool::Context& context, const Data& file,
              std::span<const kvtool::Reference> references = {}) {
   Data archive;
-  const kvtool::File named = FileOf("today.safetensors", file);
+  const kvtool::File named = FindFile("today.safetensors", file);
   kvtool::Pack(context, {&named, 1}, To(archive), references);
   return archive;
 }
@@ -102,7 +102,7 @@ int FindingOf(F&& f) {
 
 std::vector<kvtool::Reference> ReferenceTo(const kvtool::Context& context, const Data& file,
                                            std::span<const kvtool::Reference> needed = {}) {
-  const kvtool::File named = FileOf("chats/yesterday.safetensors", file);
+  const kvtool::File named = FindFile("chats/yesterday.safetensors", file);
   std::vector<kvtool::Reference> references;
   references.emplace_back(context, std::span(&named, 1), needed);
   return references;
@@ -180,7 +180,7 @@ TEST_CASE("A reference may itself be an archive that needs one, for a few steps"
   for (; FindingOf([&] { archive = PackOne(context, more, chain); }) == 0; ++steps) {
     REQUIRE(steps < 20);
     std::vector<kvtool::Reference> known = std::move(chain);
-    const kvtool::File named = FileOf("older.kvz", archive);
+    const kvtool::File named = FindFile("older.kvz", archive);
     chain.clear();
     chain.emplace_back(context, std::span(&named, 1), known);
   }
@@ -194,7 +194,7 @@ TEST_CASE("Misuse of references is refused, and damage is a status") {
   const auto beside = ReferenceTo(context, yesterday);
   const Data sound = PackOne(context, today, beside);
   const Data noise = Noise(10, 1);
-  const kvtool::File nothing = FileOf("noise", noise);
+  const kvtool::File nothing = FindFile("noise", noise);
   CHECK(FindingOf([&] { kvtool::Reference(context, {&nothing, 1}); }) == 3);
   CHECK(FindingOf([&] { kvtool::Reference(context, {}); }) == 10);
   const kvt_reference* const null = nullptr;
@@ -231,7 +231,7 @@ TEST_CASE("Packing and unpacking end where they are cancelled") {
   kvtool::Context context;
   const Data file = CacheFile(context, 3000);
   const Data archive = PackOne(context, file);
-  const kvtool::File named = FileOf("a", file);
+  const kvtool::File named = FindFile("a", file);
   CHECK(FindingOf([&] {
           kvtool::Pack(context, {&named, 1}, [&](Bytes) { context.Cancel(); });
         }) == 8);

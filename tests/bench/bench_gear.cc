@@ -107,7 +107,7 @@ void B1Encode(benchmark::State& state, Data data, DType dtype, uint64_t frame_by
   for (size_t i = 0; i < set.frames.size(); ++i) {
     Bytes own;
     EncodeGear(kind, set.frames[i], {}, scratch, own);
-    if (own != NaiveGear(set.frames[i], PlanesOf(kind)))
+    if (own != NaiveGear(set.frames[i], CountPlanes(kind)))
       return state.SkipWithError("the bytes differ from the plain encoder's");
     stored += own.size();
   }
@@ -115,7 +115,7 @@ void B1Encode(benchmark::State& state, Data data, DType dtype, uint64_t frame_by
       state, {.bytes = set.bytes(), .target = target},
       [&] {
         for (const Bytes& frame : set.frames)
-          benchmark::DoNotOptimize(NaiveGear(frame, PlanesOf(kind)));
+          benchmark::DoNotOptimize(NaiveGear(frame, CountPlanes(kind)));
       },
       [&] { benchmark::DoNotOptimize(EncodeAll(set, kind, scratch)); });
   state.counters["size_ratio"] = static_cast<double>(set.bytes()) / static_cast<double>(stored);

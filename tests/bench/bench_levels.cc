@@ -23,7 +23,7 @@ enum class Part { kK, kV, kBoth };
 using Chunks = std::vector<ContestChunk>;
 
 // Up to eight chunks of K and of V of the stand-in cache.
-const Chunks& ChunksOf(Part part, DType dtype, uint64_t chunk_bytes) {
+const Chunks& FindChunks(Part part, DType dtype, uint64_t chunk_bytes) {
   static std::map<std::tuple<Part, DType, uint64_t>, Chunks> made;
   Chunks& chunks = made[{part, dtype, chunk_bytes}];
   if (!chunks.empty()) return chunks;
@@ -93,7 +93,7 @@ void Sizes(benchmark::State& state, const Chunks& chunks, const Encoded& peer, c
 
 void EncodeVersus(benchmark::State& state, const Contestant& peer, const Contestant& own, Part part,
                   DType dtype, uint64_t chunk_bytes, double target) {
-  const Chunks& chunks = ChunksOf(part, dtype, chunk_bytes);
+  const Chunks& chunks = FindChunks(part, dtype, chunk_bytes);
   CodecScratch scratch;
   Encoded by_peer, by_own;
   Versus(
@@ -105,7 +105,7 @@ void EncodeVersus(benchmark::State& state, const Contestant& peer, const Contest
 
 void DecodeVersus(benchmark::State& state, const Contestant& peer, const Contestant& own, Part part,
                   DType dtype, uint64_t chunk_bytes, double target) {
-  const Chunks& chunks = ChunksOf(part, dtype, chunk_bytes);
+  const Chunks& chunks = FindChunks(part, dtype, chunk_bytes);
   CodecScratch scratch;
   Encoded by_peer, by_own;
   EncodeAll(peer, chunks, scratch, by_peer);
@@ -137,7 +137,7 @@ void DecodeAgainstHuffman(benchmark::State& state, Part part, DType dtype, doubl
 
 // Both write into existing buffers, so that only the kernels are compared.
 void Window4(benchmark::State& state, bool encode, double target) {
-  const Bytes& raw = ChunksOf(Part::kV, DType::kBF16, kMiB)[0].raw;
+  const Bytes& raw = FindChunks(Part::kV, DType::kBF16, kMiB)[0].raw;
   const size_t count = raw.size() / 2;
   constexpr uint32_t kBase = 115;  // values around 1
   Bytes fields(count), nibbles(Window4NibbleBytes(count)), escapes(count), copy(raw.size());
@@ -163,7 +163,7 @@ void Window4(benchmark::State& state, bool encode, double target) {
 }
 
 void TwoThreads(benchmark::State& state, DType dtype) {
-  const Chunks& chunks = ChunksOf(Part::kBoth, dtype, kMiB);
+  const Chunks& chunks = FindChunks(Part::kBoth, dtype, kMiB);
   const Contestant level = Level(Effort::kDefault);
   Encoded encoded(chunks.size());
   const auto encode = [&](ThreadPool& pool) {

@@ -81,7 +81,7 @@ Merged Join(const std::vector<std::string>& files) {
 }
 
 TestJson MergedJson(const Merged& merged) {
-  return ToJson(MergeReportFields().Object(ReportOf(merged)));
+  return ToJson(MergeReportFields().Object(MakeMergeReport(merged)));
 }
 
 std::string Failure(const std::vector<std::string>& files) {
@@ -135,11 +135,11 @@ TEST_CASE("A spill gives back what it was given, from memory and from its file",
 TEST_CASE("Shards merge to what one run comes to, byte for byte", "[corpus]") {
   const Merged one = Join(FilesOf(1, 1));
   const std::string document = MergedJson(one).dump();
-  const std::string page = MergedPage(ReportOf(one)).Text();
+  const std::string page = MergedPage(MakeMergeReport(one)).Text();
   for (const uint32_t shards : {2U, 7U, 200U}) {
     const Merged joined = Join(FilesOf(shards, shards));
     CHECK(MergedJson(joined).dump() == document);
-    CHECK(MergedPage(ReportOf(joined)).Text() == page);
+    CHECK(MergedPage(MakeMergeReport(joined)).Text() == page);
   }
 }
 
@@ -260,10 +260,11 @@ TEST_CASE("A gate's verdict over all, and its JUnit", "[corpus]") {
   const auto merged = [&](const std::string& last) {
     return Join({begin + line("a", "pass", "pass", 3) + line("b", "pass", "not_run", 3) + last});
   };
-  CHECK(ReportOf(merged(line("c", "pass", "pass", 2))).verdict == "pass");
-  CHECK(ReportOf(merged(line("c", "inconclusive", "inconclusive", 2))).verdict == "inconclusive");
+  CHECK(MakeMergeReport(merged(line("c", "pass", "pass", 2))).verdict == "pass");
+  CHECK(MakeMergeReport(merged(line("c", "inconclusive", "inconclusive", 2))).verdict ==
+        "inconclusive");
   const Merged failed = merged(line("c<", "fail", "fail", 1));
-  CHECK(ReportOf(failed).verdict == "fail");
+  CHECK(MakeMergeReport(failed).verdict == "fail");
   const TestJson json = MergedJson(failed);
   CHECK(json["cases"].dump() == R"([{"name":"c","pass":1,"fail":1,"not_run":1,"inconclusive":0,)"
                                 R"("failing":[{"rule":"m >= 2","entries":1}]}])");

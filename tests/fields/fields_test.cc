@@ -156,7 +156,7 @@ TEST_CASE("Rows of text have a cell for each field with a heading", "[fields]") 
   Result first, second;
   first.bytes = 1536;
   first.ratio = 1.5;
-  const TextTable table = TextTableOf(ResultFields(), std::vector<Result>{first, second});
+  const TextTable table = MakeTextTable(ResultFields(), std::vector<Result>{first, second});
   CHECK(table.head == std::vector<std::string>{"bytes", "ratio"});
   CHECK(table.rows[0] == std::vector<std::string>{"1.500 KiB", "1.500x"});
   CHECK(Csv(table) == "bytes,ratio\r\n1.500 KiB,1.500x\r\n0 B,0.000x\r\n");
@@ -171,7 +171,7 @@ TEST_CASE("Rows of text have a cell for each field with a heading", "[fields]") 
   CHECK(TextRow(whole, first) == std::vector<std::string>{"a", "3", "1536"});
 
   // A column without any value is left out.
-  const TextTable parts = TextTableOf(PartFields(), std::vector<Part>{{"a,\"b\"", std::nullopt}});
+  const TextTable parts = MakeTextTable(PartFields(), std::vector<Part>{{"a,\"b\"", std::nullopt}});
   CHECK(parts.head == std::vector<std::string>{"part"});
   CHECK(Csv(parts) == "part\r\n\"a,\"\"b\"\"\"\r\n");
 }

@@ -69,12 +69,12 @@ TEST_CASE("plans of replays are sound, and spoilt ones are found", "[plan]") {
         plan.units = layer == 0 ? 1 : 3;
         std::vector<KeepPlan> kept;
         for (uint32_t unit = 0; unit < plan.units; ++unit) {
-          const std::vector<uint32_t> held = TokensOf(plan.HeldBefore(unit, token + 1));
+          const std::vector<uint32_t> held = ListTokens(plan.HeldBefore(unit, token + 1));
           std::vector<uint32_t> some;
           for (const uint32_t position : held) {
             if (random() % 4 != 0) some.push_back(position);
           }
-          kept.push_back(PlanOf(some));
+          kept.push_back(MakeKeepPlan(some));
           std::optional<uint32_t> head;
           if (layer == 1) head = unit;
           events.push_back({token, layer, head, kept.back(), held.size()});

@@ -200,7 +200,7 @@ TEST_CASE("geometry that cannot be is refused", "[gguf]") {
 TEST_CASE("a model divides the rows of its states", "[gguf]") {
   test::LlamaState state;
   OpenOptions options;
-  const auto open = [&] { return OpenSnapshot(test::SourceOf(state.Write()), options); };
+  const auto open = [&] { return OpenSnapshot(test::MakeSource(state.Write()), options); };
   SECTION("layer numbers and heads") {
     GgufBuilder builder;
     builder.Text("general.architecture", "llama")

@@ -11,8 +11,8 @@
 namespace kv::kvcm_test {
 namespace {
 
+using test::MakeSource;
 using test::SampleWeights;
-using test::SourceOf;
 
 Bytes SampleFile(DType dtype = DType::kF32) {
   MemorySink sink;
@@ -29,7 +29,7 @@ Bytes With(Bytes bytes, uint64_t offset, T value) {
 // Returns the first fault that a strict reading finds.
 Error Refusal(Bytes bytes) {
   try {
-    ReadKvcm(SourceOf(std::move(bytes)), KvcmReading::kStrict);
+    ReadKvcm(MakeSource(std::move(bytes)), KvcmReading::kStrict);
   } catch (const Error& error) {
     return error;
   }
@@ -41,7 +41,7 @@ Error Refusal(Bytes bytes) {
 
 TEST_CASE("weights survive a way through a .bin") {
   const CompressorWeights before = SampleWeights();
-  const CompressorWeights after = ReadKvcm(SourceOf(SampleFile()), KvcmReading::kStrict);
+  const CompressorWeights after = ReadKvcm(MakeSource(SampleFile()), KvcmReading::kStrict);
   CHECK(after.dtype == DType::kF32);
   REQUIRE(after.blocks.size() == before.blocks.size());
   for (size_t i = 0; i < before.blocks.size(); ++i) {
@@ -61,7 +61,7 @@ TEST_CASE("metadata is kept and blocks without bias have none") {
   weights.metadata = {std::byte{'h'}, std::byte{'i'}, std::byte{0}};
   MemorySink sink;
   WriteKvcm(weights, DType::kBF16, sink);
-  const CompressorWeights back = ReadKvcm(SourceOf(sink.bytes()), KvcmReading::kStrict);
+  const CompressorWeights back = ReadKvcm(MakeSource(sink.bytes()), KvcmReading::kStrict);
   CHECK(back.metadata == weights.metadata);
   CHECK(back.blocks[0].has_bias());
   CHECK_FALSE(back.blocks[1].has_bias());
@@ -122,7 +122,7 @@ TEST_CASE("compat reads what csrc loads and warns of each oddity") {
   odd.push_back(std::byte{1});
   CHECK(CsrcLoader(odd, "w.bin").loads);
   CHECK(LegacyLoader(odd, "w.bin").message == "Unsupported dtype in compression weight file");
-  const CompressorWeights weights = ReadKvcm(SourceOf(odd), KvcmReading::kCompat);
+  const CompressorWeights weights = ReadKvcm(MakeSource(odd), KvcmReading::kCompat);
   CHECK(weights.dtype == DType::kF16);
   CHECK(weights.blocks[0].has_bias());
   CHECK(weights.notes.size() == 4);

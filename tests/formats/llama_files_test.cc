@@ -36,7 +36,7 @@ std::optional<fs::path> Find(const std::string& name) {
 bool Has(const std::string& text, const char* part) { return text.find(part) != text.npos; }
 
 // The layout that the engine build in a file's name wrote (shared/data README).
-std::string LayoutOf(const std::string& name) {
+std::string FindLayout(const std::string& name) {
   const bool mrope = Has(name, "mrope");
   if (Has(name, "raw-ctx")) return "context blob, layout D/E";
   if (Has(name, "raw-seq")) return "sequence blob, layout C/D/E";
@@ -86,12 +86,12 @@ TEST_CASE("every state of a real engine reads, and all its K and V are regions",
         continue;
       }
       const Snapshot snapshot = OpenFile(entry.path());
-      CHECK(snapshot.format_version == LayoutOf(name));
+      CHECK(snapshot.format_version == FindLayout(name));
       CHECK(snapshot.layers.size() == (Has(name, "kjv3m") ? 4 : Has(name, "synthetic") ? 6 : 5));
       CHECK(snapshot.layers[0].k.dtype == KTypeOf(name));
       CHECK(snapshot.cell_groups.size() == (Has(name, "iswa") ? 2 : 1));
 
-      const std::vector<Region> regions = RegionsOf(snapshot);
+      const std::vector<Region> regions = FindRegions(snapshot);
       uint64_t covered = 0, transposed = 0;
       for (const Region& region : regions) {
         covered += region.size;

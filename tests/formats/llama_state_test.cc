@@ -14,10 +14,10 @@ namespace kv::llama_state_test {
 namespace {
 
 using test::LlamaState;
-using test::SourceOf;
+using test::MakeSource;
 
 Snapshot Open(Bytes bytes, const OpenOptions& options = {}) {
-  return llama_state::Open(SourceOf(std::move(bytes)), options);
+  return llama_state::Open(MakeSource(std::move(bytes)), options);
 }
 
 // Returns the finding that opening fails with; the test fails if it succeeds.
@@ -91,7 +91,7 @@ TEST_CASE("every layout of llama.cpp states reads, V as rows and transposed", "[
       variant.state.caches[0].transposed = transposed;
       variant.state.caches[0].v_row = 8;  // heads of K and V may differ in size
       Bytes bytes = variant.state.Write();
-      const Source source = SourceOf(bytes);
+      const Source source = MakeSource(bytes);
       CHECK(llama_state::Probe(source) == Confidence::kCertain);
       const Snapshot snapshot = Open(bytes);
       CHECK(snapshot.format_version == variant.name);
@@ -116,7 +116,7 @@ TEST_CASE("every layout of llama.cpp states reads, V as rows and transposed", "[
         CheckValues(layer.k, layer.index, false);
         CheckValues(*layer.v, layer.index, true);
       }
-      const std::vector<Region> regions = RegionsOf(snapshot);
+      const std::vector<Region> regions = FindRegions(snapshot);
       REQUIRE(regions.size() == 4);
       CHECK(regions[3].offset + regions[3].size == bytes.size());
       CHECK(regions[3].order == (transposed != 0 ? Order::kHeadDimToken : Order::kTokenHeadDim));
@@ -257,7 +257,7 @@ TEST_CASE("streams become pieces; empty ones write nothing", "[llama]") {
     // Each stream counts its own cells.
     const Bytes v = Gather(*layer.v, 2, 3, Order::kTokenHeadDim);
     CHECK(LoadLE<uint16_t>(v.data()) == LlamaState::Value(1, true, 0, 0));
-    CHECK(RegionsOf(snapshot).size() == 8);
+    CHECK(FindRegions(snapshot).size() == 8);
   }
   SECTION("streams must agree") {
     Bytes bytes = state.Write();
@@ -369,7 +369,7 @@ TEST_CASE("recurrent states are named: alone refused, behind attention left as t
     CHECK(snapshot.model == "jamba");
     CHECK(snapshot.storage.at("recurrent") ==
           fmt::format("2 of 4 layers, 1 cell, {} bytes at {:#x}", file.size() - caches, caches));
-    const std::vector<Region> regions = RegionsOf(snapshot);
+    const std::vector<Region> regions = FindRegions(snapshot);
     CHECK(regions.back().offset + regions.back().size == caches);
     // With one byte more or less, the rest cannot be interpreted.
     CHECK(FindingOf({file.begin(), file.end() - 1}) == Finding::kTrailingBytes);
@@ -474,13 +474,13 @@ TEST_CASE("blobs from memory read when asked for", "[llama]") {
   LlamaState::Marks marks;
   const Bytes file = state.Write(&marks);
   const Bytes blob(file.begin() + static_cast<std::ptrdiff_t>(marks.body), file.end());
-  CHECK(llama_state::Probe(SourceOf(blob)) == Confidence::kNo);
-  CHECK(llama_state::OpenSeqBlob(SourceOf(blob), {}).layers.size() == 2);
+  CHECK(llama_state::Probe(MakeSource(blob)) == Confidence::kNo);
+  CHECK(llama_state::OpenSeqBlob(MakeSource(blob), {}).layers.size() == 2);
   ByteWriter prefixed;
   prefixed.U32(0xaf143cd8);
   prefixed.I32(0);
   prefixed.Append(blob);
-  CHECK(llama_state::OpenSeqBlob(SourceOf(prefixed.Release()), {}).layers.size() == 2);
+  CHECK(llama_state::OpenSeqBlob(MakeSource(prefixed.Release()), {}).layers.size() == 2);
   state.is_session = true;
   state.version = 9;
   state.tokens = {};
@@ -488,7 +488,7 @@ TEST_CASE("blobs from memory read when asked for", "[llama]") {
     state.has_outputs = outputs;
     const Bytes session = state.Write();
     const Bytes context(session.begin() + 12, session.end());
-    const Snapshot snapshot = llama_state::OpenCtxBlob(SourceOf(context), {});
+    const Snapshot snapshot = llama_state::OpenCtxBlob(MakeSource(context), {});
     CHECK(snapshot.model == "llama");
     CHECK(snapshot.format_version ==
           (outputs ? "context blob, layout C" : "context blob, layout D/E"));

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 using test::LlamaState;
 
-Snapshot Open(Bytes bytes) { return llama_state::Open(test::SourceOf(std::move(bytes)), {}); }
+Snapshot Open(Bytes bytes) { return llama_state::Open(test::MakeSource(std::move(bytes)), {}); }
 
 enum class As { kSequence, kSession };
 
@@ -237,7 +237,7 @@ TEST_CASE("a list that begins like a record is written as one", "[llama][writer]
 }
 
 TEST_CASE("builds name layouts as far as it is known", "[llama][writer]") {
-  const auto letter = [](const char* version) { return llama_state::TargetOf(version).letter; };
+  const auto letter = [](const char* version) { return llama_state::FindTarget(version).letter; };
   CHECK(letter("") == 'E');
   CHECK(letter("A") == 'A');
   CHECK(letter("b4753") == 'A');

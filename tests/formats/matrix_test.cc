@@ -83,7 +83,7 @@ std::vector<std::pair<std::string, Snapshot>> Sources() {
 }
 
 bool IsRefusal(Finding finding) {
-  return InfoOf(finding).code == ErrorCode::kUnsupported || finding == Finding::kGeometryMissing;
+  return FindInfo(finding).code == ErrorCode::kUnsupported || finding == Finding::kGeometryMissing;
 }
 
 // Writes and reads again. Returns nothing if the format refused before it wrote anything.

@@ -135,7 +135,7 @@ TEST_CASE("updates of a layer are joined by position", "[mnn]") {
   const Bytes last = Rows(1, 20);
   expected.insert(expected.end(), last.begin(), last.end());
   CHECK(Gather(snapshot.layers[0].k, 0, 6, Order::kTokenHeadDim) == expected);
-  CHECK(RegionsOf(snapshot).size() == 4);
+  CHECK(FindRegions(snapshot).size() == 4);
 }
 
 TEST_CASE("gaps, overlaps and stray files are told", "[mnn]") {

@@ -19,7 +19,7 @@ using nlohmann::json;
 using test::GgufBuilder;
 using test::TempDir;
 
-ModelRope RopeOf(const json& config) {
+ModelRope FindRope(const json& config) {
   const TempDir temp;
   return ReadModelRope(*FileSource::Open(temp.WriteFile("config.json", AsBytes(config.dump()))))
       .value();
@@ -27,7 +27,7 @@ ModelRope RopeOf(const json& config) {
 
 Finding Refusal(const json& config) {
   try {
-    RopeOf(config);
+    FindRope(config);
   } catch (const Error& error) {
     CHECK((error.finding() != Finding::kUnsupportedKind || !error.hint().empty()));
     return error.finding();
@@ -47,7 +47,7 @@ TEST_CASE("frequencies and factors are those of transformers") {
   REQUIRE(golden.at("cases").size() == 10);
   for (const json& made : golden.at("cases")) {
     INFO(made.at("name").get<std::string>());
-    const ModelRope model = RopeOf(made.at("config"));
+    const ModelRope model = FindRope(made.at("config"));
     const std::vector<double> frequencies =
         InverseFrequencies(model.rope, 64, made.at("length").get<uint64_t>());
     const auto want = made.at("inv_freq").get<std::vector<double>>();
@@ -70,15 +70,15 @@ TEST_CASE("layers with a window may have a base of their own") {
       CHECK((model.Of(i).scaling.kind == RopeScaling::Kind::kLinear) == (i == 5));
     }
   };
-  check(RopeOf(gemma));
-  check(RopeOf({{"text_config", gemma}}));
+  check(FindRope(gemma));
+  check(FindRope({{"text_config", gemma}}));
   json newer = Plain();
   newer["layer_types"] = {"sliding_attention", "sliding_attention", "sliding_attention",
                           "sliding_attention", "sliding_attention", "full_attention"};
   newer["rope_parameters"] = {
       {"full_attention", {{"rope_type", "linear"}, {"factor", 8}, {"rope_theta", 1e6}}},
       {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
-  check(RopeOf(newer));
+  check(FindRope(newer));
   GgufBuilder gguf;
   gguf.Text("general.architecture", "gemma3")
       .U32("gemma3.block_count", 6)
@@ -168,7 +168,7 @@ TEST_CASE("layers without RoPE are not turned") {
     json config = Plain();
     config.update({{"model_type", model}});
     config.update(more);
-    return Unrotated(RopeOf(config));
+    return Unrotated(FindRope(config));
   };
   CHECK(of("qwen3", json::object()) == "rrrrrr");
   CHECK(of("smollm3", json::object()) == "rrr-rr");
@@ -207,10 +207,10 @@ TEST_CASE("fields that transformers prefers are preferred") {
   json config = Plain();
   config["rope_scaling"] = {
       {"rope_type", "dynamic"}, {"factor", 2}, {"original_max_position_embeddings", 1024}};
-  CHECK(RopeOf(config).rope.scaling.original == 4096);
+  CHECK(FindRope(config).rope.scaling.original == 4096);
   config["rope_scaling"] = {
       {"rope_type", "yarn"}, {"factor", nullptr}, {"original_max_position_embeddings", 1024}};
-  CHECK(RopeOf(config).rope.scaling.factor == 4);
+  CHECK(FindRope(config).rope.scaling.factor == 4);
   json factors = json::array();
   for (int i = 0; i < 32; ++i) factors.push_back(1 + i);
   config["rope_scaling"] = {{"rope_type", "longrope"},
@@ -218,18 +218,18 @@ TEST_CASE("fields that transformers prefers are preferred") {
                             {"original_max_position_embeddings", 1024},
                             {"short_factor", factors},
                             {"long_factor", factors}};
-  CHECK(RopeOf(config).rope.scaling.factor == 8);
+  CHECK(FindRope(config).rope.scaling.factor == 8);
   config["rope_scaling"].erase("factor");
-  CHECK(RopeOf(config).rope.scaling.factor == 4);
+  CHECK(FindRope(config).rope.scaling.factor == 4);
   config["original_max_position_embeddings"] = 2048;  // Phi-3's, takes precedence
-  CHECK(RopeOf(config).rope.scaling.original == 2048);
-  CHECK(RopeOf(config).rope.scaling.factor == 2);
+  CHECK(FindRope(config).rope.scaling.original == 2048);
+  CHECK(FindRope(config).rope.scaling.factor == 2);
   json olmo = Plain();
   olmo.update(
       {{"model_type", "olmo3"},
        {"rope_scaling",
         {{"rope_type", "yarn"}, {"factor", 8}, {"original_max_position_embeddings", 512}}}});
-  const ModelRope model = RopeOf(olmo);  // windowed layers are not scaled
+  const ModelRope model = FindRope(olmo);  // windowed layers are not scaled
   CHECK(model.Of(0).scaling.kind == RopeScaling::Kind::kNone);
   CHECK(model.Of(0).theta == 1e6);
   CHECK(model.Of(3).scaling.kind == RopeScaling::Kind::kYarn);

@@ -106,14 +106,14 @@ TEST_CASE("of a million layers a few names are tried on every pattern") {
   for (int i = 0; i < 100'000; ++i) {
     for (const char* part : {".keys", ".values"}) {
       const std::string name = "past_key_values.layers." + std::to_string(i) + part;
-      REQUIRE(memo.Of(name).PrefixOf(name) == "past_key_values");
+      REQUIRE(memo.Of(name).FindPrefix(name) == "past_key_values");
     }
   }
   CHECK(memo.matched() <= 6);  // 0, 1 and other numbers, of K and of V
 }
 
 TEST_CASE("what stands before a pattern of layers is cut off at its last part") {
-  const auto prefix = [](std::string_view name) { return FitName(name).PrefixOf(name); };
+  const auto prefix = [](std::string_view name) { return FitName(name).FindPrefix(name); };
   CHECK(prefix("past/key_cache/3") == "past");
   CHECK(prefix("a.b.layers.3.keys") == "a.b");
   CHECK(prefix("k_3").empty());

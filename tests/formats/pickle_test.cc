@@ -186,7 +186,7 @@ TEST_CASE("an OrderedDict is a dict, its attributes are set aside") {
 TEST_CASE("a call is kept as a node and nothing is called") {
   const Loaded object("cmy.module\nThing\n(K\x01tR}U\x01xK\x02sb."s);
   CHECK(object.root().kind() == PickleKind::kObject);
-  CHECK(object.pickle.ClassOf(object.pickle.root()) == "my.module.Thing");
+  CHECK(object.pickle.FindClass(object.pickle.root()) == "my.module.Thing");
   CHECK(object.pickle.Describe(object.pickle.root()) == "an object of my.module.Thing");
   REQUIRE(object.root().items().size() == 4);
   CHECK(object.pickle.Get(object.root().items()[3], "x") != kPickleNone);

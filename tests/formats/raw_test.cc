@@ -72,7 +72,7 @@ TEST_CASE("the open size follows from the size of the file", "[raw]") {
   CHECK(snapshot.layers[2].k.heads == 2);
   CHECK(snapshot.layers[2].v->head_dim == 4);
   CHECK(snapshot.facts[0].second == "f16:2LTHD:2,3,5,2,4");
-  CHECK(RegionsOf(snapshot).size() == 6);  // the file holds nothing but values
+  CHECK(FindRegions(snapshot).size() == 6);  // the file holds nothing but values
 }
 
 TEST_CASE("any order of axes reads every element from its place", "[raw]") {
@@ -140,7 +140,7 @@ TEST_CASE("pages back to back are one piece, pages apart one piece each", "[raw]
   CHECK(Read("f16:2PTHD:2,3,4,2,4", Iota(2 * 3 * 4 * 8)).layers[0].k.pieces.size() == 1);
   const Snapshot apart = Read("f16:P2THD:3,2,4,2,4", Iota(2 * 3 * 4 * 8));
   CHECK(apart.layers[0].k.pieces.size() == 3);
-  CHECK(RegionsOf(apart).size() == 6);
+  CHECK(FindRegions(apart).size() == 6);
   // Very many small pages: one piece describes them all.
   const auto values = Iota(20'000 * 2 * 2);
   const Snapshot many = Read("f16:P2TD:?,2,2,1", values);

@@ -43,10 +43,10 @@ class Arrays {
       if (tensor.name == name) tensor.view.data = reinterpret_cast<const std::byte*>(&value);
     }
   }
-  Snapshot Open(const OpenOptions& options = {}) const { return SnapshotOf(file_, options); }
+  Snapshot Open(const OpenOptions& options = {}) const { return BuildSnapshot(file_, options); }
   Finding Refusal(const OpenOptions& options = {}) const {
     try {
-      SnapshotOf(file_, options);
+      BuildSnapshot(file_, options);
     } catch (const Error& error) {
       return error.finding();
     }

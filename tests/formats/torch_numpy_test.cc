@@ -74,7 +74,7 @@ TEST_CASE("arrays in a pickle are views of it, in either order of axes") {
     CHECK(ValuesOf<float>(file) == std::vector<float>{0, 1, 2, 3, 4, 5});
     CHECK(ValuesOf<float>(file, 1) == std::vector<float>{0, 2, 4, 1, 3, 5});
     for (const NamedTensor& tensor : file.tensors) {
-      CHECK(file.source.FileOf(tensor.view.data) != nullptr);
+      CHECK(file.source.FindFile(tensor.view.data) != nullptr);
     }
     CHECK(file.opaque.empty());
   }

@@ -253,7 +253,7 @@ TEST_CASE("pickle.dump of tensors is read where its storages lie") {
   REQUIRE(file.tensors.size() == 1);
   const float expected[] = {1, 4, 2, 5};
   CHECK(std::memcmp(CopyContiguous(file.tensors[0].view).data(), expected, sizeof(expected)) == 0);
-  CHECK(file.source.FileOf(file.tensors[0].view.data) != nullptr);
+  CHECK(file.source.FindFile(file.tensors[0].view.data) != nullptr);
   CHECK_THROWS_AS(ReadPickle(PickleTensor(storage, 3, {2, 2}, {1, 3})), Error);
   const auto refused = [](std::string_view argument) {
     const std::string made = Cat({"ctorch.storage\n_load_from_bytes\n", argument, "\x85R"});

@@ -176,7 +176,7 @@ TEST_CASE("layers follow rules of their own", "[trace]") {
                            {"window.9", "3"},  // of a layer that the trace lacks
                            {"a.1", "another's"}});
   const AttentionTrace trace = OpenTrace(written.Write(folder), {});
-  const auto rule = [&](uint32_t layer) { return RuleOf(trace, *trace.Find(layer)); };
+  const auto rule = [&](uint32_t layer) { return MakeRule(trace, *trace.Find(layer)); };
   CHECK((rule(0).scale == 0.25 && rule(0).softcap == 0 && rule(0).window == 7));
   CHECK((rule(1).scale == 0.25 && rule(1).softcap == 30 && rule(1).window == 0));
   CHECK((rule(2).scale == 0.5 && rule(2).softcap == 0 && rule(2).window == 7));
@@ -342,7 +342,7 @@ TEST_CASE("recomputed probabilities are the recorded ones of a real model", "[tr
     INFO(stem << " layer " << layer);
     const AttentionTrace trace = OpenTrace(kReal + stem, {});
     OpenOptions options;
-    options.geometry = GeometryOf(trace);
+    options.geometry = FindGeometry(trace);
     const Snapshot snapshot = OpenSnapshot(Source::Open(kReal + stem + ".seq0.bin"), options);
     RequireMatch(trace, snapshot);
     const TraceLayer& rows = *trace.Find(layer);
@@ -358,7 +358,7 @@ TEST_CASE("recomputed probabilities are the recorded ones of a real model", "[tr
     for (uint32_t h = 0; h < trace.query_heads; ++h) {
       ReadQueries(rows, h, 0, n, q.data());
       const float* keys = &k[h / (trace.query_heads / heads) * n * dim];
-      AttentionProbabilities({MatrixOf(q, n, dim), positions}, {{keys, n, dim, dim}, {}, {}, {}},
+      AttentionProbabilities({MakeMatrix(q, n, dim), positions}, {{keys, n, dim, dim}, {}, {}, {}},
                              {}, 0, n, p);
       for (uint64_t row = 0; row < n; ++row) {
         ReadProbabilityRow(rows, h, row, n, recorded.data());

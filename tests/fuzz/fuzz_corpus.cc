@@ -24,7 +24,7 @@ void AsManifest(std::string_view text) {
     for (const bool by_bytes : {false, true}) {
       size_t taken = 0;
       for (uint32_t i = 0; i < 3; ++i)
-        taken += MembersOf({i, 3}, by_bytes, manifest.members).size();
+        taken += ListMembers({i, 3}, by_bytes, manifest.members).size();
       if (taken != manifest.members.size()) std::abort();
     }
     ++fuzz::accepted;
@@ -39,7 +39,7 @@ void AsResults(std::string_view text) {
     const Merged merged = merger.Finish();
     if (merged.entries != merged.head.corpus_entries) std::abort();
     if (merged.done + merged.negative + merged.failed != merged.entries) std::abort();
-    const MergeReport report = ReportOf(merged);
+    const MergeReport report = MakeMergeReport(merged);
     if (ToJson(MergeReportFields().Object(report)).dump().empty()) std::abort();
     if (MergedPage(report).Text().empty()) std::abort();
     WriteMergedJunit(merged, [](std::string_view) {});

@@ -18,7 +18,7 @@ std::optional<Bytes> Decoded(GearKind kind, ByteSpan container, CodecScratch& sc
   try {
     const GearLayout layout = ReadGear(kind, container);
     if (layout.raw_bytes() > kMostBytes) return std::nullopt;
-    KV_ASSERT(layout.planes.size() == PlanesOf(kind));
+    KV_ASSERT(layout.planes.size() == CountPlanes(kind));
     return DecodeGear(kind, container, scratch);
   } catch (const Error&) {
     return std::nullopt;  // refused with a finding
@@ -42,7 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::optional<Bytes> raw = Decoded(kind, input, scratch);
     if (raw) RoundTrip(kind, *raw, scratch);
     fuzz::accepted += raw.has_value();
-    RoundTrip(kind, input.first(size - size % PlanesOf(kind)), scratch);
+    RoundTrip(kind, input.first(size - size % CountPlanes(kind)), scratch);
   }
   return 0;
 }

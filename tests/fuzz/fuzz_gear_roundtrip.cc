@@ -11,7 +11,7 @@ namespace {
 using namespace kv;
 
 void RoundTrip(GearKind kind, ByteSpan raw, const GearOptions& options, CodecScratch& scratch) {
-  if (raw.empty() || raw.size() % PlanesOf(kind) != 0) return;
+  if (raw.empty() || raw.size() % CountPlanes(kind) != 0) return;
   Bytes container;
   EncodeGear(kind, raw, options, scratch, container);
   const Bytes back = DecodeGear(kind, container, scratch);

@@ -19,7 +19,7 @@ void Require(bool holds) {
 void CheckPlan(const kv::eviction::BlockConfig& config, uint64_t n,
                const kv::eviction::BlockChoice& decision, kv::eviction::FloorRule rule) {
   Require(decision.kept + decision.evicted == n);
-  Require(decision.budget == kv::eviction::BlockBudgetOf(config, n));
+  Require(decision.budget == kv::eviction::ComputeBlockBudget(config, n));
   Require(decision.plan.empty() == (decision.evicted == 0));
   if (decision.plan.empty()) return;
   Require(kv::IsApplicable(decision.plan, n));

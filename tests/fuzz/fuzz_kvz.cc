@@ -157,7 +157,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     archive.UseReferences(FixedReferences(archive.reference_names().size()));
     for (const ArchivedChunk& chunk : archive.chunks()) {
       try {
-        archive.RunsOf(chunk);
+        archive.ListRuns(chunk);
       } catch (const Error&) {
       }
     }

@@ -17,7 +17,7 @@ void Try(const kv::Bytes& bytes, const kv::OpenOptions& options, const Open& ope
     source.files.push_back({"fuzz", kv::FileSource::FromBytes(bytes, "fuzz")});
     Snapshot snapshot = open(std::move(source), options);
     if (snapshot.layers.empty()) return;
-    kv::RegionsOf(snapshot);
+    kv::FindRegions(snapshot);
     for (const kv::LayerKv& layer : snapshot.layers) {
       kv::GatherFloats(layer.k, 0, layer.k.tokens(), kv::Order::kTokenHeadDim);
       if (layer.v) kv::GatherFloats(*layer.v, 0, layer.v->tokens(), kv::Order::kTokenHeadDim);

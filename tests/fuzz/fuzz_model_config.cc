@@ -8,7 +8,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto file = kv::FileSource::FromBytes({begin, begin + size}, "config.json");
   try {
     kv::ReadConfigGeometry(*file);
-    const kv::ModelRope model = kv::model_config::RopeOf(kv::model_config::Config(file->bytes()));
+    const kv::ModelRope model = kv::model_config::FindRope(kv::model_config::Config(file->bytes()));
     for (uint32_t layer = 0; layer < 2; ++layer) {
       kv::RequireFit(model.Of(layer), 64);
       kv::InverseFrequencies(model.Of(layer), 64, 5000);

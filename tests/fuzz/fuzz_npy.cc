@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           read({.path = "fuzz", .is_folder = false, .files = {{"fuzz", bytes}}}, options);
       for (const auto& check : file.checks) check();
       for (const kv::NamedTensor& tensor : file.tensors) kv::CopyContiguous(tensor.view);
-      kv::SnapshotOf(file, options);
+      kv::BuildSnapshot(file, options);
       ++kv::fuzz::accepted;
     } catch (const kv::Error&) {
     }

@@ -15,12 +15,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const kv::NamedTensor& tensor : file.tensors) kv::CopyContiguous(tensor.view);
     kv::OpenOptions options;
     options.any_batch = true;
-    const kv::Snapshot snapshot = kv::SnapshotOf(file, options);
+    const kv::Snapshot snapshot = kv::BuildSnapshot(file, options);
     for (const kv::LayerKv& layer : snapshot.layers)
       kv::Gather(layer.k, 0, layer.k.tokens(), kv::Order::kTokenHeadDim);
     if (kv::BatchRows(snapshot) > 1) {
       options.batch = 0;
-      kv::SnapshotOf(file, options);
+      kv::BuildSnapshot(file, options);
     }
     ++kv::fuzz::accepted;
   } catch (const kv::Error&) {

@@ -125,7 +125,7 @@ Bytes RepairKvz(ByteSpan archive, const KvzRepair& repair) {
   writer.out.U64(Hash64(archive.first(16)));
   Uncompress(records.front());
   const Bytes table = records.front().payload;
-  writer.tag = kvz::TagOf(table);
+  writer.tag = kvz::ReadTag(table);
   uint64_t index_offset = writer.out.bytes().size();
   for (MutatedRecord& record : records) {
     const bool is_index = record.type == static_cast<uint32_t>(kvz::RecordType::kIndex);

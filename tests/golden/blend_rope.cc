@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 using Positions = std::vector<int64_t>;
 
-Rope RopeOf(const json& item) {
+Rope FindRope(const json& item) {
   Rope rope;
   rope.pairs = ParsePairs(item.at("style").get<std::string>());
   rope.theta = item.at("theta");
@@ -51,7 +51,7 @@ double ToleranceOf(const json& item, const std::string& unit) {
 class RopeFile {
  public:
   RopeFile(const json& item, const Tensors& tensors)
-      : item_(item), tensors_(tensors), rope_(RopeOf(item)), head_dim_(item.at("head_dim")) {
+      : item_(item), tensors_(tensors), rope_(FindRope(item)), head_dim_(item.at("head_dim")) {
     REQUIRE(item.value("layout", "[T,H,D]") == "[T,H,D]");
     const std::vector<uint64_t>& shape = tensors.View("k_unrotated").shape;
     REQUIRE(shape.size() == 3);

@@ -139,7 +139,7 @@ void CheckDynamoInt(const json& vector, Run& run) {
   run.Checked();
 }
 
-std::vector<dynamo::Range> RangesOf(const Npz& npz) {
+std::vector<dynamo::Range> ListRanges(const Npz& npz) {
   const auto [count, fields] = npz.Matrix("ranges");
   REQUIRE(fields == 4);
   const std::vector<int64_t> all = npz.Integers("ranges");
@@ -157,7 +157,7 @@ std::vector<dynamo::Range> RangesOf(const Npz& npz) {
 std::vector<float> CheckBuffer(const Npz& npz, const std::string& coefficients) {
   const auto [rows, components] = npz.Matrix(coefficients);
   const std::vector<float> x = npz.Floats(coefficients);
-  const std::vector<dynamo::Range> ranges = RangesOf(npz);
+  const std::vector<dynamo::Range> ranges = ListRanges(npz);
   const Bytes expected = npz.Raw("bytes");
   const Bytes bytes =
       dynamo::WriteBuffer(x, rows, components, ranges, dynamo::Fp8Path::kSm89, dynamo::Gaps::kZero);
@@ -290,7 +290,7 @@ void CheckAscendPage(const json& vector, Run& run) {
   REQUIRE(npz.Count("page_size") == tokens);
   const std::vector<float> x = npz.Floats("x");
   const CodeSchema schema = SchemaIn(npz, "schema_size", "schema_type", AscendTypes());
-  REQUIRE(ComponentsOf(schema) == components);
+  REQUIRE(CountComponents(schema) == components);
   std::vector<int64_t> layout;
   for (const sglang::PageGroup& group : sglang::PageLayout(schema, tokens)) {
     const auto place = std::find(AscendTypes().begin(), AscendTypes().end(), group.type);
@@ -353,7 +353,7 @@ void CheckAscendSide(const Npz& npz, const std::string& side) {
   REQUIRE((height == features && tokens > 132));
   const std::vector<float> mean = npz.Floats(side + "_mu"), basis = npz.Floats(side + "_basis");
   const CodeSchema schema = SchemaIn(npz, side + "_size", side + "_type", AscendTypes());
-  CHECK(BitsOf(schema) == npz.Count(side + "_bits"));
+  CHECK(CountBits(schema) == npz.Count(side + "_bits"));
   std::vector<float> x = npz.Floats(side);
   const std::vector<float> full = x, expected = npz.Floats(side + "_out");
   const auto dim = static_cast<uint32_t>(shape[3]);
@@ -470,7 +470,7 @@ void CheckFormSchema(const Npz& npz) {
       16.0 * static_cast<double>(components) / static_cast<double>(npz.Count("ratio"));
   const CodeSchema schema = transform::FitSchema(transform::kKvtcForm, rows, budget);
   CHECK(schema == SchemaIn(npz, "size", "type", OwnTypes(), 16));
-  CHECK(BitsOf(schema) == npz.Count("bits"));
+  CHECK(CountBits(schema) == npz.Count("bits"));
   std::vector<float> out(components);
   for (uint64_t t = 0; t < tokens; ++t) {
     transform::Faults faults;

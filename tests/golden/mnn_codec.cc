@@ -51,8 +51,8 @@ Predictor PredictorNamed(const std::string& name) {
 }
 
 std::vector<Bytes> Planes(GearKind kind, ByteSpan raw) {
-  const size_t words = raw.size() / PlanesOf(kind);
-  std::vector<Bytes> planes(PlanesOf(kind), Bytes(words));
+  const size_t words = raw.size() / CountPlanes(kind);
+  std::vector<Bytes> planes(CountPlanes(kind), Bytes(words));
   if (kind == GearKind::kTwoPlanes) {
     SplitPlanes2(raw.data(), words, planes[0].data(), planes[1].data());
   } else {

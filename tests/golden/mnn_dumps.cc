@@ -86,7 +86,7 @@ DumpTruth ReadDumpTruth(const fs::path& folder) {
   return truth;
 }
 
-mnn::PackGeometry GeometryOf(const json& meta, uint64_t tokens) {
+mnn::PackGeometry FindGeometry(const json& meta, uint64_t tokens) {
   const int64_t flash = meta.at("flash_upper_kv");
   return {.tokens = tokens,
           .head_dim = meta.at("head_dim"),
@@ -118,7 +118,7 @@ bool PackedHolds(const Bytes& packed, uint64_t head_bytes, const mnn::PackGeomet
 void CheckPackedDumps(const fs::path& folder, const DumpTruth& truth, Run& run) {
   for (const json& meta : MetasIn(folder, "packed_meta_")) {
     const uint64_t used = meta.at("used_seq_len");
-    const mnn::PackGeometry geometry = GeometryOf(meta, used);
+    const mnn::PackGeometry geometry = FindGeometry(meta, used);
     std::vector<uint64_t> tokens(used);
     for (uint64_t t = 0; t < used; ++t) tokens[t] = t;
     for (const bool value : {false, true}) {
@@ -172,7 +172,7 @@ void CheckMoved(const fs::path& folder, const DumpTruth& truth, Run& run) {
     for (uint64_t n = 0; n < pairs[i + 1]; ++n) kept.push_back(pairs[i].get<uint64_t>() + n);
   }
   REQUIRE(kept.size() == meta.at("len_after"));
-  const mnn::PackGeometry geometry = GeometryOf(meta, kept.size());
+  const mnn::PackGeometry geometry = FindGeometry(meta, kept.size());
   for (const bool value : {false, true}) {
     const std::string file = meta.at(value ? "v_file" : "k_file");
     INFO(folder / file);

@@ -43,7 +43,7 @@ int CheckScheduleScenario(const json& scenario) {
     ++length;
     uint64_t budget = length;
     if (shrink_at != 0 && step >= shrink_at) budget -= std::min(budget, removed);
-    const mnn::runtime::ColdRange cold = ColdRangeOf(config, budget);
+    const mnn::runtime::ColdRange cold = FindColdRange(config, budget);
     Shrink(cold, clock);
     const auto range = NextEncode(config, params.at("trigger_min"), params.at("update_interval"),
                                   clock, cold, length, step);

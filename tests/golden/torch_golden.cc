@@ -18,7 +18,7 @@ bool IsTorch(const std::string& format) {
 }
 
 // The manifest names dtypes as safetensors does: F16, BOOL.
-std::optional<DType> DTypeOf(std::string name) {
+std::optional<DType> FindDType(std::string name) {
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return ParseDType(name);
 }
@@ -39,7 +39,7 @@ void CheckTorchFiles(Run& run) {
       INFO(name);
       const NamedTensor* tensor = file.Find(name);
       REQUIRE(tensor != nullptr);
-      CHECK(tensor->view.dtype == DTypeOf(expected.at("dtype")));
+      CHECK(tensor->view.dtype == FindDType(expected.at("dtype")));
       CHECK(tensor->view.shape == expected.at("shape").get<std::vector<uint64_t>>());
       CHECK(expected.at("sha256") == test::Sha256(CopyContiguous(tensor->view)));
     }

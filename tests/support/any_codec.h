@@ -20,7 +20,7 @@ inline bool EncodeByRow(const CodecRow& row, const ChunkShape& shape, ByteSpan r
     if (raw.size() % 2 != 0) return false;
     const auto entry = FindProfileEntry(profile, {}, shape, raw, &scratch.context.arena);
     if (!entry) return false;
-    const auto columns = static_cast<uint32_t>(GridOf(shape, raw.size()).columns);
+    const auto columns = static_cast<uint32_t>(FindGrid(shape, raw.size()).columns);
     EncodeProfiled(profile, *entry, columns, raw, scratch, out.payload);
     return true;
   }

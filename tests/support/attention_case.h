@@ -96,8 +96,8 @@ inline void RecordProbabilities(AttentionCase& made) {
     for (uint32_t h = 0; h < heads; ++h) {
       ReadQueries(rows, h, 0, n, q.data());
       const float* keys = &k[h / (heads / layer.k.heads) * n * dim];
-      AttentionProbabilities({MatrixOf(q, n, dim), positions}, {{keys, n, dim, dim}, {}, {}, {}},
-                             RuleOf(made.trace, rows), 0, n, p);
+      AttentionProbabilities({MakeMatrix(q, n, dim), positions}, {{keys, n, dim, dim}, {}, {}, {}},
+                             MakeRule(made.trace, rows), 0, n, p);
       for (size_t i = 0; i < p.size(); ++i) {
         StoreLE(out + 4 * (h * n * n + i), static_cast<float>(p[i]));
       }

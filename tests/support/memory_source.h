@@ -10,7 +10,7 @@
 namespace kv::test {
 
 // A source whose only file lies in memory.
-inline Source SourceOf(Bytes bytes, const std::string& name = "memory") {
+inline Source MakeSource(Bytes bytes, const std::string& name = "memory") {
   Source source;
   source.path = name;
   source.files.push_back({name, FileSource::FromBytes(std::move(bytes), name)});

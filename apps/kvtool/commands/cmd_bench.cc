@@ -21,7 +21,7 @@ namespace kv {
 namespace {
 
 // Returns chunks of K and V as an archive would cut them, from all tensors, up to `most` bytes.
-std::vector<ContestChunk> ChunksOf(const Snapshot& snapshot, uint64_t chunk_bytes, uint64_t most) {
+std::vector<ContestChunk> CutChunks(const Snapshot& snapshot, uint64_t chunk_bytes, uint64_t most) {
   struct Place {
     const KvTensor* tensor;
     uint32_t layer;
@@ -91,7 +91,7 @@ struct Benched {
   std::optional<std::vector<Bound>> bounds;
 };
 
-Benched::Speeds SpeedsOf(uint64_t bytes, const ContestTimes& times) {
+Benched::Speeds ComputeSpeeds(uint64_t bytes, const ContestTimes& times) {
   const auto of = [&](const std::vector<double>& seconds) -> Benched::Speed {
     return {Rate(bytes, seconds.front()), Rate(bytes, Median(seconds))};
   };
@@ -305,7 +305,7 @@ class Bench : public Command {
     if (chunk_bytes == 0 || chunk_bytes > (8 << 20)) {
       throw Error(Finding::kUsage, "--chunk-bytes: 1 byte to 8MiB expected");
     }
-    const std::vector<ContestChunk> chunks = ChunksOf(snapshot, chunk_bytes, most);
+    const std::vector<ContestChunk> chunks = CutChunks(snapshot, chunk_bytes, most);
     if (chunks.empty())
       throw Error(Finding::kUnsupportedKind, "no K or V to measure on").File(input_);
     std::vector<Contestant> contestants =
@@ -343,12 +343,13 @@ class Bench : public Command {
     Benched result = {{HashedFile::Of(snapshot.source)},
                       {chunk_bytes, rounds_},
                       chunks.size(),
-                      EntrantsOf(results, timing),
+                      ListEntrants(results, timing),
                       {}};
     if (bounds) result.bounds = BoundsIn(*bounds);
     report_.Emit(context.console, "bench", BenchedFields, result, RulesFor(force_));
     if (page_.wanted())
-      page_.Write(PageOf(chunks, results, rows, timing), *this, context.console, RulesFor(force_));
+      page_.Write(MakePage(chunks, results, rows, timing), *this, context.console,
+                  RulesFor(force_));
     return kDone;
   }
 
@@ -391,15 +392,15 @@ class Bench : public Command {
         rounds_ == 1 ? "1 round" : fmt::format("fastest and median of {} rounds", rounds_));
   }
 
-  static std::vector<Benched::Entrant> EntrantsOf(const std::vector<ContestResult>& results,
-                                                  bool timing) {
+  static std::vector<Benched::Entrant> ListEntrants(const std::vector<ContestResult>& results,
+                                                    bool timing) {
     const bool has_compat = results[0].name == Name(Effort::kCompat);
     std::vector<Benched::Entrant> entrants;
     for (const ContestResult& result : results) {
       const auto part_of = [&](const ContestPart& part) {
         Benched::Part of{part.raw_bytes, part.stored_bytes, {}, {}};
         if (part.raw_bytes > 0 && has_compat) of.worst_chunk = part.worst_chunk;
-        if (part.raw_bytes > 0 && timing) of.speeds = SpeedsOf(part.raw_bytes, part);
+        if (part.raw_bytes > 0 && timing) of.speeds = ComputeSpeeds(part.raw_bytes, part);
         return of;
       };
       Benched::Entrant& entrant = entrants.emplace_back();
@@ -410,7 +411,7 @@ class Bench : public Command {
       entrant.both = {result.raw_bytes(), result.stored_bytes(), {}, {}};
       if (!timing) continue;
       entrant.rounds = result.both.encode_seconds.size();
-      entrant.both.speeds = SpeedsOf(result.raw_bytes(), result.both);
+      entrant.both.speeds = ComputeSpeeds(result.raw_bytes(), result.both);
     }
     return entrants;
   }
@@ -436,9 +437,9 @@ class Bench : public Command {
     page.Figure(report::Render(chart), "Higher is better; 1 saves nothing.");
   }
 
-  report::Page PageOf(const std::vector<ContestChunk>& chunks,
-                      const std::vector<ContestResult>& results,
-                      const std::vector<std::vector<std::string>>& rows, bool timing) const {
+  report::Page MakePage(const std::vector<ContestChunk>& chunks,
+                        const std::vector<ContestResult>& results,
+                        const std::vector<std::vector<std::string>>& rows, bool timing) const {
     report::Page page("Compression of " + input_, Subtitle(chunks, results));
     if (!timing) AddRatios(results, page);
     for (const size_t part : {0, 1}) {

@@ -14,7 +14,7 @@
 namespace kv {
 namespace {
 
-std::vector<std::string> FlagsOf(const LineDescription& line) {
+std::vector<std::string> ListFlags(const LineDescription& line) {
   std::vector<std::string> flags;
   for (const OptionDescription& option : line.options) {
     if (option.positional()) continue;
@@ -29,7 +29,7 @@ bool TakesFile(const OptionDescription& option) {
 
 // Returns the words that may follow a command without a flag: its verbs, and the values of its
 // first positional argument.
-std::vector<std::string> WordsOf(const LineDescription& line) {
+std::vector<std::string> ListWords(const LineDescription& line) {
   std::vector<std::string> words;
   for (const LineDescription& verb : line.verbs) words.push_back(verb.name);
   const auto place =
@@ -100,15 +100,15 @@ std::string BashValues(std::string_view command, const LineDescription& line) {
 
 // Returns the options of a command and of all its verbs, and the words that need no flag.
 std::string BashCommand(const CommandDescription& command) {
-  std::vector<std::string> flags = FlagsOf(command.line);
+  std::vector<std::string> flags = ListFlags(command.line);
   for (const LineDescription& verb : command.line.verbs) {
-    const std::vector<std::string> more = FlagsOf(verb);
+    const std::vector<std::string> more = ListFlags(verb);
     flags.insert(flags.end(), more.begin(), more.end());
   }
   std::sort(flags.begin(), flags.end());
   flags.erase(std::unique(flags.begin(), flags.end()), flags.end());
   return fmt::format("    '{}') flags='{}' words='{}' ;;\n", command.entry->shown(),
-                     fmt::join(flags, " "), fmt::join(WordsOf(command.line), " "));
+                     fmt::join(flags, " "), fmt::join(ListWords(command.line), " "));
 }
 
 // Escapes a word for single quotes.
@@ -150,7 +150,7 @@ std::string ZshArguments(const LineDescription& line, std::string_view indent) {
                               : fmt::format(":{}:{}", option.value, ZshAction(option)));
     }
   }
-  const std::vector<std::string> words = WordsOf(line);
+  const std::vector<std::string> words = ListWords(line);
   return text + (words.empty() ? fmt::format(" \\\n{}'*:file:_files'\n", indent)
                                : fmt::format(" \\\n{}'1:word:({})' '*:file:_files'\n", indent,
                                              fmt::join(words, " ")));
@@ -294,7 +294,7 @@ std::string FishCompletion(const std::vector<CommandDescription>& commands) {
                   "__fish_seen_subcommand_from {}; and __fish_seen_subcommand_from {}; or "
                   "__fish_seen_subcommand_from {}",
                   entry.words.substr(0, space), entry.words.substr(space + 1), entry.name);
-    const std::vector<std::string> words = WordsOf(command.line);
+    const std::vector<std::string> words = ListWords(command.line);
     if (!words.empty()) {
       text += fmt::format("complete -c kvtool -n '{}' -a '{}'\n", condition, fmt::join(words, " "));
     }

@@ -104,7 +104,7 @@ class Convert : public EachOf<Convert> {
     const OpenOptions options = snapshot_.Resolve(flags_for());
     Snapshot snapshot = Select(OpenSnapshot(snapshot_.Open(input_), options), selection);
     if (sequence_) snapshot = SelectSequence(std::move(snapshot), *sequence_);
-    WarnOf(snapshot.notes, input_, context.console);
+    WarnAboutNotes(snapshot.notes, input_, context.console);
     if (!dtype_.empty()) {
       ThreadPool pool(context.global.thread_count());
       snapshot = CastSnapshot(std::move(snapshot), ParseValueType(), pool);

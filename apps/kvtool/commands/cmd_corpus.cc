@@ -199,7 +199,7 @@ class Corpus : public Command {
     std::vector<std::string> problems(members.size());
     ThreadPool pool(context.global.thread_count());
     pool.ParallelFor(problems.size(), [&](uint64_t i) {
-      problems[i] = ProblemOf(members[i], (folder / members[i].name).string());
+      problems[i] = FindProblem(members[i], (folder / members[i].name).string());
     });
     CorpusVerdict result = {
         input_, opened.bytes, members.size(), corpus::CorpusHash(members), !quick_, {}};
@@ -219,7 +219,7 @@ class Corpus : public Command {
     return good ? kDone : kVerdict;
   }
 
-  std::string ProblemOf(const corpus::Member& member, const std::string& path) const {
+  std::string FindProblem(const corpus::Member& member, const std::string& path) const {
     std::error_code failed;
     if (!std::filesystem::exists(path, failed)) return "is missing";
     const uint64_t bytes = BytesOf(path);

@@ -93,8 +93,8 @@ class Diff : public Command {
     }
     const Snapshot a = Select(OpenSnapshot(snapshot_.Open(a_), options), selection);
     const Snapshot b = Select(OpenSnapshot(snapshot_.Open(b_), options_b), selection);
-    WarnOf(a, a_, context.console);
-    WarnOf(b, b_, context.console);
+    WarnAboutNotes(a, a_, context.console);
+    WarnAboutNotes(b, b_, context.console);
 
     ThreadPool pool(context.global.thread_count());
     ProgressLine progress(context.console, context.global.progress_when(), a_);
@@ -116,7 +116,7 @@ class Diff : public Command {
   }
 
  private:
-  static void WarnOf(const Snapshot& snapshot, const std::string& path, Console& console) {
+  static void WarnAboutNotes(const Snapshot& snapshot, const std::string& path, Console& console) {
     for (const Note& note : snapshot.notes) {
       if (note.is_warning) {
         console.Warn(path, note.text);
@@ -132,7 +132,7 @@ class Diff : public Command {
       console.Line("  " + Printable(text) + " (does not count)");
     const TextTable table = DiffTable(diff);
     if (!table.rows.empty()) console.Data(Table(table).Text("  "));
-    const FirstDifference first = FirstOf(diff);
+    const FirstDifference first = FindFirst(diff);
     if (first.diff != nullptr) {
       const DifferingValue& at = *first.diff->first;
       console.Line(fmt::format("  first{}: layer {} {} {}: {} and {}",

@@ -34,7 +34,7 @@ std::string SoundLine(const Diagnosis& found, const Console& console) {
 }
 
 // Splits a command into words, keeping their quotes.
-std::vector<std::string> WordsOf(const std::string& command) {
+std::vector<std::string> SplitWords(const std::string& command) {
   std::vector<std::string> words(1);
   bool quoted = false, escapes = false;
   for (size_t i = 0; i < command.size(); ++i) {
@@ -59,7 +59,7 @@ std::string Broken(const std::string& command, size_t width) {
   if (ColumnsIn(command) <= width) return command;
   constexpr std::string_view kMore = " \\";
   std::string text, line;
-  for (const std::string& word : WordsOf(command)) {
+  for (const std::string& word : SplitWords(command)) {
     if (!line.empty() && ColumnsIn(line) + 1 + ColumnsIn(word) + kMore.size() > width) {
       text += line + std::string(kMore) + "\n";
       line = "   ";
@@ -72,7 +72,7 @@ std::string Broken(const std::string& command, size_t width) {
 // Prints the steps so that the whole block can be pasted, even on a narrow terminal.
 void PrintSteps(const std::vector<Diagnosis::Step>& steps, Console& console) {
   constexpr size_t kIndent = 11, kWidestCommand = 60;
-  const size_t columns = ColumnsOf(STDOUT_FILENO);
+  const size_t columns = TerminalColumns(STDOUT_FILENO);
   const size_t width = columns == kAnyWidth ? kAnyWidth : std::max(columns, 2 * kIndent) - kIndent;
   size_t aligned = 0;
   for (const Diagnosis::Step& step : steps) {

@@ -213,7 +213,7 @@ std::string Indented(std::string_view text) {
   return out;
 }
 
-const Explanation& ExplanationOf(Finding finding) {
+const Explanation& FindExplanation(Finding finding) {
   for (const Explanation& explanation : kExplanations) {
     if (explanation.finding == finding) return explanation;
   }
@@ -233,12 +233,12 @@ std::optional<FindingInfo> ParseFinding(std::string_view text) {
 }
 
 std::string ExplanationText(const FindingInfo& info) {
-  const Explanation& more = ExplanationOf(info.finding);
+  const Explanation& more = FindExplanation(info.finding);
   return fmt::format(
       "{}: {}\n\nWhat happened:\n{}\nWhy it matters:\n{}\nWhat to do:\n{}\nExample:\n{}\nExit "
       "status {}.\n",
       FindingId(info.finding), info.summary, Indented(info.explanation), Indented(more.why),
-      Indented(more.what), Indented(more.example), static_cast<int>(StatusOf(info.code)));
+      Indented(more.what), Indented(more.example), static_cast<int>(ExitStatusFor(info.code)));
 }
 
 class Explain : public Command {
@@ -251,7 +251,7 @@ class Explain : public Command {
     if (id_.empty()) {
       Table table({"finding", "exit", "what it means"});
       for (const FindingInfo& info : AllFindings()) {
-        table.Row({FindingId(info.finding), std::to_string(StatusOf(info.code)),
+        table.Row({FindingId(info.finding), std::to_string(ExitStatusFor(info.code)),
                    std::string(info.summary)});
       }
       context.console.Data(table.Text());

@@ -13,7 +13,7 @@
 namespace kv {
 namespace {
 
-GearKind KindOf(const std::string& word) {
+GearKind ParseKind(const std::string& word) {
   const std::optional<DType> dtype = ParseDType(word);
   if (dtype == DType::kF16 || dtype == DType::kBF16) return GearKind::kTwoPlanes;
   if (dtype == DType::kF32) return GearKind::kFourPlanes;
@@ -51,7 +51,7 @@ struct FrameLook {
   HashedFile input;
   GearLayout layout;
 
-  bool is_two() const { return layout.planes.size() == PlanesOf(GearKind::kTwoPlanes); }
+  bool is_two() const { return layout.planes.size() == CountPlanes(GearKind::kTwoPlanes); }
   Saving saving() const { return {layout.raw_bytes(), input.bytes}; }
 };
 
@@ -218,7 +218,7 @@ class Frame : public Command {
   }
 
   void Encode(Console& console) {
-    const GearKind kind = KindOf(dtype_);
+    const GearKind kind = ParseKind(dtype_);
     const GearOptions options = Options(kind, console);
     WarnOfName(console);
     Output output(output_, input_, console);
@@ -238,7 +238,7 @@ class Frame : public Command {
   }
 
   void Decode(Console& console) {
-    const GearKind kind = KindOf(dtype_);
+    const GearKind kind = ParseKind(dtype_);
     Output output(output_, input_, console);
     const auto input = Open();
     CodecScratch scratch;
@@ -257,7 +257,7 @@ class Frame : public Command {
     } catch (Error& error) {
       try {
         const GearLayout other = ReadGear(container);
-        if (other.planes.size() != PlanesOf(kind)) {
+        if (other.planes.size() != CountPlanes(kind)) {
           error.Hint("it has {} planes: try --dtype {}", other.planes.size(),
                      other.planes.size() == 2 ? "f16" : "f32");
         }
@@ -300,7 +300,7 @@ class Frame : public Command {
                              result.is_two() ? "f16 or bf16" : "f32"));
     console.Line(fmt::format("{} bytes, {} as values: {}", result.input.bytes, layout.raw_bytes(),
                              HumanRatio(layout.raw_bytes(), result.input.bytes)));
-    TextTable table = TextTableOf(PlaneFields(), layout.planes);
+    TextTable table = MakeTextTable(PlaneFields(), layout.planes);
     table.head.insert(table.head.begin(), "plane");
     for (size_t i = 0; i < table.rows.size(); ++i) {
       table.rows[i].insert(table.rows[i].begin(), std::to_string(i));

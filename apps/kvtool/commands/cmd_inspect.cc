@@ -64,7 +64,7 @@ class Inspect : public EachOf<Inspect> {
             return context.run_as(other->inspect, file);
         }
         context.console.Report(error.File(file));
-        status = Worse(status, StatusOf(error.code()));
+        status = Worse(status, ExitStatusFor(error.code()));
       }
     }
     const bool shown = !all.empty();
@@ -94,7 +94,7 @@ class Inspect : public EachOf<Inspect> {
     if (!report_.json && with_cells_) console.Data("\n" + CellsText(snapshot));
     if (joined_.size() > 1 && page_.wanted()) page.Heading(file);
     if (with_stats) described.stats = FileStats(snapshot, console, page);
-    WarnOf(snapshot.notes, path, console);
+    WarnAboutNotes(snapshot.notes, path, console);
     // For a file with a million tensors the document costs more than everything else, so it is
     // made only on request.
     return report_.wanted() ? SnapshotDescriptionFields().Object(described)
@@ -131,8 +131,8 @@ class Inspect : public EachOf<Inspect> {
     std::vector<LayerStats> layers;
     for (const LayerKv& layer : snapshot.layers) {
       LayerStats& of = layers.emplace_back(LayerStats{layer.index});
-      of.k = StatsOf(snapshot, layer.k, false);
-      if (layer.v) of.v = StatsOf(snapshot, *layer.v, true);
+      of.k = MeasureTensor(snapshot, layer.k, false);
+      if (layer.v) of.v = MeasureTensor(snapshot, *layer.v, true);
     }
     if (with_stats_ && !report_.json) console.Data("\n" + Table(StatsTable(layers)).Text("  "));
     if (page_.wanted()) {

@@ -54,7 +54,7 @@ class Merge : public Command {
     if (!junit_.empty()) junit.emplace(junit_, RulesFor(report_.force));
     const corpus::Merged merged = Join();
     const MergeDocument document = {{{"corpus", merged.head.corpus_bytes, merged.head.corpus_xxh3}},
-                                    corpus::ReportOf(merged)};
+                                    corpus::MakeMergeReport(merged)};
     if (!report_.json) Print(document.report, context.console);
     if (page_.wanted()) {
       page_.Write(corpus::MergedPage(document.report), *this, context.console,

@@ -31,17 +31,17 @@ struct CheckedPlan {
   }
 };
 
-std::string PlaceOf(uint64_t number, const PlanEvent& event) {
+std::string DescribePlace(uint64_t number, const PlanEvent& event) {
   return fmt::format("event {} (token {}, layer {}{})", number, event.token, event.layer,
                      event.kv_head ? fmt::format(", kv head {}", *event.kv_head) : "");
 }
 
-double KeptOf(const EvictionPlanWalk::Layer& layer) {
+double ComputeKept(const EvictionPlanWalk::Layer& layer) {
   const auto sum = std::accumulate(layer.kept.begin(), layer.kept.end(), uint64_t{0});
   return static_cast<double>(sum) / static_cast<double>(layer.kept.size());
 }
 
-double RatioOf(const EvictionPlanWalk& walk) {
+double ComputeRatio(const EvictionPlanWalk& walk) {
   return static_cast<double>(walk.full_bytes()) / walk.kept_bytes();
 }
 
@@ -53,7 +53,8 @@ CheckedPlan Read(const std::string& path, EvictionPlanWalk* walk) {
         if (plan.events++ == 0) plan.first_token = event.token;
         plan.last_token = event.token;
         if (walk == nullptr) return;
-        if (auto wrong = walk->Apply(event)) plan.Add(PlaceOf(number, event), std::move(*wrong));
+        if (auto wrong = walk->Apply(event))
+          plan.Add(DescribePlace(number, event), std::move(*wrong));
       });
   return plan;
 }
@@ -131,7 +132,9 @@ const Fields<PlanVerdict>& PlanVerdictFields() {
        [](const Of& of) { return of.IfWalked([](const auto& walk) { return walk.kept_bytes(); }); },
        AtLeast(0)},
       {"ratio", "full_bytes / kept_bytes; null if nothing stays, and without a snapshot",
-       [](const Of& of) { return of.IfWalked([](const auto& walk) { return RatioOf(walk); }); },
+       [](const Of& of) {
+         return of.IfWalked([](const auto& walk) { return ComputeRatio(walk); });
+       },
        Nullable()},
       {"common",
        "Whether all layers and kv heads hold the same at every moment; null without a snapshot",
@@ -191,7 +194,7 @@ class Plan : public Command {
       throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers").File(input_);
     }
     RequireHeads(snapshot, "a plan");
-    WarnOf(snapshot.notes, input_, context.console);
+    WarnAboutNotes(snapshot.notes, input_, context.console);
     EvictionPlanWalk walk(snapshot);
     const CheckedPlan plan = Check(plan_, snapshot, walk);
     if (!report_.json) Print(context.console, plan, walk);
@@ -217,10 +220,11 @@ class Plan : public Command {
     for (const EvictionPlanWalk::Layer& layer : walk.Layers()) {
       table.Row({std::to_string(layer.layer), std::to_string(layer.events),
                  layer.by_head ? fmt::format("{} kv heads", layer.kept.size()) : "layer",
-                 fmt::format("{:g}", KeptOf(layer)), std::to_string(walk.tokens(layer.layer))});
+                 fmt::format("{:g}", ComputeKept(layer)),
+                 std::to_string(walk.tokens(layer.layer))});
     }
     console.Data(table.Text("  "));
-    console.Line(fmt::format("  ratio at the end {:.3f}x; {}", RatioOf(walk),
+    console.Line(fmt::format("  ratio at the end {:.3f}x; {}", ComputeRatio(walk),
                              walk.is_common()
                                  ? "all layers and heads hold the same tokens"
                                  : "layers or heads differ: an engine needs a mask for each"));

@@ -43,7 +43,7 @@ class Report : public Command {
                   RulesFor(force_));
     }
     if (!junit_.empty()) Write(junit_, gate::SummaryJunit(newest, mnn::Engine()));
-    Print(context.console, gate::ViewOf(newest, mnn::Engine()));
+    Print(context.console, gate::MakeView(newest, mnn::Engine()));
     return kDone;
   }
 

@@ -128,11 +128,11 @@ class Schema : public Command {
     for (const KnownSchema& schema : KnownSchemas()) {
       if (name_.empty()) context.console.Product(fmt::format("{}\n", schema.name));
       if (!IsAsked(schema)) continue;
-      context.console.Product(TextOf(schema));
+      context.console.Product(Print(schema));
       return kDone;
     }
     if (name_.empty()) return kDone;
-    if (const std::string document = DocumentOf(name_); !document.empty()) {
+    if (const std::string document = FindDocumentName(name_); !document.empty()) {
       words_ = {document};
       return Run(context);
     }
@@ -142,7 +142,7 @@ class Schema : public Command {
 
  private:
   // Returns the document of a command: "h2o" for "replay evict", "replay-evict" or "evict".
-  static std::string DocumentOf(const std::string& command) {
+  static std::string FindDocumentName(const std::string& command) {
     for (const CommandEntry& entry : Commands()) {
       std::string words(entry.shown());
       const bool is_verb = !entry.words.empty() && SecondWord(entry) == command;
@@ -158,7 +158,7 @@ class Schema : public Command {
     return words;
   }
 
-  std::string TextOf(const KnownSchema& schema) const {
+  std::string Print(const KnownSchema& schema) const {
     if (schema.file != nullptr) return FileSchema(*schema.file).dump(2) + "\n";
     if (schema.document == nullptr) return std::string(schema.text);
     const bool is_file = !name_.empty() && Asked() == kSummary;
@@ -172,7 +172,7 @@ class Schema : public Command {
     std::error_code ignored;  // writing the first schema reports a folder that is missing
     std::filesystem::create_directories(folder_, ignored);
     for (const KnownSchema& schema : KnownSchemas()) {
-      WriteText(fmt::format("{}/{}.schema.json", folder_, schema.name), TextOf(schema),
+      WriteText(fmt::format("{}/{}.schema.json", folder_, schema.name), Print(schema),
                 RulesFor(force_));
     }
     return kDone;

@@ -125,14 +125,14 @@ class Targets : public Command {
                     found.urls ? "reads URLs where libcurl is installed" : "reads no URLs"));
     console.Line("\n" + console.Bold("SIMD targets") +
                  " (force one with --simd NAME or KVTOOL_SIMD)");
-    TextTable simd = TextTableOf(SimdTargetFields(), found.simd);
+    TextTable simd = MakeTextTable(SimdTargetFields(), found.simd);
     simd.head.emplace_back();
     for (size_t i = 0; i < found.simd.size(); ++i) {
       simd.rows[i].emplace_back(found.simd[i].active ? "in use" : "");
     }
     console.Data(Table(simd).Text("  "));
     console.Line("\n" + console.Bold("formats") + " (--from and --to take these names)");
-    console.Data(Table(TextTableOf(FormatEntryFields(), Formats())).Text("  "));
+    console.Data(Table(MakeTextTable(FormatEntryFields(), Formats())).Text("  "));
     for (const Capabilities::Codec& codec : found.codecs)
       codecs.push_back(fmt::format("{} {}", codec.id, codec.name));
     console.Line("\n" + console.Bold("codecs") +

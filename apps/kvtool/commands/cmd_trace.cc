@@ -47,7 +47,7 @@ const Fields<TracedLayer>& TracedLayerFields() {
 
 std::vector<TracedLayer> TracedLayers(const AttentionTrace& trace) {
   std::vector<TracedLayer> layers;
-  for (const TraceLayer& layer : trace.layers) layers.push_back({layer, RuleOf(trace, layer)});
+  for (const TraceLayer& layer : trace.layers) layers.push_back({layer, MakeRule(trace, layer)});
   return layers;
 }
 

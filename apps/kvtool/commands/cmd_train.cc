@@ -80,7 +80,7 @@ class Train : public Command {
     for (const std::string& input : inputs_) {
       try {
         const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input), options);
-        WarnOf(snapshot.notes, input, context.console);
+        WarnAboutNotes(snapshot.notes, input, context.console);
         Learn(snapshot, input, builder, result, context.console);
         if (name.empty()) name = snapshot.model.substr(0, kMostName);
       } catch (Error& error) {

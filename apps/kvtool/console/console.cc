@@ -80,13 +80,13 @@ void MakeSayable(nlohmann::ordered_json& value) {
   value = std::move(renamed);
 }
 
-std::string NameOf(const nlohmann::ordered_json& made) {
+std::string FindName(const nlohmann::ordered_json& made) {
   const std::string schema = made["schema"];
   return schema.substr(schema.find('.') + 1, schema.find('/') - schema.find('.') - 1);
 }
 
 // Returns "layer 3 K" of "FILE: layer 3 K: MESSAGE (offset 0x10) [KV1001]".
-std::string ContextOf(const Error& error) {
+std::string ListContext(const Error& error) {
   std::string_view line = error.what();
   if (!error.file().empty() && line.starts_with(Printable(error.file()) + ": ")) {
     line.remove_prefix(Printable(error.file()).size() + 2);
@@ -187,7 +187,7 @@ void Console::Replay(const CapturedRun& run, bool tables) {
 
 void Console::Data(std::string_view text) {
   if (embedding_ != nullptr || verbosity < 0 || only_products) return;
-  Print(Wrapped(Shown(text), ColumnsOf(STDOUT_FILENO)));
+  Print(Wrapped(Shown(text), TerminalColumns(STDOUT_FILENO)));
 }
 
 void Console::Product(std::string_view text) {
@@ -252,7 +252,7 @@ void Console::Json(nlohmann::ordered_json document) {
 
 void Console::Say(std::string_view text, int level) {
   if (verbosity < level || embedding_ != nullptr) return;
-  PrintError(Wrapped(Shown(text), ColumnsOf(STDERR_FILENO)) + "\n");
+  PrintError(Wrapped(Shown(text), TerminalColumns(STDERR_FILENO)) + "\n");
 }
 
 void Console::PrintError(const std::string& shown) {
@@ -344,10 +344,10 @@ const Fields<Error>& ErrorFields() {
       {"finding", "Its number; 'kvtool explain KV1001' documents it",
        [](const Error& error) { return FindingId(error.finding()); }, kFindingNumber},
       {"exit_code", "The exit status that this failure alone would give",
-       [](const Error& error) { return static_cast<int>(StatusOf(error.code())); }},
+       [](const Error& error) { return static_cast<int>(ExitStatusFor(error.code())); }},
       {"file", "The file in which it is", [](const Error& error) { return IfAny(error.file()); }},
       {"context", "The part of the file, as \"layer 3 K\"",
-       [](const Error& error) { return IfAny(ContextOf(error)); }},
+       [](const Error& error) { return IfAny(ListContext(error)); }},
       {"message", "What is wrong", &Error::message},
       {"offset", "Where in the file, in bytes from its beginning", &Error::offset},
       {"hint", "What to do about it", [](const Error& error) { return IfAny(error.hint()); }},
@@ -372,7 +372,7 @@ std::string WrongJsonVersion(std::string_view version) {
                      kJsonVersion);
 }
 
-nlohmann::ordered_json ResultOf(nlohmann::ordered_json made) {
+nlohmann::ordered_json TakeResult(nlohmann::ordered_json made) {
   nlohmann::ordered_json result = {{"inputs", nlohmann::ordered_json::array()}};
   for (auto& [key, value] : made.items()) {
     if (key != "schema" && key != "tool") result[key] = std::move(value);
@@ -400,8 +400,8 @@ void RunDocument::Hold(nlohmann::ordered_json made, bool print, const std::strin
                        const std::string& csv, const OutputRules& rules) {
   if (!made.is_array()) made = nlohmann::ordered_json::array({std::move(made)});
   for (nlohmann::ordered_json& one : made) {
-    name_ = NameOf(one);
-    results_.push_back(ResultOf(std::move(one)));
+    name_ = FindName(one);
+    results_.push_back(TakeResult(std::move(one)));
   }
   print_ = print;
   path_ = path;
@@ -480,7 +480,7 @@ std::string Sparkline(const std::vector<double>& values, bool utf8) {
 }
 
 // Widths of text.
-size_t ColumnsOf(int descriptor) {
+size_t TerminalColumns(int descriptor) {
   if (::isatty(descriptor) == 0) return kAnyWidth;
   struct winsize window = {};
   size_t columns = 0;

@@ -42,7 +42,7 @@ constexpr const char* kJsonVersionVariable = "KVTOOL_JSON_VERSION";
 std::string WrongJsonVersion(std::string_view version);
 
 // Returns a command's document as an element of "results".
-nlohmann::ordered_json ResultOf(nlohmann::ordered_json made);
+nlohmann::ordered_json TakeResult(nlohmann::ordered_json made);
 
 // The JSON document of one run of the program. Its envelope states how the run ended, so it is held
 // back until that is known, and is made even if it has no results.
@@ -192,7 +192,7 @@ constexpr size_t kAnyWidth = static_cast<size_t>(-1);
 
 // Returns the columns of the terminal behind a descriptor, kAnyWidth if there is none. If the
 // terminal does not report a width, COLUMNS or 80 is used.
-size_t ColumnsOf(int descriptor);
+size_t TerminalColumns(int descriptor);
 
 // Returns the columns that text takes: code points, which is right for the characters that this
 // program prints. Escape sequences take none.

@@ -75,7 +75,7 @@ void ProgressPace::Draw(const std::string& line) {
   }
   // Set before the line is drawn, so that a signal in between clears it.
   console_.set_progress_drawn(true);
-  std::fprintf(stderr, "\r%s\x1b[K", Shortened(line, ColumnsOf(STDERR_FILENO) - 1).c_str());
+  std::fprintf(stderr, "\r%s\x1b[K", Shortened(line, TerminalColumns(STDERR_FILENO) - 1).c_str());
 }
 
 ProgressLine::ProgressLine(Console& console, When when, const std::string& label, bool is_long)
@@ -108,7 +108,7 @@ void ProgressLine::Draw(double seconds) {
   }
   parts.push_back(HumanRate(done_, seconds));
   // A line that wraps could not be cleared, so the least important parts are left out.
-  const size_t width = ColumnsOf(STDERR_FILENO);
+  const size_t width = TerminalColumns(STDERR_FILENO);
   while (parts.size() > 1 && fmt::format("{}", fmt::join(parts, ", ")).size() >= width) {
     parts.pop_back();
   }

@@ -69,7 +69,7 @@ std::vector<size_t> ColumnWidths(const TableRows& rows) {
   return widths;
 }
 
-size_t TotalOf(const std::vector<size_t>& widths) {
+size_t AddWidths(const std::vector<size_t>& widths) {
   size_t total = widths.empty() ? 0 : (widths.size() - 1) * kGap;
   for (const size_t width : widths) total += width;
   return total;
@@ -77,7 +77,7 @@ size_t TotalOf(const std::vector<size_t>& widths) {
 
 // Takes columns from the widest texts until the table fits. Returns false if it cannot.
 bool Shrink(const std::vector<bool>& numeric, size_t width, std::vector<size_t>& widths) {
-  while (TotalOf(widths) > width) {
+  while (AddWidths(widths) > width) {
     size_t widest = widths.size();
     for (size_t c = 0; c < widths.size(); ++c) {
       if (numeric[c] || widths[c] <= kLeastText) continue;
@@ -179,14 +179,14 @@ void Table::Row(std::vector<std::string> cells) {
 }
 
 std::string Table::Text(std::string_view indent) const {
-  return TextFor(ColumnsOf(STDOUT_FILENO), indent);
+  return TextFor(TerminalColumns(STDOUT_FILENO), indent);
 }
 
 std::string Table::TextFor(size_t width, std::string_view indent) const {
   const std::vector<bool> numeric = NumericColumns(rows_);
   std::vector<size_t> widths = ColumnWidths(rows_);
   const size_t room = width - std::min(width, indent.size());
-  if (width == kAnyWidth || TotalOf(widths) <= room)
+  if (width == kAnyWidth || AddWidths(widths) <= room)
     return TableLines(rows_, widths, numeric, indent);
   const TableRows broken = WithBrokenHead(rows_);
   widths = ColumnWidths(broken);

@@ -77,7 +77,7 @@ std::string GroupedPlural(uint64_t count, std::string_view word) {
   return fmt::format("{} {}{}", Grouped(count), word, count == 1 ? "" : "s");
 }
 
-std::string TypesOf(const Snapshot& snapshot, bool is_value) {
+std::string ListTypes(const Snapshot& snapshot, bool is_value) {
   std::set<std::string_view> types;
   for (const LayerKv& layer : snapshot.layers) {
     if (is_value ? layer.v.has_value() : layer.has_k())
@@ -106,7 +106,7 @@ std::string Described(const Snapshot& snapshot) {
     const KvTensor& k = snapshot.layers.front().k;
     text += fmt::format(", {} of {}", GroupedPlural(k.heads, "kv head"), k.head_dim);
   }
-  return text + fmt::format(", {}, {}, {}", TypesOf(snapshot, false), TypesOf(snapshot, true),
+  return text + fmt::format(", {}, {}, {}", ListTypes(snapshot, false), ListTypes(snapshot, true),
                             HumanBytes(snapshot.kv_bytes()));
 }
 
@@ -276,7 +276,7 @@ void Diagnosis::Find(std::string finding) {
 
 void Diagnosis::Fail(const Error& why) {
   error = why;
-  status = StatusOf(why.code());
+  status = ExitStatusFor(why.code());
 }
 
 Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, ThreadPool& pool) {

@@ -32,7 +32,7 @@ namespace {
 
 constexpr size_t kHeadBytes = 4096, kPlanesBytes = 256 << 10;
 
-std::string_view HeadOf(const Source& source) {
+std::string_view ReadHead(const Source& source) {
   if (source.is_folder || source.files.size() != 1) return {};
   return AsText(source.files[0].data->bytes()).substr(0, kHeadBytes);
 }
@@ -43,7 +43,7 @@ void IsSound(std::string_view text, Diagnosis& out) {
 }
 
 bool IsModel(const Source& source, Diagnosis& out) {
-  const std::string_view head = HeadOf(source);
+  const std::string_view head = ReadHead(source);
   const bool gguf = head.starts_with("GGUF");
   if (!gguf && !(head.starts_with('{') && head.find("num_hidden_layers") != head.npos))
     return false;
@@ -63,7 +63,7 @@ bool IsModel(const Source& source, Diagnosis& out) {
   return true;
 }
 
-std::string SchemaOf(std::string_view head) {
+std::string FindSchema(std::string_view head) {
   const size_t first = head.find_first_not_of(" \t\r\n");
   // A configuration of the gate may have comments.
   if (first == head.npos || std::string_view("{[/").find(head[first]) == head.npos) return {};
@@ -77,7 +77,7 @@ std::string SchemaOf(std::string_view head) {
 
 // Recognises documents of kvtool, which name their kind.
 bool IsDocument(const Source& source, Diagnosis& out) {
-  const std::string schema = SchemaOf(HeadOf(source));
+  const std::string schema = FindSchema(ReadHead(source));
   const std::string name = schema.substr(0, schema.find('/'));
   if (name.empty() || name == "trace-block-scores") return false;
   const std::string file = ShellWord(out.file);
@@ -123,7 +123,7 @@ std::string SuiteCases(const SourceFile& file) {
       text.find("\"overall_pass\"") == text.npos) {
     return {};
   }
-  const gate::SummaryView view = gate::ViewOf(gate::ParseSummary(text, file.name), mnn::Engine());
+  const gate::SummaryView view = gate::MakeView(gate::ParseSummary(text, file.name), mnn::Engine());
   const bool has_names = std::all_of(view.cases.begin(), view.cases.end(), [](const auto& one) {
     return !one.suite.empty() && !one.mode.empty();
   });
@@ -429,7 +429,7 @@ std::string Seeming(const Source& source) {
   const ByteSpan bytes = source.files.at(0).data->bytes();
   if (bytes.empty()) return "an empty file";
   const std::string size = HumanBytes(bytes.size());
-  if (IsText(HeadOf(source))) return "a text file, " + size;
+  if (IsText(ReadHead(source))) return "a text file, " + size;
   return fmt::format("a file of {}{}", size, Numbers(bytes));
 }
 

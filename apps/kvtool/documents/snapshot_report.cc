@@ -30,7 +30,7 @@ std::string Shape(const KvTensor& tensor, uint64_t rows) {
   return fmt::format("{} x {} x {}", tokens, tensor.heads, tensor.head_dim);
 }
 
-std::string ShapeOf(const LayerKv& layer, uint64_t rows) {
+std::string DescribeShape(const LayerKv& layer, uint64_t rows) {
   return "K " + Shape(layer.k, rows) + (layer.v ? ", V " + Shape(*layer.v, rows) : ", no V") +
          (layer.group.empty() ? "" : ", " + layer.group);
 }
@@ -41,8 +41,8 @@ bool LooksAs(const KvTensor& a, const KvTensor& b) {
                         : a.channels() == b.channels());
 }
 
-// Returns true if both have the same ShapeOf. Comparing fields is faster than making texts, which
-// matters for a million layers.
+// Returns true if both have the same DescribeShape. Comparing fields is faster than making texts,
+// which matters for a million layers.
 bool LooksAs(const LayerKv& a, const LayerKv& b) {
   return LooksAs(a.k, b.k) && a.v.has_value() == b.v.has_value() && (!a.v || LooksAs(*a.v, *b.v)) &&
          a.group == b.group;
@@ -114,7 +114,7 @@ CellSummary Summarise(const CellGroup& group) {
   return summary;
 }
 
-uint64_t BytesOf(const Snapshot& snapshot, bool values) {
+uint64_t CountBytes(const Snapshot& snapshot, bool values) {
   uint64_t total = 0;
   for (const LayerKv& layer : snapshot.layers) {
     total += values ? (layer.v ? layer.v->bytes() : 0) : layer.k.bytes();
@@ -133,8 +133,8 @@ std::string BatchText(const Snapshot& snapshot, uint64_t rows, bool every_row) {
   for (uint64_t row = 0; row < shown; ++row) {
     text += PrintableRow(fmt::format("row {}", row),
                          fmt::format("{} tokens, K {} + V {}", LongestTokens(snapshot) / rows,
-                                     HumanBytes(BytesOf(snapshot, false) / rows),
-                                     HumanBytes(BytesOf(snapshot, true) / rows)));
+                                     HumanBytes(CountBytes(snapshot, false) / rows),
+                                     HumanBytes(CountBytes(snapshot, true) / rows)));
   }
   if (shown < rows)
     text += PrintableRow("", fmt::format("and {} more (--tensors lists all)", rows - shown));
@@ -152,7 +152,7 @@ std::string LayersText(const Snapshot& snapshot, uint64_t rows, bool every_layer
     } while (!every_layer && end < layers.size() && LooksAs(layers[end], layers[begin]));
     text +=
         PrintableRow(fmt::format("layer{} {}", PluralEnding(alike.size()), RangesText(alike, ", ")),
-                     ShapeOf(layers[begin], rows));
+                     DescribeShape(layers[begin], rows));
   }
   return text;
 }
@@ -178,7 +178,7 @@ bool MayBeHadamard(const Snapshot& snapshot) {
 std::string SizeText(const Snapshot& snapshot) {
   const uint64_t stored = snapshot.source.total_bytes(),
                  total = snapshot.unpacked_bytes > 0 ? snapshot.unpacked_bytes : stored,
-                 k = BytesOf(snapshot, false), v = BytesOf(snapshot, true);
+                 k = CountBytes(snapshot, false), v = CountBytes(snapshot, true);
   std::string size = snapshot.unpacked_bytes > 0 ? HumanBytes(stored) + ", unpacked " : "";
   size += fmt::format("{} = K {} + V {}", HumanBytes(total), HumanBytes(k), HumanBytes(v));
   if (total > k + v) size += fmt::format(" + {} other", HumanBytes(total - k - v));
@@ -335,8 +335,8 @@ std::vector<BatchRow> DescribeRows(const SnapshotDescription& of) {
   std::vector<BatchRow> rows;
   const uint64_t count = BatchRows(of.snapshot);
   for (uint64_t row = 0; row < count; ++row) {
-    rows.push_back({row, LongestTokens(of.snapshot) / count, BytesOf(of.snapshot, false) / count,
-                    BytesOf(of.snapshot, true) / count});
+    rows.push_back({row, LongestTokens(of.snapshot) / count, CountBytes(of.snapshot, false) / count,
+                    CountBytes(of.snapshot, true) / count});
   }
   return rows;
 }
@@ -406,8 +406,10 @@ const Fields<Snapshot>& SnapshotFields() {
          return of.unpacked_bytes > 0 ? std::optional(of.unpacked_bytes) : std::nullopt;
        },
        Absent()},
-      {"k_bytes", "Bytes of K, all layers", [](const Snapshot& of) { return BytesOf(of, false); }},
-      {"v_bytes", "Bytes of V, all layers", [](const Snapshot& of) { return BytesOf(of, true); }},
+      {"k_bytes", "Bytes of K, all layers",
+       [](const Snapshot& of) { return CountBytes(of, false); }},
+      {"v_bytes", "Bytes of V, all layers",
+       [](const Snapshot& of) { return CountBytes(of, true); }},
       {"batch_rows", "Sequences of the batch; 1 if there is no batch", BatchRows},
       {"heads_known", "Whether file or flags say how channels divide into heads",
        &Snapshot::heads_known},
@@ -466,7 +468,7 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
   return fields;
 }
 
-void WarnOf(std::span<const Note> notes, const std::string& path, Console& console) {
+void WarnAboutNotes(std::span<const Note> notes, const std::string& path, Console& console) {
   for (const Note& note : notes) {
     if (note.is_warning) console.Warn(path, note.text);
   }

@@ -32,7 +32,7 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields();
 // positions.
 std::string CellsText(const Snapshot& snapshot);
 // Prints the notes that are warnings on stderr.
-void WarnOf(std::span<const Note> notes, const std::string& path, Console& console);
+void WarnAboutNotes(std::span<const Note> notes, const std::string& path, Console& console);
 
 // Returns "profile of smollm, 60 tensors, 152.3 KiB".
 std::string ProfileSummary(const Profile& profile);

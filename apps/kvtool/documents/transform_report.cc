@@ -15,7 +15,7 @@ const Fields<TransformPlan>& TransformPlanFields() {
       {"form", "How coefficients are stored", &TransformPlan::form},
       {"ratio", "16 bits a value over the bits that a token may have", &TransformPlan::ratio},
       {"bits_per_token", "Bits of a token by the schema; of kvtc_rans 0: they depend on the values",
-       [](const TransformPlan& plan) { return BitsOf(plan.schema); }},
+       [](const TransformPlan& plan) { return CountBits(plan.schema); }},
       {"held_out_error", "|y' - y| / |y - mean| of rows that were not learnt from",
        &TransformPlan::error}};
   return fields;
@@ -71,7 +71,7 @@ std::string TransformText(const Transform& transform) {
   for (const TransformSide* side : {&transform.k, &transform.v}) {
     for (const TransformPlan& plan : side->plans) {
       table.Row({side == &transform.k ? "k" : "v", plan.form, fmt::format("{}", plan.ratio),
-                 plan.schema.empty() ? "by values" : std::to_string(BitsOf(plan.schema)),
+                 plan.schema.empty() ? "by values" : std::to_string(CountBits(plan.schema)),
                  fmt::format("{:.2f}%", 100 * plan.error)});
     }
   }

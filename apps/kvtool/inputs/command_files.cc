@@ -24,7 +24,7 @@ struct File {
   auto operator<=>(const File&) const = default;
 };
 
-std::optional<struct stat> StatusOf(const fs::path& path) {
+std::optional<struct stat> ReadStatus(const fs::path& path) {
   struct stat status;
   if (const std::optional<int> descriptor = DescriptorNamed(path)) {
     if (::fstat(*descriptor, &status) == 0) return status;
@@ -35,7 +35,7 @@ std::optional<struct stat> StatusOf(const fs::path& path) {
 }
 
 std::optional<File> FileAt(const fs::path& path) {
-  const auto status = StatusOf(path);
+  const auto status = ReadStatus(path);
   if (!status) return std::nullopt;
   return File{status->st_dev, status->st_ino};
 }
@@ -51,9 +51,9 @@ struct FilePlace {
   auto operator<=>(const FilePlace&) const = default;
 };
 
-FilePlace PlaceOf(const fs::path& path) {
+FilePlace FindPlace(const fs::path& path) {
   if (const auto descriptor = DescriptorNamed(path)) {
-    const auto status = StatusOf(path);
+    const auto status = ReadStatus(path);
     if (!status || !S_ISREG(status->st_mode))
       return {{}, fmt::format("descriptor {}", *descriptor)};
   }
@@ -87,8 +87,8 @@ bool HoldsFile(const fs::path& folder, const File& file) {
 }
 
 // Size of a file, or of all files in a folder.
-std::optional<uint64_t> SizeOf(const fs::path& path) {
-  const auto status = StatusOf(path);
+std::optional<uint64_t> ReadSize(const fs::path& path) {
+  const auto status = ReadStatus(path);
   if (!status) return std::nullopt;
   if (S_ISREG(status->st_mode)) return static_cast<uint64_t>(status->st_size);
   if (!S_ISDIR(status->st_mode)) return std::nullopt;
@@ -100,7 +100,7 @@ class InputPlaces {
  public:
   explicit InputPlaces(const std::vector<std::string>& inputs) : inputs_(inputs) {
     for (const std::string& input : inputs) {
-      const auto status = StatusOf(input);
+      const auto status = ReadStatus(input);
       if (!status) continue;
       const File file{status->st_dev, status->st_ino};
       (S_ISDIR(status->st_mode) ? folders_ : files_).emplace(file, &input);
@@ -144,7 +144,7 @@ class InputPlaces {
 };
 
 void CheckAgainstInputs(const CommandFiles::Output& output, const InputPlaces& inputs) {
-  const auto status = StatusOf(output.path);
+  const auto status = ReadStatus(output.path);
   if (!status) return;
   if (S_ISBLK(status->st_mode)) {
     throw Error(Finding::kUsage, "{}: is a block device, which kvtool does not replace",
@@ -252,7 +252,7 @@ void CommandFiles::Check() const {
 std::vector<std::string> CommandFiles::Sizes() const {
   std::vector<std::string> lines;
   const auto add = [&](std::string_view verb, const std::string& path) {
-    const auto size = SizeOf(path);
+    const auto size = ReadSize(path);
     if (size) lines.push_back(fmt::format("{} {}: {} bytes", verb, Printable(path), *size));
   };
   for (const std::string& input : inputs()) add("read", input);
@@ -263,9 +263,9 @@ std::vector<std::string> CommandFiles::Sizes() const {
 void CommandFiles::CheckAgainstOutputs() const {
   std::map<FilePlace, const Output*> taken;
   for (const Output& output : outputs_) {
-    const auto status = DescriptorNamed(output.path) ? std::nullopt : StatusOf(output.path);
+    const auto status = DescriptorNamed(output.path) ? std::nullopt : ReadStatus(output.path);
     if (status && S_ISCHR(status->st_mode)) continue;  // /dev/null accepts everything
-    const auto [before, added] = taken.emplace(PlaceOf(output.path), &output);
+    const auto [before, added] = taken.emplace(FindPlace(output.path), &output);
     if (added) continue;
     throw Error(Finding::kUsage, "{} and {} are the same file", before->second->flag, output.flag)
         .File(output.path);

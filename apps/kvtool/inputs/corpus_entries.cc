@@ -354,7 +354,7 @@ void ResultsFile::Load() {
   if (!there) Append(head_.ToJson(ReportHeader("results")["tool"]));
 }
 
-std::optional<int> ResultsFile::StatusOf(const std::string& key) const {
+std::optional<int> ResultsFile::FindStatus(const std::string& key) const {
   const auto found = known_.find(key);
   if (found == known_.end()) return std::nullopt;
   // I/O failures and bugs may have been repaired since.
@@ -378,7 +378,7 @@ void ResultsFile::Append(const nlohmann::ordered_json& line) {
 }
 
 void ResultsFile::Finish() {
-  output::SyncNameOf(path_);
+  output::SyncName(path_);
   if (::fsync(descriptor_) == 0) return;
   throw WriteFailure().File(path_);
 }

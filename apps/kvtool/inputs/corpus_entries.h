@@ -130,7 +130,7 @@ class ResultsFile {
   // True if an earlier run with the same settings began the file.
   bool continues() const { return continues_; }
   // The exit status of an existing result, unless the input should be tried again.
-  std::optional<int> StatusOf(const std::string& key) const;
+  std::optional<int> FindStatus(const std::string& key) const;
   // May be called from any thread.
   void Append(const nlohmann::ordered_json& line);
   // Syncs the file to the disk. Throws kWriteFailed.

@@ -261,7 +261,7 @@ class EachRun {
                                      : corpus::ParseShard(inputs_.shard, "--shard");
     std::vector<CorpusEntry> entries;
     std::vector<corpus::Member> members;
-    for (const size_t i : corpus::MembersOf(shard_, inputs_.balance == "bytes", members_)) {
+    for (const size_t i : corpus::ListMembers(shard_, inputs_.balance == "bytes", members_)) {
       entries.push_back(std::move(entries_[i]));
       members.push_back(std::move(members_[i]));
     }
@@ -334,7 +334,7 @@ class EachRun {
     try {
       if (results_) {
         key = TakeContent(index);
-        if (const std::optional<int> known = results_->StatusOf(key)) {
+        if (const std::optional<int> known = results_->FindStatus(key)) {
           outcome.status = *known;
           outcome.is_known = true;
         }
@@ -399,7 +399,7 @@ class EachRun {
 
   // Group of the input: its model or format, from its manifest, its recorded run or its result.
   // Opens nothing.
-  std::string KindOf(size_t index, const EachOutcome& outcome, const char* key) const {
+  std::string NameKind(size_t index, const EachOutcome& outcome, const char* key) const {
     const CorpusEntry& entry = entries_[index];
     const bool is_model = std::string_view(key) == "model";
     const std::string& listed = is_model ? entry.model : entry.format;
@@ -427,8 +427,8 @@ class EachRun {
                                    {"name", member.name},
                                    {"bytes", member.bytes},
                                    {"xxh3", or_null(member.xxh3)},
-                                   {"model", or_null(KindOf(index, outcome, "model"))},
-                                   {"format", or_null(KindOf(index, outcome, "format"))},
+                                   {"model", or_null(NameKind(index, outcome, "model"))},
+                                   {"format", or_null(NameKind(index, outcome, "format"))},
                                    {"corpus_xxh3", results_->head().corpus_xxh3},
                                    {"shard", {{"index", shard_.index}, {"count", shard_.count}}},
                                    {"exit_code", outcome.status},
@@ -438,7 +438,8 @@ class EachRun {
                                    {"result", nullptr}};
     for (const Error& error : outcome.captured.failures) line["errors"].push_back(ErrorJson(error));
     if (!context_.global.deterministic) line["elapsed_us"] = static_cast<uint64_t>(seconds * 1e6);
-    if (!outcome.captured.document.is_null()) line["result"] = ResultOf(outcome.captured.document);
+    if (!outcome.captured.document.is_null())
+      line["result"] = TakeResult(outcome.captured.document);
     return line;
   }
 

@@ -229,7 +229,7 @@ class Searcher {
       OpenOptions options = reading_;
       options.metadata_only = options.any_batch = options.is_shared = true;
       const Snapshot snapshot = OpenSnapshot(source, options);
-      for (const Region& region : RegionsOf(snapshot)) {
+      for (const Region& region : FindRegions(snapshot)) {
         const std::string& file = snapshot.source.files[region.file].name;
         used.insert(file);
         places.insert(file.substr(0, file.find('/')));
@@ -259,7 +259,7 @@ class Searcher {
     // An input that cannot be opened may be anything; the command reports why.
     std::error_code failed;
     const bool is_shut = look.format.empty() && look.refused &&
-                         InfoOf(*look.refused).code == ErrorCode::kIo && fs::exists(path, failed);
+                         FindInfo(*look.refused).code == ErrorCode::kIo && fs::exists(path, failed);
     Add(path, name, is_shut || rules_.takes(format, false), look);
   }
 

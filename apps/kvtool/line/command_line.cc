@@ -98,14 +98,14 @@ void TakeEnvironment(CLI::App& app) {
   for (CLI::App* verb : app.get_subcommands()) TakeEnvironment(*verb);
 }
 
-void RequireNumbersOf(CLI::App& app) {
+void RequireNumbersIn(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     const std::string type = option->get_type_name();
     if (type.starts_with("INT")) option->transform(WholeNumber(true));
     if (type.starts_with("UINT")) option->transform(WholeNumber(false));
     if (type.starts_with("FLOAT")) option->transform(RealNumber());
   }
-  for (CLI::App* child : app.get_subcommands(nullptr)) RequireNumbersOf(*child);
+  for (CLI::App* child : app.get_subcommands(nullptr)) RequireNumbersIn(*child);
 }
 
 // With the given verb, whose help lists its options.
@@ -132,12 +132,12 @@ Error ExplainConfigError(std::string_view text, const CLI::App& app) {
       .Hint("keys are the long names of options; '{} --help' lists them", app.get_name());
 }
 
-bool IsHidden(const CLI::Option& option, const Option::NotesOf& notes) {
+bool IsHidden(const CLI::Option& option, const Option::WriteNotes& notes) {
   const auto found = notes.find(&option);
   return option.get_group().empty() || (found != notes.end() && found->second.hidden);
 }
 
-bool IsAlias(const CLI::Option& option, const std::string& name, const Option::NotesOf& notes) {
+bool IsAlias(const CLI::Option& option, const std::string& name, const Option::WriteNotes& notes) {
   const auto found = notes.find(&option);
   if (found == notes.end()) return false;
   const std::vector<std::string>& aliases = found->second.aliases;
@@ -149,7 +149,7 @@ bool IsAlias(const CLI::Option& option, const std::string& name, const Option::N
 struct KnownWords {
   std::vector<std::string> shown, all;
 };
-KnownWords KnownWordsOf(const CLI::App& app, const Option::NotesOf& notes) {
+KnownWords ListKnownWords(const CLI::App& app, const Option::WriteNotes& notes) {
   KnownWords words;
   const auto add = [&](const std::string& word, bool is_shown) {
     words.all.push_back(word);
@@ -214,7 +214,8 @@ bool HasText(const std::string& text, std::string_view word) {
 }
 
 // "--k, --v": options whose text contains the unknown flag's word, as for --types.
-std::string OptionsAbout(std::string_view flag, const CLI::App& app, const Option::NotesOf& notes) {
+std::string OptionsAbout(std::string_view flag, const CLI::App& app,
+                         const Option::WriteNotes& notes) {
   constexpr size_t kMost = 3, kLeastLetters = 4;
   const std::string_view word = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
   std::string all;
@@ -229,7 +230,7 @@ std::string OptionsAbout(std::string_view flag, const CLI::App& app, const Optio
 }
 
 // "--mode is required: one of probe, full, store".
-std::string RequiredText(std::string text, const CLI::App& app, const Option::NotesOf& notes) {
+std::string RequiredText(std::string text, const CLI::App& app, const Option::WriteNotes& notes) {
   for (const auto& [option, of] : notes) {
     const bool is_meant = of.closed && text.starts_with(option->get_name() + " ");
     if (is_meant && app.get_option_no_throw(option->get_name()) == option)
@@ -251,7 +252,7 @@ std::string MismatchText(std::string text) {
 }
 
 Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
-                        const Option::NotesOf& notes, int argc, char** argv) {
+                        const Option::WriteNotes& notes, int argc, char** argv) {
   if (dynamic_cast<const CLI::ConfigError*>(&error) != nullptr) {
     return ExplainConfigError(error.what(), app);
   }
@@ -262,7 +263,7 @@ Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
     return ExplainVerb(app, argc, argv);
   }
   if (is_extra) {
-    const KnownWords known = KnownWordsOf(app, notes);
+    const KnownWords known = ListKnownWords(app, notes);
     std::string unknown;  // the first option that is unknown and has no similar one
     for (int i = 1; i < argc; ++i) {
       const std::string word = argv[i];
@@ -299,7 +300,7 @@ std::string ValueWord(const CLI::Option& option) {
   return word == "FLOAT" ? "NUMBER" : word;
 }
 
-OptionDescription DescriptionOf(const CLI::Option& option, const Option::NotesOf& notes) {
+OptionDescription DescribeForHelp(const CLI::Option& option, const Option::WriteNotes& notes) {
   OptionDescription description;
   if (const auto found = notes.find(&option); found != notes.end()) {
     for (const char letter : found->second.letters)
@@ -332,13 +333,13 @@ OptionDescription DescriptionOf(const CLI::Option& option, const Option::NotesOf
   return description;
 }
 
-LineDescription DescriptionOf(const CLI::App& app, const Option::NotesOf& notes) {
+LineDescription DescribeForHelp(const CLI::App& app, const Option::WriteNotes& notes) {
   LineDescription line{app.get_name(), app.get_description(), {}, {}};
   for (const CLI::Option* option : app.get_options()) {
-    if (!IsHidden(*option, notes)) line.options.push_back(DescriptionOf(*option, notes));
+    if (!IsHidden(*option, notes)) line.options.push_back(DescribeForHelp(*option, notes));
   }
   for (const CLI::App* verb : app.get_subcommands(nullptr)) {
-    line.verbs.push_back(DescriptionOf(*verb, notes));
+    line.verbs.push_back(DescribeForHelp(*verb, notes));
   }
   return line;
 }
@@ -414,7 +415,7 @@ std::string TakeLetters(const CLI::App& app, std::string& names) {
 
 // The words with long names in place of the letters that the parser does not know. In a bundle such
 // as -qv every letter must be a flag: the last of -ov is a value.
-std::vector<std::string> WithLongNames(const CLI::App& app, const Option::NotesOf& notes,
+std::vector<std::string> WithLongNames(const CLI::App& app, const Option::WriteNotes& notes,
                                        std::vector<std::string> words) {
   std::map<char, std::string> long_names;
   for (const CLI::Option* option : app.get_options()) {
@@ -555,7 +556,7 @@ Option& Option::ValueName(const std::string& name) {
 CommandLine::CommandLine(const std::string& program)
     : root_(std::make_unique<CLI::App>("", program)),
       app_(root_.get()),
-      notes_(std::make_shared<Option::NotesOf>()) {
+      notes_(std::make_shared<Option::WriteNotes>()) {
   app_->set_help_flag("-h", "Short help with examples")->group(kEverywhere);
   app_->set_help_all_flag("--help", "All options")->group(kEverywhere);
   // CLI11 reads the variable only after the file.
@@ -570,7 +571,7 @@ CommandLine::CommandLine(const std::string& program)
   app_->option_defaults()->take_last();
 }
 
-CommandLine::CommandLine(CLI::App* verb, std::shared_ptr<Option::NotesOf> notes)
+CommandLine::CommandLine(CLI::App* verb, std::shared_ptr<Option::WriteNotes> notes)
     : app_(verb), notes_(std::move(notes)) {}
 
 CommandLine::~CommandLine() = default;
@@ -674,7 +675,7 @@ std::vector<std::string> CommandLine::GivenWords() const {
   return words;
 }
 
-void CommandLine::RequireNumbers() { RequireNumbersOf(*app_); }
+void CommandLine::RequireNumbers() { RequireNumbersIn(*app_); }
 
 std::string MeantWord(std::string_view word, const std::vector<std::string>& words) {
   for (const auto& [ours, learnt] : kLearntWords) {
@@ -734,7 +735,7 @@ std::string CommandLine::config_file() const {
   return config->count() > 0 ? config->as<std::string>() : std::string();
 }
 
-LineDescription CommandLine::Describe() const { return DescriptionOf(*app_, *notes_); }
+LineDescription CommandLine::Describe() const { return DescribeForHelp(*app_, *notes_); }
 
 std::string CommandLine::HintOfUse() const { return kv::HintOfUse(*app_); }
 

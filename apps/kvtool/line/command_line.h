@@ -47,9 +47,9 @@ class Option {
     std::vector<std::string> aliases;  // names that work but are not shown, with their dashes
     std::string letters;               // short names that the parser does not know
   };
-  using NotesOf = std::map<const CLI::Option*, Notes>;
+  using WriteNotes = std::map<const CLI::Option*, Notes>;
 
-  Option(CLI::Option* option, NotesOf* notes) : option_(option), notes_(notes) {}
+  Option(CLI::Option* option, WriteNotes* notes) : option_(option), notes_(notes) {}
 
   Option& Required();
   // Required, unless another option gives the same; the command checks.
@@ -75,7 +75,7 @@ class Option {
 
  private:
   CLI::Option* option_;
-  NotesOf* notes_;
+  WriteNotes* notes_;
 };
 
 // Description of an option in help, manual pages and completions.
@@ -174,7 +174,7 @@ class CommandLine {
                    std::optional<uint64_t>*, std::optional<double>*, std::vector<std::string>*,
                    std::vector<uint64_t>*>;
 
-  CommandLine(CLI::App* verb, std::shared_ptr<Option::NotesOf> notes);
+  CommandLine(CLI::App* verb, std::shared_ptr<Option::WriteNotes> notes);
   // Declares with `add`, which gets the names in the parser's syntax.
   template <typename AddTo>
   Option Declared(const std::string& names, AddTo add);
@@ -183,7 +183,7 @@ class CommandLine {
 
   std::unique_ptr<CLI::App> root_;  // none of a verb, which belongs to its command
   CLI::App* app_;
-  std::shared_ptr<Option::NotesOf> notes_;  // of the command and its verbs
+  std::shared_ptr<Option::WriteNotes> notes_;  // of the command and its verbs
   std::vector<std::unique_ptr<CommandLine>> verbs_;
   std::vector<std::string> given_;  // the words that were parsed
 };

@@ -30,7 +30,7 @@ constexpr size_t kFirstExamples = 3;
 // Texts are placed beside the names of options if there is room for both.
 constexpr size_t kNames = 28, kRoomForBoth = 76;
 
-std::string NamesOf(const OptionDescription& option) {
+std::string JoinNames(const OptionDescription& option) {
   if (option.positional()) return option.names.front() + (option.many ? "..." : "");
   const std::string value = ValueText(option);
   // Long names are aligned whether there is a short one or not.
@@ -52,12 +52,12 @@ void AddEntry(const std::string& names, const std::string& text, size_t width, s
   out += fits ? entry + body.substr(ColumnsIn(head)) + "\n" : entry + body + "\n";
 }
 
-std::string UsageOf(const std::string& program, const LineDescription& line) {
+std::string WriteUsage(const std::string& program, const LineDescription& line) {
   std::string text =
       fmt::format("Usage: {}{} [OPTIONS]", program, line.verbs.empty() ? "" : " VERB");
   for (const OptionDescription& option : line.options) {
     if (option.positional()) {
-      const std::string place = NamesOf(option);
+      const std::string place = JoinNames(option);
       text += option.required ? " " + place : fmt::format(" [{}]", place);
     } else if (option.required) {
       text += fmt::format(" {} {}", option.names.back(), ValueText(option));
@@ -86,13 +86,13 @@ void AddOptions(const std::string& group, const LineDescription& line, size_t wi
                 std::string& out) {
   for (const OptionDescription& option : line.options) {
     if (option.positional() || option.group != group) continue;
-    AddEntry(NamesOf(option), FullText(option), width, out);
+    AddEntry(JoinNames(option), FullText(option), width, out);
   }
 }
 
 // Usage, arguments, options by their headings, and verbs, `width` columns wide.
 std::string OptionsHelp(const std::string& program, const LineDescription& line, size_t width) {
-  std::string out = Wrapped(UsageOf(program, line), width, 2) + "\n";
+  std::string out = Wrapped(WriteUsage(program, line), width, 2) + "\n";
   if (!line.verbs.empty()) out += "\nVerbs:\n";
   for (const LineDescription& verb : line.verbs) AddEntry(verb.name, verb.summary, width, out);
   bool any = false;
@@ -101,7 +101,7 @@ std::string OptionsHelp(const std::string& program, const LineDescription& line,
     if (option.positional()) {
       if (!any) out += "\nArguments:\n";
       any = true;
-      AddEntry(NamesOf(option), FullText(option), width, out);
+      AddEntry(JoinNames(option), FullText(option), width, out);
     } else if (std::find(groups.begin(), groups.end(), option.group) == groups.end()) {
       groups.push_back(option.group);
     }
@@ -138,7 +138,7 @@ void AddLine(const std::string& name, const LineDescription& line, nlohmann::ord
 
 // Longer lines are hard to read; a pager behind a pipe has at least 80 columns.
 size_t HelpWidth() {
-  const size_t columns = ColumnsOf(STDOUT_FILENO);
+  const size_t columns = TerminalColumns(STDOUT_FILENO);
   return columns == kAnyWidth ? 80 : std::min<size_t>(columns, 100);
 }
 
@@ -217,7 +217,7 @@ std::vector<OptionDescription> FirstOptions(const CommandEntry& entry, Subject s
   for (size_t i = 0; i < all.size(); ++i) {
     if (shows[i] || all[i].group != kHeadless) continue;
     std::string text;
-    AddEntry(NamesOf(all[i]), FullText(all[i]), kColumns, text);
+    AddEntry(JoinNames(all[i]), FullText(all[i]), kColumns, text);
     lines += lines_in(text);
     if (lines > kMostLines) break;
     shows[i] = true;
@@ -297,8 +297,8 @@ std::string ListMentions(std::string_view topic, bool anywhere) {
     std::string options;
     for (const OptionDescription& option : command.line.options) {
       const bool has_word = std::ranges::count(option.words, word) != 0;
-      if (has_word || has(option.text) || has(NamesOf(option)))
-        AddEntry(NamesOf(option), option.text, HelpWidth(), options);
+      if (has_word || has(option.text) || has(JoinNames(option)))
+        AddEntry(JoinNames(option), option.text, HelpWidth(), options);
     }
     if (options.empty() && !has(command.entry->summary)) continue;
     text += Wrap(fmt::format("\n{}: {}\n", ProgramName(*command.entry), command.entry->summary), 2);

@@ -42,8 +42,8 @@ std::string ProgramText() {
 
 // Returns the path of each picture. If `svg` is a folder, all are in it. If it is a file, a single
 // picture is that file; several are beside it, with their names appended to its name.
-std::vector<std::string> PlacesOf(const std::vector<report::PictureFile>& pictures,
-                                  const std::string& svg) {
+std::vector<std::string> ListPlaces(const std::vector<report::PictureFile>& pictures,
+                                    const std::string& svg) {
   if (pictures.size() == 1 && (IsFileName(svg) || DescriptorNamed(svg))) return {svg};
   std::vector<std::string> places;
   for (const report::PictureFile& picture : pictures) {
@@ -274,7 +274,7 @@ void ReportOptions::Files(CommandFiles& files) const {
 
 namespace {
 
-nlohmann::ordered_json DocumentOf(std::string_view name, const Value& result) {
+nlohmann::ordered_json MakeDocument(std::string_view name, const Value& result) {
   nlohmann::ordered_json document = ReportHeader(name);
   nlohmann::ordered_json members = ToJson(result);
   for (auto& [key, value] : members.items()) document.emplace(key, std::move(value));
@@ -287,10 +287,10 @@ void ReportOptions::Emit(Console& console, std::string_view name, const Value& r
                          const OutputRules& rules) const {
   if (const auto* list = result.get_if<Value::List>()) {
     nlohmann::ordered_json documents = nlohmann::ordered_json::array();
-    for (const Value& one : *list) documents.push_back(DocumentOf(name, one));
+    for (const Value& one : *list) documents.push_back(MakeDocument(name, one));
     Emit(console, std::move(documents), rules);
   } else {
-    Emit(console, DocumentOf(name, result), rules);
+    Emit(console, MakeDocument(name, result), rules);
   }
 }
 
@@ -366,7 +366,7 @@ std::string InputText(const std::string& path) {
   }
 }
 
-report::Origin OriginOf(const FileUser& command, const Console& console) {
+report::Origin DescribeOrigin(const FileUser& command, const Console& console) {
   report::Origin origin{ProgramText(), console.command_line, {}};
   CommandFiles files;
   command.Files(files);
@@ -389,7 +389,7 @@ void PageOptions::Write(const report::Page& page, const FileUser& command, Conso
     std::error_code ignored;
     if (fs::is_regular_file(place, ignored)) output::RefuseExisting(place, rules.overwrite);
   }
-  if (!html.empty()) WriteText(html, page.Text(OriginOf(command, console)), rules);
+  if (!html.empty()) WriteText(html, page.Text(DescribeOrigin(command, console)), rules);
   WritePictures(page, command, console, rules);
 }
 
@@ -411,7 +411,7 @@ std::vector<std::string> PageOptions::CheckedPlaces(const report::Page& page,
         .File(svg)
         .Hint("give a folder");
   }
-  std::vector<std::string> places = PlacesOf(pictures, svg);
+  std::vector<std::string> places = ListPlaces(pictures, svg);
   CommandFiles files;
   command.Files(files);
   for (const std::string& place : places) {
@@ -485,7 +485,7 @@ std::optional<RopePairs> RopeOptions::PairsFor(const OpenOptions& options,
                                                const Snapshot* keys) const {
   if (!style.empty()) return ParsePairs(style);
   if (keys == nullptr) return std::nullopt;
-  switch (KeyPairsOf(*keys, options.geometry)) {
+  switch (FindKeyPairs(*keys, options.geometry)) {
     case KeyPairs::kHalves:
       return RopePairs::kHalves;
     case KeyPairs::kNeighbours:

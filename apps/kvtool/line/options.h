@@ -182,7 +182,7 @@ struct PageOptions {
 };
 
 // End of every page: the program, its command line, and the hashes of its inputs.
-report::Origin OriginOf(const FileUser& command, const Console& console);
+report::Origin DescribeOrigin(const FileUser& command, const Console& console);
 
 // Rotation of a model's keys: the model file, overridden by flags.
 struct RopeOptions {

@@ -61,7 +61,7 @@ std::vector<const Buffer*> AddPieces(Batch& batch, nb::handle object, Buffer::Ac
   return added;
 }
 
-size_t BoundOf(const Batch& batch, size_t index) {
+size_t ComputeBound(const Batch& batch, size_t index) {
   size_t bytes = 0;
   for (const kvt_piece& piece : batch.pieces[index]) bytes += piece.bytes;
   return kvt_encode_bound(bytes);
@@ -94,14 +94,14 @@ std::unique_ptr<Batch> Batch::OfObjects(nb::handle objects, const DescriptionArg
       item.frame_bytes = out.bytes();
     } else {
       batch->offsets.push_back(room_bytes);
-      room_bytes += BoundOf(*batch, i);
+      room_bytes += ComputeBound(*batch, i);
     }
   }
   if (out_entries.given()) return batch;
   batch->room.emplace(room_bytes);
   for (size_t i = 0; i < batch->items.size(); ++i) {
     batch->items[i].frame = batch->room->data() + batch->offsets[i];
-    batch->items[i].frame_bytes = BoundOf(*batch, i);
+    batch->items[i].frame_bytes = ComputeBound(*batch, i);
   }
   return batch;
 }

@@ -134,7 +134,7 @@ size_t EncodeInto(kvt_ctx* ctx, nb::handle data, const DescriptionArguments& arg
   return written;
 }
 
-kvt_info InfoOf(const Buffer& frame) {
+kvt_info ReadInfo(const Buffer& frame) {
   kvt_info info = {};
   info.struct_size = sizeof info;
   RaiseIfFailed(kvt_frame_info(frame.data(), frame.bytes(), &info), nullptr);
@@ -152,7 +152,7 @@ kvt_status CheckClaim(kvt_ctx* ctx, const Buffer& frame, const kvt_info& info) {
 nb::object Decode(kvt_ctx* ctx, nb::handle frame, nb::handle context) {
   const Buffer from(frame, Buffer::Access::kRead);
   const WantedContext wanted(context);
-  const kvt_info info = InfoOf(from);
+  const kvt_info info = ReadInfo(from);
   RaiseIfFailed(CheckClaim(ctx, from, info), ctx);
   nb::object raw = NewBytes(info.raw_bytes);
   void* const to = BytesData(raw);
@@ -177,7 +177,7 @@ nb::object DecodeTokens(kvt_ctx* ctx, nb::handle frame, uint64_t begin, uint64_t
                         nb::handle context) {
   const Buffer from(frame, Buffer::Access::kRead);
   const WantedContext wanted(context);
-  const kvt_info info = InfoOf(from);
+  const kvt_info info = ReadInfo(from);
   uint64_t size = 0;
   if (info.tokens != 0 && __builtin_mul_overflow(info.raw_bytes / info.tokens, count, &size)) {
     size = 0;
@@ -218,7 +218,7 @@ void VerifyFrame(kvt_ctx* ctx, nb::handle frame, nb::handle context) {
 
 nb::dict FrameInfo(nb::handle frame) {
   const Buffer from(frame, Buffer::Access::kRead);
-  const kvt_info info = InfoOf(from);
+  const kvt_info info = ReadInfo(from);
   nb::dict dict;
   dict["version"] = info.version;
   dict["codec"] = info.codec;

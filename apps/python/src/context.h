@@ -83,7 +83,7 @@ class Room {
   uint64_t size_;
 };
 
-kvt_info InfoOf(const Buffer& frame);
+kvt_info ReadInfo(const Buffer& frame);
 // Decides whether to allocate the size that a header claims: 0, or the status of a frame whose
 // claim exceeds what frames can reach.
 kvt_status CheckClaim(kvt_ctx* ctx, const Buffer& frame, const kvt_info& info);

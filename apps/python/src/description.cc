@@ -294,7 +294,7 @@ uint8_t ParseWord(nb::handle text, std::span<const Word> words, const char* what
   throw nb::value_error(message.c_str());
 }
 
-const char* NameOf(uint8_t value, std::span<const Word> words) {
+const char* FindName(uint8_t value, std::span<const Word> words) {
   for (const Word& word : words) {
     if (word.value == value) return word.name;
   }
@@ -361,9 +361,9 @@ uint32_t ParseLevel(nb::handle level) {
   return static_cast<uint32_t>(number);
 }
 
-const char* LevelName(uint32_t level) { return NameOf(static_cast<uint8_t>(level), kLevels); }
-const char* OrderName(uint8_t order) { return NameOf(order, kOrders); }
-const char* RoleName(uint8_t role) { return NameOf(role, kRoles); }
+const char* LevelName(uint32_t level) { return FindName(static_cast<uint8_t>(level), kLevels); }
+const char* OrderName(uint8_t order) { return FindName(order, kOrders); }
+const char* RoleName(uint8_t role) { return FindName(role, kRoles); }
 
 void ParseContext(nb::handle context, uint8_t out[16]) {
   const Buffer bytes(context, Buffer::Access::kRead);

@@ -133,11 +133,11 @@ std::optional<Failure> Caught(const std::function<void()>& f) {
   try {
     f();
   } catch (const kv::Error& error) {
-    return FailureOf(error);
+    return DescribeFailure(error);
   } catch (const std::bad_alloc&) {
-    return FailureOf(kv::Error(kv::Finding::kNoResources, "out of memory"));
+    return DescribeFailure(kv::Error(kv::Finding::kNoResources, "out of memory"));
   } catch (const kv::ClosedPipe&) {
-    return FailureOf(kv::Error(kv::Finding::kWriteFailed, "the reader closed the pipe"));
+    return DescribeFailure(kv::Error(kv::Finding::kWriteFailed, "the reader closed the pipe"));
   } catch (const std::exception& error) {
     return Unknown(error.what());
   } catch (...) {
@@ -148,7 +148,7 @@ std::optional<Failure> Caught(const std::function<void()>& f) {
 
 }  // namespace
 
-Failure FailureOf(const kv::Error& error) {
+Failure DescribeFailure(const kv::Error& error) {
   Failure failure;
   failure.status = -static_cast<kvt_status>(error.finding());
   failure.offset = error.offset().value_or(UINT64_MAX);
@@ -178,7 +178,7 @@ void RunInterruptibly(nb::handle progress, const std::function<void(kv::Embeddin
     if (!answer.is_none() && !nb::cast<bool>(answer)) listener.stopped = true;
   };
   tick();  // before any work, because a call may be too short for a second check
-  if (listener.stopped) Raise(FailureOf(kv::Error(kv::Finding::kCancelled, "cancelled")));
+  if (listener.stopped) Raise(DescribeFailure(kv::Error(kv::Finding::kCancelled, "cancelled")));
   RunWatched(
       [&] {
         const kv::StopScope scope(listener.stopped);
@@ -218,7 +218,7 @@ CommandOutcome RunCommand(const std::string& command, nb::handle arguments, nb::
     outcome.warnings = std::move(listener.warnings);
     failure = std::move(listener.first_failure);
   });
-  if (failure) Raise(FailureOf(*failure));
+  if (failure) Raise(DescribeFailure(*failure));
   return outcome;
 }
 

@@ -44,7 +44,7 @@ void RaiseIfFailed(kvt_status status, const kvt_ctx* ctx);
 void RunWatched(const std::function<void()>& work, const std::function<void()>& stop,
                 const std::function<void()>& tick = nullptr);
 
-Failure FailureOf(const kv::Error& error);
+Failure DescribeFailure(const kv::Error& error);
 // Runs `f` without the GIL and raises its exception.
 void WithoutGil(const std::function<void()>& f);
 

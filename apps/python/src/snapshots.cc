@@ -66,7 +66,7 @@ nb::object Describe(const kv::KvTensor& tensor) {
                         tensor.head_dim, tensor.heads_known);
 }
 
-nb::dlpack::dtype ElementOf(kv::DType dtype) {
+nb::dlpack::dtype FindElement(kv::DType dtype) {
   using Code = nb::dlpack::dtype_code;
   const kv::DTypeInfo& info = kv::Info(dtype);
   Code code = Code::UInt;
@@ -87,7 +87,7 @@ struct ArrayPlace {
 };
 
 // The place of a tensor if NumPy can address it: one piece, even strides of whole elements.
-std::optional<ArrayPlace> PlaceOf(const kv::KvTensor& tensor, uint64_t element_bytes) {
+std::optional<ArrayPlace> FindPlace(const kv::KvTensor& tensor, uint64_t element_bytes) {
   if (tensor.pieces.size() != 1) return std::nullopt;
   const kv::StridedPiece& piece = tensor.pieces[0];
   ArrayPlace place{piece.data, {}};
@@ -219,13 +219,13 @@ nb::tuple OpenedSnapshot::Array(size_t layer, bool is_value) {
   const kv::LayerKv& from = *values.layer;
   if (is_value && !from.v) throw nb::value_error("the layer has no V");
   const kv::KvTensor& tensor = is_value ? *from.v : from.k;
-  const nb::dlpack::dtype element = ElementOf(tensor.dtype);
+  const nb::dlpack::dtype element = FindElement(tensor.dtype);
   const uint64_t element_bytes = element.bits / 8u;
   const uint64_t row = tensor.units_per_head() * tensor.unit_bytes() / element_bytes;
   const size_t shape[3] = {tensor.tokens(), tensor.heads, row};
   const std::string_view name = kv::Name(tensor.dtype);
   const nb::str dtype(name.data(), name.size());
-  if (const std::optional<ArrayPlace> place = PlaceOf(tensor, element_bytes)) {
+  if (const std::optional<ArrayPlace> place = FindPlace(tensor, element_bytes)) {
     auto* held = new std::shared_ptr<const kv::Snapshot>(values.snapshot);
     const nb::capsule owner(held, [](void* object) noexcept {
       delete static_cast<std::shared_ptr<const kv::Snapshot>*>(object);
@@ -243,7 +243,7 @@ nb::tuple OpenedSnapshot::Array(size_t layer, bool is_value) {
 
 namespace {
 
-kv::KvTensor TensorOf(const Buffer& buffer, nb::handle dtype) {
+kv::KvTensor MakeTensor(const Buffer& buffer, nb::handle dtype) {
   const uint8_t chosen = buffer.ChooseDtype(dtype);
   if (buffer.shape().size() != 3 || buffer.item_bytes() != DtypeBytes(chosen)) {
     throw nb::value_error("layers: expected arrays [token][head][dim] of a type that caches have");
@@ -268,7 +268,7 @@ void SaveSnapshot(const std::string& path, const std::string& format, nb::handle
     const Sequence pair(given, "layers");
     if (pair.size() != 2) throw nb::value_error("layers: expected pairs (K, V)");
     const auto tensor = [&](nb::handle array) {
-      return TensorOf(buffers.emplace_back(array, Buffer::Access::kRead), dtype);
+      return MakeTensor(buffers.emplace_back(array, Buffer::Access::kRead), dtype);
     };
     kv::LayerKv layer;
     layer.index = static_cast<uint32_t>(snapshot.layers.size());

@@ -44,7 +44,7 @@ kvt_status kvt_analyze(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size
     }
     if (json != nullptr) CheckedSink(json);
     Require(desc != nullptr, "desc");
-    const KvTensor shape = TensorOf(*desc);
+    const KvTensor shape = MakeTensor(*desc);
     const ByteSpan raw = Span(src, n);
     Require(n == shape.bytes(), "n: differs from the tensor's bytes");
     const KvTensor tensor = ContiguousTensor(raw.data(), shape.dtype, shape.tokens(), shape.heads,

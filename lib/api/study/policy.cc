@@ -188,7 +188,7 @@ void Append(kvt_policy& policy, const kvt_scores& in, bool with_rows) {
     policy.scale = in.scale;
     policy.trace.scale = static_cast<double>(in.scale);
     policy.attention.emplace(policy.trace, policy.rows, policy.layer);
-    ThreadPool* pool = PoolOf(policy.ctx);
+    ThreadPool* pool = FindPool(policy.ctx);
     if (pool == nullptr) pool = &policy.own_thread.emplace(1);
     policy.caches.emplace(eviction::LayerCaches{*policy.attention, &*pool, nullptr, {}});
     for (uint32_t head = 0; head < policy.geometry.kv_heads; ++head) {
@@ -210,7 +210,7 @@ uint64_t KeptBy(kvt_policy& policy, uint64_t length, uint64_t keep) {
     case eviction::Spending::kNone:
       return length;
     case eviction::Spending::kWholeBlocks:
-      return eviction::BlockBudgetOf(policy.options.config, length, keep).quantised;
+      return eviction::ComputeBlockBudget(policy.options.config, length, keep).quantised;
     case eviction::Spending::kPyramid:
       break;
   }

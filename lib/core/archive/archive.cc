@@ -75,19 +75,19 @@ bool Archive::HoldsTensor(size_t layer_position, bool is_value) const {
   return holds_tensor_.at(layer_position)[is_value ? 1 : 0];
 }
 
-const FileGroup* Archive::GroupOf(uint32_t file) const {
+const FileGroup* Archive::FindGroup(uint32_t file) const {
   const auto at = grouped_.find(file);
   return at == grouped_.end() ? nullptr : &groups_[at->second.group];
 }
 
-const GroupLayout& Archive::LayoutOf(const FileGroup& group) const {
+const GroupLayout& Archive::FindLayout(const FileGroup& group) const {
   return layouts_[static_cast<size_t>(&group - groups_.data())];
 }
 
 const ArchivedChunk* Archive::FindChunk(uint32_t file, uint64_t offset) const {
   if (const auto grouped = grouped_.find(file); grouped != grouped_.end()) {
     const FileGroup& group = groups_[grouped->second.group];
-    offset = LayoutOf(group).JoinedOffset(grouped->second.place, offset);
+    offset = FindLayout(group).JoinedOffset(grouped->second.place, offset);
     file = group.first();
   }
   auto at = std::upper_bound(chunks_.begin(), chunks_.end(), std::pair(file, offset),
@@ -225,7 +225,7 @@ std::vector<ChunkHead> Archive::MissingTokens() const {
 namespace {
 
 bool IsLayered(const ChunkHead& head) { return HasNeighbours(static_cast<CodecId>(head.codec)); }
-uint32_t DepthOf(const ChunkHead& head) { return IsLayered(head) ? head.codec_parameter : 0; }
+uint32_t FindDepth(const ChunkHead& head) { return IsLayered(head) ? head.codec_parameter : 0; }
 
 std::vector<Neighbour> ReadNeighbourList(const ChunkHead& head, ByteSpan payload) {
   return head.codec == static_cast<uint8_t>(CodecId::kLayers)
@@ -259,7 +259,7 @@ class Archive::NeighbourRows : public NeighbourSource {
   const std::map<size_t, std::shared_ptr<const Bytes>>& known_;
 };
 
-std::vector<ReferenceRun> Archive::RunsOf(const ArchivedChunk& chunk) const {
+std::vector<ReferenceRun> Archive::ListRuns(const ArchivedChunk& chunk) const {
   if (!HasReferences(static_cast<CodecId>(chunk.head.codec))) return {};
   data_->Need(chunk.payload_offset, chunk.payload_bytes);
   const ByteSpan payload =
@@ -271,7 +271,7 @@ std::vector<ReferenceRun> Archive::ReadRunsUnchecked(const ArchivedChunk& chunk)
   const ByteSpan bytes = data_->bytes();
   if (chunk.payload_offset > bytes.size() ||
       chunk.payload_bytes > bytes.size() - chunk.payload_offset) {
-    return RunsOf(chunk);  // throws the precise error
+    return ListRuns(chunk);  // throws the precise error
   }
   return ReadReferenceRuns(chunk.head.shape(),
                            bytes.subspan(chunk.payload_offset, chunk.payload_bytes));
@@ -305,7 +305,7 @@ std::shared_ptr<const RowOrder> Archive::FindOrder(const ChunkHead& head) const 
 std::optional<size_t> Archive::FindNeighbour(const ChunkHead& head,
                                              const Neighbour& neighbour) const {
   const std::optional<size_t> place = neighbours_->index.Find(head, neighbour);
-  if (place && DepthOf(chunks_[*place].head) >= DepthOf(head)) {
+  if (place && FindDepth(chunks_[*place].head) >= FindDepth(head)) {
     throw Error(Finding::kBadFrame, "it needs {}, whose depth is not lower",
                 Describe(chunks_[*place].head));
   }
@@ -351,7 +351,7 @@ std::vector<size_t> Archive::NeededBy(
   }
   std::vector<size_t> order(needed.begin(), needed.end());
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return DepthOf(chunks_[a].head) < DepthOf(chunks_[b].head);
+    return FindDepth(chunks_[a].head) < FindDepth(chunks_[b].head);
   });
   return order;
 }

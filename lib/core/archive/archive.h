@@ -72,8 +72,8 @@ class Archive {
   // bytes of the whole group.
   const std::vector<FileGroup>& groups() const { return groups_; }
   // Returns the group that this file belongs to, or nullptr.
-  const FileGroup* GroupOf(uint32_t file) const;
-  const GroupLayout& LayoutOf(const FileGroup& group) const;
+  const FileGroup* FindGroup(uint32_t file) const;
+  const GroupLayout& FindLayout(const FileGroup& group) const;
   // Sorted by file, source offset and first token.
   const std::vector<ArchivedChunk>& chunks() const { return chunks_; }
   const std::vector<Damage>& damage() const { return damage_; }
@@ -89,7 +89,7 @@ class Archive {
   const std::vector<ReferenceName>& reference_names() const { return reference_names_; }
   // Returns the runs of references that a chunk needs; empty if it needs none. Throws as
   // DecodeChunk.
-  std::vector<ReferenceRun> RunsOf(const ArchivedChunk& chunk) const;
+  std::vector<ReferenceRun> ListRuns(const ArchivedChunk& chunk) const;
   // Sets the references, in the order of reference_names(), before anything is decoded.
   void UseReferences(References references) { references_ = std::move(references); }
   const References& references() const { return references_; }

@@ -29,7 +29,7 @@ bool FitsTensor(const ChunkHead& head, const KvTensor& tensor) {
 
 }  // namespace
 
-std::vector<ArchivePart> PartsOf(const Archive& archive) {
+std::vector<ArchivePart> ListParts(const Archive& archive) {
   std::vector<ArchivePart> parts;
   if (!archive.description()) return parts;
   std::set<uint32_t> numbers;
@@ -44,7 +44,7 @@ std::vector<ArchivePart> PartsOf(const Archive& archive) {
   return parts;
 }
 
-const KvTensor& TensorOf(const Archive& archive, const ArchivePart& part) {
+const KvTensor& FindTensor(const Archive& archive, const ArchivePart& part) {
   const LayerKv& layer = GetLayer(archive, part);
   return part.is_value ? *layer.v : layer.k;
 }
@@ -63,9 +63,9 @@ std::vector<uint64_t> StoredBytes(const Archive& archive, std::span<const Archiv
   return bytes;
 }
 
-std::vector<const ArchivedChunk*> ChunksOf(const Archive& archive, const ArchivePart& part,
-                                           uint64_t begin, uint64_t count) {
-  const KvTensor& tensor = TensorOf(archive, part);
+std::vector<const ArchivedChunk*> FindChunks(const Archive& archive, const ArchivePart& part,
+                                             uint64_t begin, uint64_t count) {
+  const KvTensor& tensor = FindTensor(archive, part);
   const LayerKv& layer = GetLayer(archive, part);
   std::vector<const ArchivedChunk*> chunks;
   uint64_t covered = 0;
@@ -137,7 +137,7 @@ std::shared_ptr<Reuse<CodecScratch>> ArchiveRows::ShareScratches(const Reference
 void ArchiveRows::Read(size_t layer_position, bool is_value, uint64_t first, uint64_t count,
                        std::span<std::byte> rows) const {
   const ArchivePart part{layer_position, is_value};
-  const KvTensor& tensor = TensorOf(archive_, part);
+  const KvTensor& tensor = FindTensor(archive_, part);
   for (const std::shared_ptr<Chunk>& chunk : ChunksOfPart(part)) {
     const ChunkHead& head = chunk->chunk->head;
     const uint64_t from = std::max(first, head.token_begin),
@@ -166,7 +166,7 @@ const ArchiveRows::Chunks& ArchiveRows::ChunksOfPart(const ArchivePart& part) co
   if (!is_new) return at->second;
   try {
     for (const ArchivedChunk* chunk :
-         ChunksOf(archive_, part, 0, TensorOf(archive_, part).tokens())) {
+         FindChunks(archive_, part, 0, FindTensor(archive_, part).tokens())) {
       at->second.push_back(std::make_shared<Chunk>());
       at->second.back()->chunk = chunk;
     }

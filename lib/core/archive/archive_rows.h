@@ -19,15 +19,15 @@ struct ArchivePart {
 
 // Returns the tensors whose values all lie in chunks of their own. Throws kDuplicateName if two
 // layers have the same number.
-std::vector<ArchivePart> PartsOf(const Archive& archive);
-const KvTensor& TensorOf(const Archive& archive, const ArchivePart& part);
+std::vector<ArchivePart> ListParts(const Archive& archive);
+const KvTensor& FindTensor(const Archive& archive, const ArchivePart& part);
 // Returns the stored bytes of each part's chunks.
 std::vector<uint64_t> StoredBytes(const Archive& archive, std::span<const ArchivePart> parts);
 
 // Returns the chunks that hold tokens [begin, begin + count). Throws kInconsistent if one does not
 // fit the tensor, kLostChunk if a token is missing.
-std::vector<const ArchivedChunk*> ChunksOf(const Archive& archive, const ArchivePart& part,
-                                           uint64_t begin, uint64_t count);
+std::vector<const ArchivedChunk*> FindChunks(const Archive& archive, const ArchivePart& part,
+                                             uint64_t begin, uint64_t count);
 // Copies the part of tokens [begin, begin + count) that a decoded chunk holds to `out`,
 // [token][head][dim].
 void CopyTokens(const ChunkHead& head, ByteSpan raw, const KvTensor& tensor, uint64_t begin,

@@ -221,7 +221,7 @@ std::shared_ptr<const RowOrder> OrderFor(const ChunkHead& head, const RowOrders*
                                          const Bases& bases, Effort effort) {
   if (orders == nullptr || head.kind == ChunkKind::kOpaque) return nullptr;
   const bool is_value = head.kind == ChunkKind::kValue;
-  if (!bases.plan.RunsOf(head.layer, is_value, head.token_begin, head.tokens).empty())
+  if (!bases.plan.ListRuns(head.layer, is_value, head.token_begin, head.tokens).empty())
     return nullptr;
   std::shared_ptr<const RowOrder> order = orders->Of(head.layer, head.token_begin, head.tokens);
   return order != nullptr && WantsOrder(head, *order, effort) ? order : nullptr;
@@ -234,7 +234,7 @@ BesideNeighbours ChunkEncoder::NeighboursBeside(const ChunkHead& head,
   BesideNeighbours beside{
       .all = {}, .turns = {}, .source = source, .is_value = head.kind == ChunkKind::kValue};
   const auto runs_of = [&](uint32_t layer, bool is_value) {
-    return bases_.plan.RunsOf(layer, is_value, head.token_begin, head.tokens);
+    return bases_.plan.ListRuns(layer, is_value, head.token_begin, head.tokens);
   };
   const auto same_rows = [](const ReferenceRun& a, const ReferenceRun& b) {
     return std::tie(a.reference, a.first_row, a.rows, a.first_token) ==
@@ -256,12 +256,12 @@ EncodedChunk ChunkEncoder::EncodeFirst(ChunkHead& head, ByteSpan raw, const Refe
   if (head.kind == ChunkKind::kOpaque) return encode(head.shape(), raw);
   const bool is_value = head.kind == ChunkKind::kValue;
   const std::vector<ReferenceRun> runs =
-      bases_.plan.RunsOf(head.layer, is_value, head.token_begin, head.tokens);
+      bases_.plan.ListRuns(head.layer, is_value, head.token_begin, head.tokens);
   if (!runs.empty()) {
     const NeighbourPlan::Choice choice = plan_.Of(head);
     const BesideNeighbours beside = NeighboursBeside(head, runs, choice.neighbours, neighbours);
     EncodedChunk chunk =
-        EncodeByReference(head.shape(), raw, runs, bases_.plan.RotationOf(head.layer), rows,
+        EncodeByReference(head.shape(), raw, runs, bases_.plan.LayerRotation(head.layer), rows,
                           effort_, scratch, encode, &beside);
     if (chunk.codec == CodecId::kRefLayers) head.codec_parameter = choice.depth;
     return chunk;

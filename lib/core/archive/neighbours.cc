@@ -18,7 +18,7 @@ constexpr uint64_t kMostTaps = 576;
 constexpr uint64_t kLeastRowsToLearn = 64;
 constexpr uint64_t kMostNeighbourBytes = uint64_t{8} << 20;
 
-uint64_t ColumnsOf(const ChunkHead& head) { return uint64_t{head.heads} * head.units; }
+uint64_t CountColumns(const ChunkHead& head) { return uint64_t{head.heads} * head.units; }
 
 }  // namespace
 
@@ -116,7 +116,7 @@ NeighbourPlan::Choice NeighbourPlan::Of(const ChunkHead& head) const {
   const auto look_at = [&](uint32_t layer, bool value) {
     const std::optional<size_t> place = index_.Find(head, {layer, value, 0});
     if (place) {
-      const uint64_t columns = std::min<uint64_t>(ColumnsOf(heads_[*place]), UINT16_MAX);
+      const uint64_t columns = std::min<uint64_t>(CountColumns(heads_[*place]), UINT16_MAX);
       choice.neighbours.push_back({layer, value, static_cast<uint16_t>(columns)});
     }
   };

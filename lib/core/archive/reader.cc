@@ -51,7 +51,7 @@ class ArchiveReader {
 
   void UseTable(ByteSpan bytes) {
     SourceTable table = DecodeTable(bytes);
-    tag_ = TagOf(bytes);
+    tag_ = ReadTag(bytes);
     a_.is_folder_ = table.is_folder;
     a_.files_ = std::move(table.files);
     a_.empty_folders_ = std::move(table.empty_folders);
@@ -256,7 +256,7 @@ class ArchiveReader {
     const auto at = a_.grouped_.find(file);
     if (at == a_.grouped_.end()) return a_.files_[file].size;
     const FileGroup& group = a_.groups_[at->second.group];
-    return group.first() == file ? a_.LayoutOf(group).bytes() : 0;
+    return group.first() == file ? a_.FindLayout(group).bytes() : 0;
   }
 
   // An archive with an index must be complete.

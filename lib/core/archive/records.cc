@@ -107,7 +107,7 @@ Trailer ReadTrailer(ByteSpan archive) {
   return trailer;
 }
 
-uint32_t TagOf(ByteSpan source_table) { return static_cast<uint32_t>(Hash64(source_table)); }
+uint32_t ReadTag(ByteSpan source_table) { return static_cast<uint32_t>(Hash64(source_table)); }
 
 Bytes RecordStart(RecordType type, uint32_t tag, ByteSpan head, uint64_t payload_bytes,
                   uint64_t payload_hash) {

@@ -106,7 +106,7 @@ struct Record {
 };
 // Returns the tag that ties records to their archive, so that a search through a damaged archive
 // does not accept records of another archive inside a payload.
-uint32_t TagOf(ByteSpan source_table);
+uint32_t ReadTag(ByteSpan source_table);
 // Returns everything before the payload.
 Bytes RecordStart(RecordType type, uint32_t tag, ByteSpan head, uint64_t payload_bytes,
                   uint64_t payload_hash);

@@ -104,7 +104,7 @@ void ReferencePlan::Renumber(const std::vector<uint16_t>& places) {
   }
 }
 
-const ReferencePlan::Group* ReferencePlan::GroupOf(uint32_t layer, size_t& place) const {
+const ReferencePlan::Group* ReferencePlan::FindGroup(uint32_t layer, size_t& place) const {
   for (const Group& group : groups_) {
     for (place = 0; place < group.layers.size(); ++place) {
       if (group.layers[place].first == layer) return &group;
@@ -113,11 +113,11 @@ const ReferencePlan::Group* ReferencePlan::GroupOf(uint32_t layer, size_t& place
   return nullptr;
 }
 
-std::vector<ReferenceRun> ReferencePlan::RunsOf(uint32_t layer, bool is_value, uint64_t begin,
-                                                uint64_t count) const {
+std::vector<ReferenceRun> ReferencePlan::ListRuns(uint32_t layer, bool is_value, uint64_t begin,
+                                                  uint64_t count) const {
   std::vector<ReferenceRun> runs;
   size_t place = 0;
-  const Group* group = GroupOf(layer, place);
+  const Group* group = FindGroup(layer, place);
   if (group == nullptr) return runs;
   for (const TokenRun& run : group->runs) {
     const std::optional<uint32_t>& there = group->layers[place].second[run.reference];
@@ -135,10 +135,10 @@ std::vector<ReferenceRun> ReferencePlan::RunsOf(uint32_t layer, bool is_value, u
   return runs;
 }
 
-const Rotation& ReferencePlan::RotationOf(uint32_t layer) const {
+const Rotation& ReferencePlan::LayerRotation(uint32_t layer) const {
   static const Rotation kNone;
   size_t place = 0;
-  const Group* group = GroupOf(layer, place);
+  const Group* group = FindGroup(layer, place);
   return group == nullptr ? kNone : group->rotation;
 }
 

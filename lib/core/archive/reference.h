@@ -89,9 +89,9 @@ class ReferencePlan {
   // Returns true if any run is of this reference.
   bool Uses(size_t reference) const;
   // Returns the runs of tokens [begin, begin + count) of a layer's K or V, ascending.
-  std::vector<ReferenceRun> RunsOf(uint32_t layer, bool is_value, uint64_t begin,
-                                   uint64_t count) const;
-  const Rotation& RotationOf(uint32_t layer) const;
+  std::vector<ReferenceRun> ListRuns(uint32_t layer, bool is_value, uint64_t begin,
+                                     uint64_t count) const;
+  const Rotation& LayerRotation(uint32_t layer) const;
   // Updates indices after references without runs were removed from the list.
   void Renumber(const std::vector<uint16_t>& places);
 
@@ -103,7 +103,7 @@ class ReferencePlan {
     // Per layer here: its number in each reference; nullopt if that lacks it.
     std::vector<std::pair<uint32_t, std::vector<std::optional<uint32_t>>>> layers;
   };
-  const Group* GroupOf(uint32_t layer, size_t& place) const;
+  const Group* FindGroup(uint32_t layer, size_t& place) const;
 
   std::vector<Group> groups_;
 };

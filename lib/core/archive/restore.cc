@@ -147,12 +147,12 @@ class Restorer {
     const FileGroup* group = nullptr;
     // The other files of a group are emitted together with its first one.
     for (; file_ < archive_.files().size(); ++file_) {
-      group = archive_.GroupOf(file_);
+      group = archive_.FindGroup(file_);
       if (group == nullptr || group->first() == file_) break;
     }
     if (file_ == archive_.files().size()) return std::nullopt;
     const uint64_t size =
-        group != nullptr ? archive_.LayoutOf(*group).bytes() : archive_.files()[file_].size;
+        group != nullptr ? archive_.FindLayout(*group).bytes() : archive_.files()[file_].size;
     Step step;
     step.file = file_;
     step.offset = position_;
@@ -238,7 +238,7 @@ class Restorer {
       Done(*step.chunk);
     }
     if (step.kind != Step::kEndOfFile) return;
-    const GroupLayout& layout = archive_.LayoutOf(*step.group);
+    const GroupLayout& layout = archive_.FindLayout(*step.group);
     for (size_t place = 0; place < step.group->files.size(); ++place) {
       const uint32_t file = step.group->files[place];
       sink_ = &target_.Begin(file);
@@ -284,8 +284,8 @@ class Restorer {
                   lost.offset, lost.end());
     }
     report_.lost_bytes += lost.bytes();
-    if (const FileGroup* group = archive_.GroupOf(lost.file)) {
-      for (LostRange& one : LostOfFiles(lost, *group, archive_.LayoutOf(*group)))
+    if (const FileGroup* group = archive_.FindGroup(lost.file)) {
+      for (LostRange& one : LostOfFiles(lost, *group, archive_.FindLayout(*group)))
         report_.lost.push_back(std::move(one));
     } else {
       report_.lost.push_back(std::move(lost));

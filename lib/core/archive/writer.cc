@@ -112,7 +112,8 @@ SourceTable TableWith(const Bases& bases, const WriteOptions& options,
 }
 
 Grouping GroupSource(const Source& source, const Snapshot* snapshot, const WriteOptions& options) {
-  std::vector<Region> regions = snapshot == nullptr ? std::vector<Region>() : RegionsOf(*snapshot);
+  std::vector<Region> regions =
+      snapshot == nullptr ? std::vector<Region>() : FindRegions(*snapshot);
   if (!options.solid) return {{}, std::move(regions)};
   return GroupFiles(source, regions, ChunkBytes(options));
 }
@@ -167,7 +168,7 @@ class ArchiveWriter::Body {
         chunks_(PlanChunks(ListSizes(source, grouping_.groups), grouping_.regions,
                            ChunkBytes(options_), options_.effort)),
         table_(MakeTable(snapshot)),
-        tag_(TagOf(table_)),
+        tag_(ReadTag(table_)),
         layers_(PlanLayers(source, grouping_, chunks_, options_)) {
     summary_.groups = grouping_.groups.size();
     for (const FileGroup& group : grouping_.groups) summary_.grouped_files += group.files.size();

@@ -144,7 +144,7 @@ constexpr FindingInfo kFindings[] = {
 
 std::span<const FindingInfo> AllFindings() { return kFindings; }
 
-const FindingInfo& InfoOf(Finding finding) {
+const FindingInfo& FindInfo(Finding finding) {
   for (const FindingInfo& info : kFindings) {
     if (info.finding == finding) return info;
   }
@@ -183,7 +183,7 @@ Error& Error::File(std::string_view name) {
   return *this;
 }
 
-ErrorCode Error::code() const { return InfoOf(finding_).code; }
+ErrorCode Error::code() const { return FindInfo(finding_).code; }
 
 void Error::Compose() {
   line_.clear();

@@ -90,7 +90,7 @@ struct FindingInfo {
 };
 
 std::span<const FindingInfo> AllFindings();
-const FindingInfo& InfoOf(Finding finding);
+const FindingInfo& FindInfo(Finding finding);
 // "KV1001"
 std::string FindingId(Finding finding);
 

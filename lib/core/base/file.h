@@ -137,7 +137,7 @@ struct Source {
   const SourceFile* Find(std::string_view name) const;
   // Returns the file whose bytes hold `p`, or nullptr. Takes logarithmic time for sources returned
   // by Open.
-  const SourceFile* FileOf(const std::byte* p) const;
+  const SourceFile* FindFile(const std::byte* p) const;
 
   std::vector<uint32_t> by_address = {};  // indices into `files`, sorted by address
 };

@@ -49,14 +49,14 @@ void SyncFolder(const fs::path& folder) {
   ::close(descriptor);
 }
 
-void SyncNameOf(const fs::path& path) {
+void SyncName(const fs::path& path) {
   SyncFolder(ParentOf(path.has_filename() ? path : path.parent_path()));
 }
 
 void MakeFolders(const fs::path& path, std::error_code& failed) {
   if (path.empty() || fs::exists(path, failed)) return;
   MakeFolders(path.parent_path(), failed);
-  if (fs::create_directory(path, failed)) SyncNameOf(path);
+  if (fs::create_directory(path, failed)) SyncName(path);
 }
 
 void RefuseExisting(const fs::path& path, Overwrite overwrite) {

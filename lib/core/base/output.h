@@ -146,7 +146,7 @@ inline Error IoError(std::string_view action, const std::string& name) {
 }
 void SyncFolder(const std::filesystem::path& folder);
 // Syncs the folder that contains the name `path`, which may itself be a folder.
-void SyncNameOf(const std::filesystem::path& path);
+void SyncName(const std::filesystem::path& path);
 // Creates a folder and its missing parents, durably.
 void MakeFolders(const std::filesystem::path& path, std::error_code& failed);
 void RefuseExisting(const std::filesystem::path& path, Overwrite overwrite);

@@ -165,7 +165,7 @@ const SourceFile* Source::Find(std::string_view name) const {
   return at != files.end() && at->name == name ? &*at : nullptr;
 }
 
-const SourceFile* Source::FileOf(const std::byte* p) const {
+const SourceFile* Source::FindFile(const std::byte* p) const {
   if (by_address.size() != files.size()) {  // not made by Open
     for (const SourceFile& file : files) {
       if (file.data->Contains(p)) return &file;

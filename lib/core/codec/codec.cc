@@ -18,7 +18,7 @@ std::optional<Effort> ParseEffort(std::string_view name) {
   return std::nullopt;
 }
 
-ChunkGrid GridOf(const ChunkShape& shape, uint64_t raw_bytes) {
+ChunkGrid FindGrid(const ChunkShape& shape, uint64_t raw_bytes) {
   const DTypeInfo& info = Info(shape.dtype);
   uint64_t rows = 0, units = shape.units_per_head;
   if (shape.order == Order::kTokenHeadDim) {

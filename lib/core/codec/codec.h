@@ -66,7 +66,7 @@ struct ChunkShape {
   uint32_t byte_shift = 0;  // nonzero if the f16 values stand for 8-bit floats (HalfForm)
 };
 // Returns how to read the 16-bit words of a chunk.
-inline HalfForm FormOf(const ChunkShape& shape) {
+inline HalfForm MakeForm(const ChunkShape& shape) {
   return {shape.dtype == DType::kBF16, shape.byte_shift};
 }
 
@@ -84,7 +84,7 @@ struct EncodedChunk {
 struct ChunkGrid {
   uint64_t rows = 1, columns = 0;
 };
-ChunkGrid GridOf(const ChunkShape& shape, uint64_t raw_bytes);
+ChunkGrid FindGrid(const ChunkShape& shape, uint64_t raw_bytes);
 // Returns the model's head dimension, or 0 if it is not known.
 uint64_t HeadDim(const ChunkShape& shape);
 

@@ -159,7 +159,7 @@ uint64_t EstimateFloor(const ChunkShape& shape, ByteSpan raw, Effort effort, boo
   const DTypeInfo& info = Info(shape.dtype);
   const uint64_t units = raw.size() / info.block_bytes;
   if (units < kLeastSamples) return 0;
-  const ChunkGrid grid = GridOf(shape, raw.size());
+  const ChunkGrid grid = FindGrid(shape, raw.size());
   const bool is_fast = effort == Effort::kFast, halves = IsHalfFloat(shape.dtype);
   uint64_t repeated = 0;  // percent
   // At the fast level only 8-bit values go through a search for matches.
@@ -173,9 +173,9 @@ uint64_t EstimateFloor(const ChunkShape& shape, ByteSpan raw, Effort effort, boo
   const auto half_bits16 = in_context ? HalfBits16<true> : HalfBits16<false>;
   const uint64_t bits16 =
       halves ? half_bits16(raw, shape.dtype, grid.columns) : UnitBits16(raw, info);
-  const uint64_t* const of_levels = halves                          ? kLeftOfHalves
-                                    : ByteShiftOf(shape.dtype) != 0 ? kLeftOfByteFloats
-                                                                    : kLeftOfOthers;
+  const uint64_t* const of_levels = halves                            ? kLeftOfHalves
+                                    : FindByteShift(shape.dtype) != 0 ? kLeftOfByteFloats
+                                                                      : kLeftOfOthers;
   const uint64_t left = of_levels[static_cast<size_t>(effort)];
   // The shift by 8 first keeps the product within 64 bits.
   return units * (bits16 >> 8) / (uint64_t{8} << 8) * left / 100 * (100 - repeated) / 100;

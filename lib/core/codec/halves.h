@@ -10,15 +10,15 @@
 namespace kv {
 
 // Returns HalfForm::byte_shift of a type; 0 if it is not an 8-bit float.
-constexpr uint32_t ByteShiftOf(DType dtype) {
+constexpr uint32_t FindByteShift(DType dtype) {
   return dtype == DType::kF8E5M2 ? 8 : dtype == DType::kF8E4M3 ? 7 : 0;
 }
 // Returns true if codecs of halves accept the type.
-constexpr bool AreHalves(DType dtype) { return IsHalfFloat(dtype) || ByteShiftOf(dtype) != 0; }
+constexpr bool AreHalves(DType dtype) { return IsHalfFloat(dtype) || FindByteShift(dtype) != 0; }
 
 // Returns the shape of the halves that represent a chunk; its own unless it has 8-bit floats.
 inline ChunkShape HalvesShape(ChunkShape shape) {
-  shape.byte_shift = ByteShiftOf(shape.dtype);
+  shape.byte_shift = FindByteShift(shape.dtype);
   if (shape.byte_shift != 0) shape.dtype = DType::kF16;
   return shape;
 }

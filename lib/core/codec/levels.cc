@@ -198,7 +198,7 @@ std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan ra
                                             const HalfSurvey& survey, uint64_t literal,
                                             Effort effort, const RowSteps& steps,
                                             CodecScratch& scratch) {
-  const ChunkGrid grid = GridOf(shape, raw.size());
+  const ChunkGrid grid = FindGrid(shape, raw.size());
   const bool predict = effort >= Effort::kHigh && grid.rows > 1 && grid.columns >= kRansLanes;
   std::optional<EncodedChunk> best;
   if (predict) {
@@ -251,8 +251,8 @@ EncodedChunk ChooseForHalves(const ChunkShape& shape, ByteSpan raw, Effort effor
     if (shape.dtype == DType::kBF16) fast = EncodeFast(raw, scratch);
     return fast ? *std::move(fast) : EncodeLiterals(shape, raw, Noise::kUnknown, scratch);
   }
-  const ChunkGrid grid = GridOf(shape, raw.size());
-  const HalfSurvey survey = SurveyHalves(raw, FormOf(shape), false);
+  const ChunkGrid grid = FindGrid(shape, raw.size());
+  const HalfSurvey survey = SurveyHalves(raw, MakeForm(shape), false);
   const uint64_t literal = LiteralBytes(survey, raw.size() / 2);
   std::optional<EncodedChunk> coded =
       EncodeInContext(shape, raw, survey, literal, effort, steps, scratch);
@@ -291,7 +291,7 @@ bool QuantsMatch(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch) {
                      kRepeatsOneIn = 256;
   if (raw.size() <= 3 * kLeastSample) return true;
   const Repeats repeats =
-      CountRepeats(raw, raw.size() / GridOf(shape, raw.size()).rows, shape.dtype);
+      CountRepeats(raw, raw.size() / FindGrid(shape, raw.size()).rows, shape.dtype);
   if (repeats.four * kRepeatsOneIn > repeats.looked) return true;
   const uint64_t block = Info(shape.dtype).block_bytes,
                  wanted = std::max<uint64_t>(kLeastSample, raw.size() / kSampleOneIn);
@@ -324,10 +324,10 @@ EncodedChunk EncodeHalvesAtMax(const ChunkShape& shape, ByteSpan raw, const RowS
   constexpr uint64_t kLargeGainOneIn = 16, kRareRepeatsOneIn = 64;
   EncodedChunk best = StoredRaw(raw, scratch);
   TryOthers(shape, raw, Effort::kMax, steps, scratch, best);
-  const HalfSurvey survey = SurveyHalves(raw, FormOf(shape), false);
+  const HalfSurvey survey = SurveyHalves(raw, MakeForm(shape), false);
   const uint64_t literal = LiteralBytes(survey, raw.size() / 2);
   if (best.payload.size() < literal - literal / kLargeGainOneIn) {
-    const ChunkGrid grid = GridOf(shape, raw.size());
+    const ChunkGrid grid = FindGrid(shape, raw.size());
     const Repeats repeats = CountRepeats(raw, raw.size() / grid.rows, shape.dtype);
     if (repeats.eight * kRareRepeatsOneIn < repeats.looked) return best;
   }
@@ -352,7 +352,7 @@ EncodedChunk EncodeByteFloats(const ChunkShape& shape, ByteSpan raw, Effort effo
   if (effort > Effort::kFast) {
     const Halves halves(shape.dtype, raw, &scratch.context.arena);
     const ChunkShape inner = HalvesShape(shape);
-    const HalfSurvey survey = SurveyHalves(halves.bytes(), FormOf(inner), false);
+    const HalfSurvey survey = SurveyHalves(halves.bytes(), MakeForm(inner), false);
     const uint64_t literal = LiteralBytes(survey, raw.size());
     std::optional<EncodedChunk> coded =
         EncodeInContext(inner, halves.bytes(), survey, literal, effort, steps, scratch);
@@ -368,7 +368,7 @@ EncodedChunk EncodeByteFloats(const ChunkShape& shape, ByteSpan raw, Effort effo
     TryOthers(shape, raw, effort, steps, scratch, best);
   }
   if (effort != Effort::kDefault || best.codec == CodecId::kRaw ||
-      WantsMatches(raw, GridOf(shape, raw.size()).rows, shape.dtype, effort)) {
+      WantsMatches(raw, FindGrid(shape, raw.size()).rows, shape.dtype, effort)) {
     KeepSmaller(best, EncodeCompat(shape, raw, scratch), scratch);
   }
   return best;
@@ -379,7 +379,7 @@ bool IsHalves(DType dtype, ByteSpan raw) { return IsHalfFloat(dtype) && raw.size
 EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort, const RowSteps& steps,
                         CodecScratch& scratch) {
   if (IsHalves(shape.dtype, raw)) return EncodeHalves(shape, raw, effort, steps, scratch);
-  if (ByteShiftOf(shape.dtype) != 0) return EncodeByteFloats(shape, raw, effort, steps, scratch);
+  if (FindByteShift(shape.dtype) != 0) return EncodeByteFloats(shape, raw, effort, steps, scratch);
   const bool whole = raw.size() % Info(shape.dtype).block_bytes == 0;
   EncodedChunk best;
   // f32 values are often widened halves: the upper 16 bits go through the codecs of halves.
@@ -391,7 +391,7 @@ EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort, co
       return StoredRaw(halves, scratch);
     };
     best = EncodeWide(shape, raw, scratch, std::ref(encode));
-    const uint64_t rows = GridOf(shape, raw.size()).rows;
+    const uint64_t rows = FindGrid(shape, raw.size()).rows;
     if (effort == Effort::kMax ||
         (effort > Effort::kFast && WantsMatches(raw, rows, shape.dtype, effort))) {
       KeepSmaller(best, EncodeCompat(shape, raw, scratch), scratch);
@@ -441,7 +441,7 @@ EncodedChunk EncodeRows(const ChunkShape& shape, ByteSpan raw, const RowPlan& pl
 EncodedChunk EncodeByCost(const ChunkShape& shape, ByteSpan raw, Effort effort,
                           const RowSteps& steps, CodecScratch& scratch) {
   if (raw.empty() || raw.size() > kMaxBytes) return EncodeCompat(shape, raw, scratch);
-  const ChunkGrid grid = GridOf(shape, raw.size());
+  const ChunkGrid grid = FindGrid(shape, raw.size());
   if (effort > Effort::kFast && grid.rows > 1 && raw.size() % grid.rows == 0) {
     const RowPlan plan = FindRepeatedRows(raw, raw.size() / grid.rows, &scratch.context.arena);
     // A reference costs some bytes, and a longer row saves more.

@@ -62,7 +62,7 @@ void DecodeRotated(const ChunkShape&, ByteSpan payload, std::span<std::byte> raw
 template <GearKind kKind>
 bool EncodeContainer(const ChunkShape&, ByteSpan raw, uint64_t, const RowSteps&,
                      CodecScratch& scratch, EncodedChunk& out) {
-  if (!IsWhole(raw, PlanesOf(kKind))) return false;
+  if (!IsWhole(raw, CountPlanes(kKind))) return false;
   out.planes = EncodeGear(kKind, raw, {}, scratch, out.payload);
   return true;
 }
@@ -105,8 +105,8 @@ void DecodeZstd(const ChunkShape&, ByteSpan payload, std::span<std::byte> raw,
 bool EncodePrev(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat, const RowSteps&,
                 CodecScratch& scratch, EncodedChunk& out) {
   if (!IsWhole(raw, 2)) return false;
-  const ChunkGrid grid = GridOf(shape, raw.size());
-  const HalfSurvey survey = SurveyHalves(raw, FormOf(shape), false);
+  const ChunkGrid grid = FindGrid(shape, raw.size());
+  const HalfSurvey survey = SurveyHalves(raw, MakeForm(shape), false);
   const auto plan = PlanContext(raw, survey, grid.rows, grid.columns, to_beat, scratch.context);
   if (plan) EncodeContext(raw, *plan, scratch.context, out.payload);
   return plan.has_value();
@@ -114,15 +114,15 @@ bool EncodePrev(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat, const R
 
 void DecodePrev(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                 CodecScratch& scratch, const ChunkInputs&) {
-  DecodeContext(payload, FormOf(shape), raw, scratch.context);
+  DecodeContext(payload, MakeForm(shape), raw, scratch.context);
 }
 
 template <bool kWithLikenesses>
 bool EncodePrediction(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,
                       const RowSteps& steps, CodecScratch& scratch, EncodedChunk& out) {
-  const ChunkGrid grid = GridOf(shape, raw.size());
+  const ChunkGrid grid = FindGrid(shape, raw.size());
   if (!IsWhole(raw, 2) || grid.rows < 2 || grid.columns < kRansLanes) return false;
-  const HalfForm form = FormOf(shape);
+  const HalfForm form = MakeForm(shape);
   std::optional<LikenessPlan> like;
   if (kWithLikenesses) {
     like = PlanLikenesses(raw, form.bfloat, grid.rows, grid.columns, HeadDim(shape), steps,
@@ -136,7 +136,7 @@ bool EncodePrediction(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,
 template <bool kWithLikenesses>
 void DecodePrediction(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                       CodecScratch& scratch, const ChunkInputs& inputs) {
-  DecodeLms(payload, FormOf(shape), kWithLikenesses, raw, scratch, inputs.steps);
+  DecodeLms(payload, MakeForm(shape), kWithLikenesses, raw, scratch, inputs.steps);
 }
 
 bool EncodeWindow4(const ChunkShape&, ByteSpan raw, uint64_t, const RowSteps&,
@@ -168,7 +168,7 @@ bool EncodeHalvesApart(const ChunkShape& shape, ByteSpan raw, uint64_t, const Ro
 // Stores the distinct rows at the fastest level.
 bool EncodeRepeatedRows(const ChunkShape& shape, ByteSpan raw, uint64_t, const RowSteps& steps,
                         CodecScratch& scratch, EncodedChunk& out) {
-  const ChunkGrid grid = GridOf(shape, raw.size());
+  const ChunkGrid grid = FindGrid(shape, raw.size());
   if (raw.empty() || raw.size() % grid.rows != 0) return false;
   const uint64_t row_bytes = raw.size() / grid.rows;
   const RowPlan plan = FindRepeatedRows(raw, row_bytes, &scratch.context.arena);
@@ -196,15 +196,15 @@ void DecodeReferences(const ChunkShape& shape, ByteSpan payload, std::span<std::
 
 bool EncodeDistribution(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,
                         const RowSteps& steps, CodecScratch& scratch, EncodedChunk& out) {
-  const ChunkGrid grid = GridOf(shape, raw.size());
+  const ChunkGrid grid = FindGrid(shape, raw.size());
   if (!IsWhole(raw, 2) || !FitsCdf(grid.rows, grid.columns)) return false;
-  return EncodeCdf(raw, FormOf(shape), grid.rows, grid.columns, HeadDim(shape), steps, to_beat,
+  return EncodeCdf(raw, MakeForm(shape), grid.rows, grid.columns, HeadDim(shape), steps, to_beat,
                    out.payload, &scratch.context.arena);
 }
 
 void DecodeDistribution(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                         CodecScratch& scratch, const ChunkInputs& inputs) {
-  DecodeCdf(payload, FormOf(shape), raw, inputs.steps, &scratch.context.arena);
+  DecodeCdf(payload, MakeForm(shape), raw, inputs.steps, &scratch.context.arena);
 }
 
 bool EncodeInBlocks(const ChunkShape& shape, ByteSpan raw, uint64_t, const RowSteps&,

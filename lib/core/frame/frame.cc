@@ -59,7 +59,7 @@ EncodedChunk FrameCoder::EncodeSegment(const FrameDescription& description, cons
 FrameCoder::Sides FrameCoder::ChooseSides(const FrameDescription& description,
                                           const SegmentGrid& grid, ByteSpan raw) {
   if (blocks_ || description.role != FrameRole::kKeyAndValue || raw.empty() ||
-      !CanSplit(grid.ShapeOf(0), grid.Size(0))) {
+      !CanSplit(grid.ShapeAt(0), grid.Size(0))) {
     return Sides::kTogether;
   }
   // A short frame is coded both ways; for a long one its first rows decide.
@@ -96,18 +96,18 @@ class FrameCoder::Budget {
       const auto last =
           std::find_if(part.rbegin(), part.rend(), [](auto b) { return b != std::byte{0}; });
       const auto used = static_cast<uint64_t>(part.rend() - last);
-      const uint64_t floor = EstimateFloor(grid.ShapeOf(i), part, level, beside);
+      const uint64_t floor = EstimateFloor(grid.ShapeAt(i), part, level, beside);
       floors_.push_back({used == 0 || floor == 0 ? used : floor * used / part.size(), floor == 0});
-      ShareOf(i).left += floors_[i].bytes;
+      FindShare(i).left += floors_[i].bytes;
     }
   }
   // May be called from any thread.
   void Finish(size_t segment, uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     done_ += bytes;
-    ShareOf(segment).coded += bytes;
-    ShareOf(segment).finished += floors_[segment].bytes;
-    ShareOf(segment).left -= floors_[segment].bytes;
+    FindShare(segment).coded += bytes;
+    FindShare(segment).finished += floors_[segment].bytes;
+    FindShare(segment).left -= floors_[segment].bytes;
     if (Estimate() > room_) over_.store(true, std::memory_order_relaxed);
   }
   bool is_over() const { return over_.load(std::memory_order_relaxed); }
@@ -129,7 +129,7 @@ class FrameCoder::Budget {
       return left * (finished == 0 ? least : std::max(least, trust * coded / finished));
     }
   };
-  Share& ShareOf(size_t i) { return floors_[i].repeats ? repeating_ : estimated_; }
+  Share& FindShare(size_t i) { return floors_[i].repeats ? repeating_ : estimated_; }
   uint64_t Estimate() const {
     // Trusts the ratio of finished segments a little less: these may be K and the others V.
     return done_ + static_cast<uint64_t>(estimated_.Left(0.95, 1) + repeating_.Left(0.5, 0));
@@ -189,7 +189,7 @@ uint64_t FrameCoder::EncodeInto(const FrameDescription& description, ByteSpan ra
   ForEachSegment(grid.count, [&](size_t index, Worker& worker) {
     if (budget != nullptr && budget->is_over()) return;
     worker.scratch.Recycle(std::move(encoded_[index].payload));
-    encoded_[index] = EncodeSegment(header.description, grid.ShapeOf(index), grid.Part(raw, index),
+    encoded_[index] = EncodeSegment(header.description, grid.ShapeAt(index), grid.Part(raw, index),
                                     sides, worker.scratch);
     if (budget != nullptr) budget->Finish(index, encoded_[index].payload.size());
   });
@@ -381,7 +381,7 @@ ChunkShape ShapeOfPage(const FrameDescription& description, uint64_t raw_bytes) 
   header.codec = CodecId::kBlocks;  // any but raw
   header.raw_bytes = raw_bytes;
   header.description = ShapeThatExplains(description, raw_bytes);
-  return GridOfHeader(header).ShapeOf(0);
+  return GridOfHeader(header).ShapeAt(0);
 }
 
 }  // namespace

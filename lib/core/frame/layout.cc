@@ -76,7 +76,7 @@ SegmentGrid MakeGrid(const FrameHeader& header, const std::optional<Rows>& rows)
 
 }  // namespace
 
-ChunkShape SegmentGrid::ShapeOf(size_t index) const {
+ChunkShape SegmentGrid::ShapeAt(size_t index) const {
   ChunkShape shape = row;
   if (row_bytes != 0) shape.tokens = Size(index) / row_bytes;
   return shape;
@@ -192,7 +192,7 @@ std::vector<BlockSegment> ListBlocks(ByteSpan frame) {
 void DecodeSegment(const SegmentTable& table, size_t index, std::span<std::byte> raw,
                    CodecScratch& scratch, const Profile* profile) {
   const StoredSegment& segment = table.segments[index];
-  DecodeChunk(segment.codec, table.grid.ShapeOf(index), segment.payload, raw, scratch,
+  DecodeChunk(segment.codec, table.grid.ShapeAt(index), segment.payload, raw, scratch,
               {.profile = profile});
   if (table.segments.size() > 1 && Hash64(raw) != segment.raw_hash) {
     throw Error(Finding::kChecksum, "segment {} is not what was encoded", index);

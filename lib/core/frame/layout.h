@@ -80,7 +80,7 @@ struct SegmentGrid {
   uint64_t Begin(size_t index) const { return index * segment_bytes; }
   uint64_t Size(size_t index) const { return std::min(segment_bytes, raw_bytes - Begin(index)); }
   auto Part(auto raw, size_t index) const { return raw.subspan(Begin(index), Size(index)); }
-  ChunkShape ShapeOf(size_t index) const;
+  ChunkShape ShapeAt(size_t index) const;
 };
 
 // Least bytes estimated for a segment; where its values repeat, its raw bytes before final zeros.

@@ -111,7 +111,7 @@ namespace ref {
 void LogisticSlots(const LogisticShares& shares, const uint16_t* halves, const float* means,
                    const float* inverse_scales, size_t count, LogisticSlot* slots) noexcept {
   for (size_t i = 0; i < count; ++i) {
-    const uint32_t place = PlaceOf(halves[i], shares.unit_bits);
+    const uint32_t place = FindPlace(halves[i], shares.unit_bits);
     const uint32_t start = LogisticBelow(shares, place, means[i], inverse_scales[i]);
     const uint32_t end =
         LogisticBelow(shares, place + (1u << shares.unit_bits), means[i], inverse_scales[i]);

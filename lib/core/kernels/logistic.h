@@ -34,7 +34,7 @@ struct LogisticSlot {
 // Orders all 65536 bit patterns by value, from -NaN to +NaN; -0 and +0 are two places. If the
 // lowest bits of all values are 0, a value owns the places of all patterns of these bits, and this
 // returns the first.
-inline uint32_t PlaceOf(uint16_t half, int unit_bits = 0) {
+inline uint32_t FindPlace(uint16_t half, int unit_bits = 0) {
   return (half & 0x8000) != 0 ? 0x10000u - (1u << unit_bits) - half : 0x8000u + half;
 }
 

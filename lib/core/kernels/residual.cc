@@ -41,7 +41,7 @@ namespace {
 
 void ClassesT(const uint16_t* expected, const int16_t* scales, size_t count, int32_t factor,
               bool bfloat, uint8_t* classes) {
-  ref::ResidualClassesOf(expected, scales, count, factor, bfloat, classes);
+  ref::ClassifyResiduals(expected, scales, count, factor, bfloat, classes);
 }
 void SymbolsT(const uint16_t* values, const uint16_t* expected, size_t count,
               const ResidualGrid& grid, uint8_t* symbols, uint16_t* extras) {
@@ -98,7 +98,7 @@ void ClassesT(const uint16_t* expected, const int16_t* scales, size_t count, int
     const VI c = hn::Sub(hn::ShiftRight<1>(hn::Add(scale, add)), exponent);
     Store8(hn::Min(hn::Max(c, hn::Zero(d)), most), classes + i);
   }
-  ref::ResidualClassesOf(expected + i, scales + i, count - i, factor, bfloat, classes + i);
+  ref::ClassifyResiduals(expected + i, scales + i, count - i, factor, bfloat, classes + i);
 }
 
 void SymbolsT(const uint16_t* values, const uint16_t* expected, size_t count,
@@ -367,7 +367,7 @@ HWY_EXPORT(Symbols);
 HWY_EXPORT(Pack);
 HWY_EXPORT(Values);
 
-void ResidualClassesOf(const uint16_t* expected, const int16_t* scales, size_t count,
+void ClassifyResiduals(const uint16_t* expected, const int16_t* scales, size_t count,
                        int32_t factor, bool bfloat, uint8_t* classes) noexcept {
   HWY_DYNAMIC_DISPATCH(Classes)(expected, scales, count, factor, bfloat, classes);
 }
@@ -406,7 +406,7 @@ uint32_t ResidualBitCount(uint8_t symbol) noexcept {
 
 namespace ref {
 
-void ResidualClassesOf(const uint16_t* expected, const int16_t* scales, size_t count,
+void ClassifyResiduals(const uint16_t* expected, const int16_t* scales, size_t count,
                        int32_t factor, bool bfloat, uint8_t* classes) noexcept {
   for (size_t i = 0; i < count; ++i) {
     const int32_t exponent = bfloat ? expected[i] >> 7 & 0xff : expected[i] >> 10 & 0x1f;

@@ -23,7 +23,7 @@ struct ResidualGrid {
 
 // Computes the class of each value: the octaves by which its error is expected to exceed one step
 // of the expected value. `scales` are the channels' half octaves; the row adds `factor` to them.
-void ResidualClassesOf(const uint16_t* expected, const int16_t* scales, size_t count,
+void ClassifyResiduals(const uint16_t* expected, const int16_t* scales, size_t count,
                        int32_t factor, bool bfloat, uint8_t* classes) noexcept;
 
 // Computes the symbol of each value, below 127, and the raw bits that accompany it.
@@ -51,7 +51,7 @@ bool ResidualValues(const uint8_t* symbols, const uint16_t* expected, size_t cou
 
 namespace ref {
 // The specification: one value after another.
-void ResidualClassesOf(const uint16_t* expected, const int16_t* scales, size_t count,
+void ClassifyResiduals(const uint16_t* expected, const int16_t* scales, size_t count,
                        int32_t factor, bool bfloat, uint8_t* classes) noexcept;
 void ResidualSymbols(const uint16_t* values, const uint16_t* expected, size_t count,
                      const ResidualGrid& grid, uint8_t* symbols, uint16_t* extras) noexcept;

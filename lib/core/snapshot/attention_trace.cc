@@ -204,7 +204,7 @@ void RequireMatch(const AttentionTrace& trace, const Snapshot& snapshot) {
   }
 }
 
-std::optional<ModelGeometry> GeometryOf(const AttentionTrace& trace) {
+std::optional<ModelGeometry> FindGeometry(const AttentionTrace& trace) {
   if (trace.kv_heads == 0 && trace.head_dim == 0) return std::nullopt;
   ModelGeometry geometry;
   geometry.source = trace.path;

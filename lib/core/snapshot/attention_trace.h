@@ -131,7 +131,7 @@ void ReadProbabilityRow(const TraceLayer& layer, uint32_t head, uint64_t row, ui
 void RequireMatch(const AttentionTrace& trace, const Snapshot& snapshot);
 
 // Returns the snapshot's heads as the trace tells them, for formats that only store rows.
-std::optional<ModelGeometry> GeometryOf(const AttentionTrace& trace);
+std::optional<ModelGeometry> FindGeometry(const AttentionTrace& trace);
 
 // Rows of a trace without a usable figure, because some value of some query head is NaN or Inf.
 struct UndefinedRows {

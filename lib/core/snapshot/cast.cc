@@ -34,7 +34,7 @@ void ExpectHadamardKnown(const Snapshot& snapshot, const KvTensor& tensor, bool 
   if (!IsBlockQuantised(tensor.dtype) || state == HadamardState::kNo) return;
   if (state == HadamardState::kYes) return RequireHeads(snapshot, "undoing a Hadamard rotation");
   // Other engines never transform, so their files need not say so.
-  if (!TraitsOf(snapshot.engine).may_turn_blocks) return;
+  if (!FindTraits(snapshot.engine).may_turn_blocks) return;
   throw Error(Finding::kGeometryMissing,
               "it is not known whether the quantised values are Hadamard-rotated")
       .File(snapshot.source.path)
@@ -117,7 +117,7 @@ std::string HadamardRemark(const Snapshot& snapshot) {
   bool is_turned_back = false, is_as_stored = false;
   const auto look = [&](const KvTensor& tensor, bool is_value) {
     const HadamardState state = is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
-    if (!IsBlockQuantised(tensor.dtype) || !TraitsOf(snapshot.engine).may_turn_blocks) return;
+    if (!IsBlockQuantised(tensor.dtype) || !FindTraits(snapshot.engine).may_turn_blocks) return;
     if (IsHadamardTransformed(snapshot, tensor, is_value) && tensor.heads_known) {
       is_turned_back = true;
     } else if (state != HadamardState::kNo) {

@@ -4,7 +4,7 @@
 
 namespace kv {
 
-std::vector<DumpEntry> DumpEntriesOf(const Snapshot& snapshot) {
+std::vector<DumpEntry> ListDumpEntries(const Snapshot& snapshot) {
   std::vector<DumpEntry> entries;
   for (const LayerKv& layer : snapshot.layers) {
     DumpEntry& entry = entries.emplace_back();

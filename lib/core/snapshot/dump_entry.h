@@ -39,7 +39,7 @@ struct DumpEntry {
 
 // Returns one entry per layer, stage "prefill". Layers of a partial snapshot (without K or V) have
 // the defect kNoFiles.
-std::vector<DumpEntry> DumpEntriesOf(const Snapshot& snapshot);
+std::vector<DumpEntry> ListDumpEntries(const Snapshot& snapshot);
 
 // One packed dump: the cache in the engine's own tiles, including padding.
 struct PackedEntry {

@@ -88,7 +88,7 @@ void AddPieces(const Snapshot& snapshot, const LayerKv& layer, const KvTensor& t
   uint64_t token_begin = 0;
   for (const StridedPiece& piece : tensor.pieces) {
     const Order order = FindPieceOrder(tensor, piece);
-    const SourceFile* file = snapshot.source.FileOf(piece.data);
+    const SourceFile* file = snapshot.source.FindFile(piece.data);
     if (order != Order::kStorage && file != nullptr && piece.tokens > 0) {
       regions.push_back({.file = IndexOf(snapshot, *file),
                          .offset = file->data->OffsetOf(piece.data),
@@ -111,7 +111,7 @@ void AddPieces(const Snapshot& snapshot, const LayerKv& layer, const KvTensor& t
 void AddStored(const Snapshot& snapshot, std::vector<Region>& regions) {
   std::vector<Region> between;
   for (const StoredRange& stored : snapshot.stored) {
-    const SourceFile* file = snapshot.source.FileOf(stored.data);
+    const SourceFile* file = snapshot.source.FindFile(stored.data);
     if (file == nullptr) continue;
     Region region{.file = IndexOf(snapshot, *file),
                   .offset = file->data->OffsetOf(stored.data),
@@ -212,7 +212,7 @@ void Reorder(ByteSpan from, Order from_order, std::span<std::byte> to, Order to_
   }
 }
 
-std::vector<Region> RegionsOf(const Snapshot& snapshot) {
+std::vector<Region> FindRegions(const Snapshot& snapshot) {
   std::vector<Region> regions;
   for (const LayerKv& layer : snapshot.layers) {
     AddPieces(snapshot, layer, layer.k, false, regions);
@@ -230,7 +230,7 @@ std::vector<Region> RegionsOf(const Snapshot& snapshot) {
 namespace {
 
 const FileSource* FindHolder(const Snapshot& snapshot, const std::byte* p) {
-  if (const SourceFile* file = snapshot.source.FileOf(p)) return file->data.get();
+  if (const SourceFile* file = snapshot.source.FindFile(p)) return file->data.get();
   for (const auto& spool : snapshot.spools) {
     if (spool->Contains(p)) return spool.get();
   }

@@ -47,7 +47,7 @@ struct Region {
 // Returns the regions of a snapshot, sorted by file and offset: pieces that tile a range of a
 // source file exactly, and the parts of stored ranges between them. Throws kInconsistent for
 // overlaps.
-std::vector<Region> RegionsOf(const Snapshot& snapshot);
+std::vector<Region> FindRegions(const Snapshot& snapshot);
 
 // Return pages to the system behind a reader that walks a tensor in token order, so that a mapped
 // snapshot larger than memory needs little of it. DropTokens drops the rows [begin, begin + count)

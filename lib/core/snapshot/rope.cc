@@ -30,7 +30,7 @@ void RequireFit(const Rope& rope, uint32_t head_dim) {
   if (!(rope.theta > 0) || !std::isfinite(rope.theta)) {
     throw Error(Finding::kUsage, "--rope-base {}: expected a positive number", rope.theta);
   }
-  const uint32_t dim = rope.DimOf(head_dim);
+  const uint32_t dim = rope.CountRotated(head_dim);
   if (dim > head_dim || dim % 2 != 0) {
     throw Error(
         Finding::kUsage,
@@ -59,12 +59,12 @@ std::vector<KeyTurn> TurnsBack(std::span<const int64_t> positions, uint64_t leng
 }
 
 RopeTable::RopeTable(const Rope& rope, uint32_t head_dim, std::span<const KeyTurn> turns)
-    : style_(rope.pairs), head_dim_(head_dim), pairs_(rope.DimOf(head_dim) / 2) {
+    : style_(rope.pairs), head_dim_(head_dim), pairs_(rope.CountRotated(head_dim) / 2) {
   Add(turns, rope);
 }
 
 RopeTable::RopeTable(const Rope& rope, uint32_t head_dim, std::span<const int64_t> positions)
-    : style_(rope.pairs), head_dim_(head_dim), pairs_(rope.DimOf(head_dim) / 2) {
+    : style_(rope.pairs), head_dim_(head_dim), pairs_(rope.CountRotated(head_dim) / 2) {
   std::vector<KeyTurn> turns(positions.size());
   for (size_t i = 0; i < turns.size(); ++i) turns[i].to = positions[i];
   Add(turns, rope);
@@ -299,7 +299,7 @@ double AttentionFactor(const RopeScaling& scaling) {
 }
 
 std::vector<double> InverseFrequencies(const Rope& rope, uint32_t head_dim, uint64_t length) {
-  const uint32_t dim = rope.DimOf(head_dim);
+  const uint32_t dim = rope.CountRotated(head_dim);
   const RopeScaling& scaling = rope.scaling;
   if (scaling.kind == Kind::kGiven) {
     RequirePairs("the list of frequencies", scaling.frequencies, dim);
@@ -380,11 +380,11 @@ PairsOwner FindPairsOwner(const Snapshot& snapshot) {
   const auto recorded = snapshot.storage.find(kRopePairs);
   const bool is_recorded = recorded != snapshot.storage.end();
   const std::string& owner = is_recorded ? recorded->second : snapshot.engine;
-  if (!is_recorded || owner == kPairsOfLlama) return TraitsOf(owner).pairs;
+  if (!is_recorded || owner == kPairsOfLlama) return FindTraits(owner).pairs;
   return owner == kPairsOfTransformers ? PairsOwner::kTransformers : PairsOwner::kUnknown;
 }
 
-const EngineTraits& TraitsOf(std::string_view engine) {
+const EngineTraits& FindTraits(std::string_view engine) {
   // InfiniLM reorders weights when loading them, and MNN keeps the order of its exporter.
   static constexpr EngineTraits kEngines[] = {
       {.engine = kPairsOfLlama, .pairs = PairsOwner::kLlama, .may_turn_blocks = true},

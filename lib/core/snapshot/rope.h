@@ -43,7 +43,7 @@ struct Rope {
   uint32_t rotary_dim = 0;  // number of rotated values, from the first on; 0: the whole head
   RopeScaling scaling = {};
 
-  uint32_t DimOf(uint32_t head_dim) const { return rotary_dim == 0 ? head_dim : rotary_dim; }
+  uint32_t CountRotated(uint32_t head_dim) const { return rotary_dim == 0 ? head_dim : rotary_dim; }
   bool operator==(const Rope&) const = default;
 };
 
@@ -146,7 +146,7 @@ struct EngineTraits {
   bool may_turn_blocks = false;  // Hadamard-transforms what it quantises, which files need not say
 };
 // Returns the row of this engine; for engines without one, a row without a name.
-const EngineTraits& TraitsOf(std::string_view engine);
+const EngineTraits& FindTraits(std::string_view engine);
 
 // Returns the word that a format which names its own engine must record, so that its reader knows
 // the order of the keys; empty if unknown.

@@ -198,13 +198,13 @@ void Append(KeepPlan& plan, KeepRange range) {
   }
 }
 
-KeepPlan PlanOf(std::span<const uint32_t> sorted_tokens) {
+KeepPlan MakeKeepPlan(std::span<const uint32_t> sorted_tokens) {
   KeepPlan plan;
   for (const uint32_t token : sorted_tokens) Append(plan, {token, 1});
   return plan;
 }
 
-std::vector<uint32_t> TokensOf(const KeepPlan& plan) {
+std::vector<uint32_t> ListTokens(const KeepPlan& plan) {
   std::vector<uint32_t> tokens;
   tokens.reserve(KeptTokens(plan));
   for (const KeepRange& range : plan) {

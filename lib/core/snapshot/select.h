@@ -54,8 +54,8 @@ bool Contains(const KeepPlan& plan, uint32_t token);
 bool IsApplicable(const KeepPlan& plan, uint64_t length);
 
 // Returns the ranges of a sorted list of distinct tokens.
-KeepPlan PlanOf(std::span<const uint32_t> sorted_tokens);
-std::vector<uint32_t> TokensOf(const KeepPlan& plan);
+KeepPlan MakeKeepPlan(std::span<const uint32_t> sorted_tokens);
+std::vector<uint32_t> ListTokens(const KeepPlan& plan);
 
 // Appends a range, joining it to the last one if they touch.
 void Append(KeepPlan& plan, KeepRange range);

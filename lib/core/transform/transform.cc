@@ -35,13 +35,13 @@ std::optional<CodeType> ParseCodeType(std::string_view name) {
   return std::nullopt;
 }
 
-uint64_t BitsOf(const CodeSchema& schema) {
+uint64_t CountBits(const CodeSchema& schema) {
   uint64_t bits = 0;
   for (const CodeGroup& group : schema) bits += group.bits();
   return bits;
 }
 
-uint64_t ComponentsOf(const CodeSchema& schema) {
+uint64_t CountComponents(const CodeSchema& schema) {
   uint64_t components = 0;
   for (const CodeGroup& group : schema) components += group.size;
   return components;
@@ -80,7 +80,7 @@ uint64_t Transform::BasisBytes(const TransformSide& side) const {
 std::string RopeText(const ModelRope& model, uint32_t layers, uint32_t head_dim) {
   const auto text = [&](const Rope& rope) {
     const std::string words =
-        fmt::format("{} {} of {}", Name(rope.pairs), rope.theta, rope.DimOf(head_dim));
+        fmt::format("{} {} of {}", Name(rope.pairs), rope.theta, rope.CountRotated(head_dim));
     const std::string scaling = Name(rope.scaling);
     return rope.scaling.kind == RopeScaling::Kind::kNone ? words : words + " " + scaling;
   };

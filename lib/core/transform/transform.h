@@ -49,8 +49,8 @@ struct CodeGroup {
 using CodeSchema = std::vector<CodeGroup>;
 
 // Returns the bits of one token, including scales.
-uint64_t BitsOf(const CodeSchema& schema);
-uint64_t ComponentsOf(const CodeSchema& schema);
+uint64_t CountBits(const CodeSchema& schema);
+uint64_t CountComponents(const CodeSchema& schema);
 // Returns "int8*16+int4*128"; adjacent groups of one type form one term.
 std::string Name(const CodeSchema& schema);
 

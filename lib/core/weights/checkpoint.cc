@@ -395,8 +395,8 @@ bool NamesCompressor(const TensorFile& file) {
   });
 }
 
-CompressorWeights WeightsOf(TensorFile file, const CheckpointOptions& options,
-                            CheckpointShares* shares) {
+CompressorWeights MakeWeights(TensorFile file, const CheckpointOptions& options,
+                              CheckpointShares* shares) {
   Finder finder(std::move(file), WithPrefixNames(options));
   finder.Run();
   if (shares != nullptr) *shares = finder.Shares();

@@ -43,8 +43,8 @@ bool NamesCompressor(const TensorFile& file);
 // Extracts the weights. Names in `prefix_order` need not have gone through ParsePrefixOrder. Throws
 // kMissingRecord (also if there is no compressor), kAmbiguousFormat, kInconsistent,
 // kForbiddenGlobal (an object of an unknown class among the weights).
-CompressorWeights WeightsOf(TensorFile file, const CheckpointOptions& options,
-                            CheckpointShares* shares = nullptr);
+CompressorWeights MakeWeights(TensorFile file, const CheckpointOptions& options,
+                              CheckpointShares* shares = nullptr);
 
 // Applies the options to weights read from a .bin: fewer MLPs, another order, or other header
 // numbers. Throws kMissingRecord.

@@ -233,7 +233,7 @@ void CheckLayer(const Snapshot& snapshot, const LayerKv& layer, const Compressor
 }
 
 // Returns floor(tokens / factor) groups if these are at least `min_groups`, else 0.
-uint64_t GroupsOf(uint64_t tokens, uint32_t factor, uint64_t min_groups) {
+uint64_t CountGroups(uint64_t tokens, uint32_t factor, uint64_t min_groups) {
   const uint64_t groups = tokens / factor;
   return groups < min_groups ? 0 : groups;
 }
@@ -242,7 +242,7 @@ Segment MakeSegment(uint64_t begin, uint64_t tokens, const StepPlan& plan, MlpRo
                     bool has_weights) {
   Segment segment{begin, tokens, 0, k, v, RawReason::kNone};
   if (tokens == 0) return segment;
-  if (has_weights) segment.groups = GroupsOf(tokens, plan.factor, plan.min_seq_len);
+  if (has_weights) segment.groups = CountGroups(tokens, plan.factor, plan.min_seq_len);
   if (segment.groups == 0) {
     segment.raw_reason = has_weights ? RawReason::kFewGroups : RawReason::kNoImageWeights;
   }
@@ -407,7 +407,7 @@ std::vector<TokenRange> StepPlan::Sources() const {
 }
 
 uint64_t CompressedLength(uint64_t tokens, uint32_t factor, uint64_t min_groups) {
-  const uint64_t groups = GroupsOf(tokens, factor, min_groups);
+  const uint64_t groups = CountGroups(tokens, factor, min_groups);
   return tokens - groups * (factor - 1);
 }
 

@@ -46,7 +46,7 @@ struct Scoring {
   double scale;
 
   Scoring(const QueryRows& queries, uint64_t k_dim)
-      : rule(RuleOf(*queries.trace, *queries.layer)), scale(rule.ScaleFor(k_dim)) {}
+      : rule(MakeRule(*queries.trace, *queries.layer)), scale(rule.ScaleFor(k_dim)) {}
 
   double Score(float product) const {
     return Softcapped(scale * static_cast<double>(product), rule.softcap);
@@ -66,7 +66,7 @@ void TileOutputs(std::span<const double> p, uint64_t rows, const HeadKv& kv,
                  const std::vector<float>& values, std::vector<float>& narrow,
                  std::vector<float>& out) {
   Narrow(p.first(rows * kv.tokens), narrow);
-  Outputs(narrow, rows, MatrixOf(values, kv.tokens, kv.v_dim), out);
+  Outputs(narrow, rows, MakeMatrix(values, kv.tokens, kv.v_dim), out);
 }
 
 // Sums of one kv head's query heads; rows are summed over heads in head order by the caller.
@@ -122,9 +122,9 @@ struct TileProducts {
 
   void Compute(const std::vector<float>& queries, uint64_t rows, const HeadKv& kv) {
     picked.resize(kv.tokens);
-    const FloatMatrix q = MatrixOf(queries, rows, kv.k_dim);
-    DotProducts(q, 0, rows, MatrixOf(kv.full_k, kv.tokens, kv.k_dim), full);
-    DotProducts(q, 0, rows, MatrixOf(kv.old_k, kv.tokens, kv.k_dim), old);
+    const FloatMatrix q = MakeMatrix(queries, rows, kv.k_dim);
+    DotProducts(q, 0, rows, MakeMatrix(kv.full_k, kv.tokens, kv.k_dim), full);
+    DotProducts(q, 0, rows, MakeMatrix(kv.old_k, kv.tokens, kv.k_dim), old);
   }
   std::span<const float> Full(uint64_t row) const {
     return {&full[row * picked.size()], picked.size()};

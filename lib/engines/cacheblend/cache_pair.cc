@@ -138,7 +138,7 @@ void AppendPositions(KeyState state, const KeyStateFlag& flag, size_t index, con
 // Throws if a file records token ids other than the prompt's.
 void RequireSameTokens(const Snapshot& full, const KvRows::Part& part, uint64_t start) {
   const std::vector<int32_t>& ids = part.snapshot->tokens;
-  if (ids.size() != RowsOf(*part.snapshot) || full.tokens.size() < start + part.rows) return;
+  if (ids.size() != CountRows(*part.snapshot) || full.tokens.size() < start + part.rows) return;
   for (uint64_t i = 0; i < part.rows; ++i) {
     const int32_t ours = ids[part.first_row + i], prompts = full.tokens[start + i];
     if (ours == prompts) continue;
@@ -188,7 +188,7 @@ void RequireUniformHeads(const std::vector<KvRows::Layer>& layers) {
 
 }  // namespace
 
-uint64_t RowsOf(const Snapshot& snapshot) {
+uint64_t CountRows(const Snapshot& snapshot) {
   try {
     if (snapshot.layers.empty()) {
       throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers");
@@ -216,7 +216,7 @@ uint64_t RowsOf(const Snapshot& snapshot) {
 KvRows::KvRows(std::vector<Part> parts) : parts_(std::move(parts)) {
   KV_ASSERT(!parts_.empty());
   for (const Part& part : parts_) {
-    KV_ASSERT(part.first_row + part.rows <= RowsOf(*part.snapshot));
+    KV_ASSERT(part.first_row + part.rows <= CountRows(*part.snapshot));
     tokens_ += part.rows;
   }
   const Snapshot& first = *parts_.front().snapshot;
@@ -327,7 +327,7 @@ OldCache JoinChunks(const std::vector<std::shared_ptr<const Snapshot>>& parts, B
   uint64_t start = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     const Snapshot& snapshot = *parts[i];
-    const uint64_t all = RowsOf(snapshot);
+    const uint64_t all = CountRows(snapshot);
     const uint64_t dropped = bos == BosRule::kDrop && i > 0 ? 1 : 0;
     if (all <= dropped) {
       throw std::move(
@@ -361,7 +361,7 @@ OldCache SplitOld(std::shared_ptr<const Snapshot> snapshot, const std::vector<ui
                 "--bos drop is for --chunks; rows of --chunks-joined are the prompt's")
         .Hint("--bos dropped, if the chunks were run with one");
   }
-  const uint64_t tokens = RowsOf(*snapshot);
+  const uint64_t tokens = CountRows(*snapshot);
   std::vector<uint64_t> chunks = lengths;
   if (chunks.empty()) chunks.push_back(tokens);
   uint64_t sum = 0;
@@ -391,7 +391,7 @@ OldCache SplitOld(std::shared_ptr<const Snapshot> snapshot, const std::vector<ui
 }
 
 FullCache WholePrompt(std::shared_ptr<const Snapshot> full, const KeyStateFlag& flag) {
-  const uint64_t tokens = RowsOf(*full);
+  const uint64_t tokens = CountRows(*full);
   if (flag.state && *flag.state != KeyState::kUnrotated && *flag.state != KeyState::kGlobal) {
     throw Error(Finding::kUsage, "--full-rope: expected auto, rotated or unrotated");
   }

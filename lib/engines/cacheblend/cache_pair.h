@@ -62,7 +62,7 @@ class KvRows {
 
 // Returns the number of rows in every layer of a snapshot. Throws kUnsupportedLayout if layers hold
 // different numbers of tokens (sliding windows), and kUnsupportedKind if there are no layers.
-uint64_t RowsOf(const Snapshot& snapshot);
+uint64_t CountRows(const Snapshot& snapshot);
 
 // The positions that the keys of a dump are rotated to by the rotary embedding.
 enum class KeyState {

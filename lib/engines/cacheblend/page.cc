@@ -304,7 +304,7 @@ TextTable CurveTable(const Result& result) {
       attention("mean layer error", &AttentionError::out_rel_l2, format::AsPercent),
       attention("cosine", &AttentionError::out_cos_mean,
                 [](const Value& cosine) { return fmt::format("{:.4f}", cosine.number()); })};
-  return TextTableOf(columns, result.curve);
+  return MakeTextTable(columns, result.curve);
 }
 
 TextTable ChunkTable(const CachePair& caches, const Result& result) {

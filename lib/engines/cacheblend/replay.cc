@@ -40,7 +40,7 @@ Remaining ComputeRemaining(const LayerDeviation& layer, const std::vector<uint8_
 }
 
 // Averages over layers; attention figures are averaged over the layers that have them.
-CurveLayer MeanOf(const std::vector<CurveLayer>& layers) {
+CurveLayer ComputeMean(const std::vector<CurveLayer>& layers) {
   CurveLayer mean;
   uint64_t with_attention = 0;
   AttentionError attention{0, 0, 0};
@@ -113,7 +113,7 @@ std::vector<CurvePoint> MeasureCurve(const std::vector<LayerDeviation>& layers,
       out.random = ComputeRemaining(layer, at_random);
       out.first_of_chunk = ComputeRemaining(layer, at_starts);
     });
-    point.mean = MeanOf(point.layers);
+    point.mean = ComputeMean(point.layers);
     curve.push_back(std::move(point));
   }
   return curve;
@@ -357,7 +357,7 @@ class Replayer {
       }
       caches_.Drop(i);
     }
-    for (CurvePoint& point : result_.curve) point.mean = MeanOf(point.layers);
+    for (CurvePoint& point : result_.curve) point.mean = ComputeMean(point.layers);
   }
 
   void AddSuffixAttention(const QueryRows& queries, size_t layer, uint64_t first,

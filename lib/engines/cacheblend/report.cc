@@ -45,7 +45,7 @@ std::optional<double> GetRopeTheta(const Report& of) {
 
 std::optional<uint32_t> GetRotaryDim(const Report& of) {
   const Rope* rope = FirstRope(of);
-  return rope == nullptr ? std::nullopt : std::optional(rope->DimOf(FirstLayer(of).k_dim));
+  return rope == nullptr ? std::nullopt : std::optional(rope->CountRotated(FirstLayer(of).k_dim));
 }
 
 std::optional<std::string> GetRopeScaling(const Report& of) {

@@ -189,7 +189,7 @@ class Measurement {
       made.all = Summarise(rows[m]);
       all[m].Add(rows[m]);
       out.methods[m].tokens = CountTokens(kMethods[m], layer);
-      out.methods[m].bytes += BytesOf(kMethods[m], layer);
+      out.methods[m].bytes += CountBytes(kMethods[m], layer);
       out.methods[m].layers.push_back(std::move(made));
     }
   }
@@ -228,7 +228,7 @@ class Measurement {
            layer.v->heads * QuantisedRowBytes(layer.v->head_dim, method.bits);
   }
 
-  uint64_t BytesOf(const Method& method, const LayerKv& layer) const {
+  uint64_t CountBytes(const Method& method, const LayerKv& layer) const {
     return CountTokens(method, layer) * (method.bits == 0
                                              ? layer.k.row_bytes() + layer.v->row_bytes()
                                              : QuantisedTokenBytes(method, layer));
@@ -280,11 +280,11 @@ class Measurement {
       }
     }
     const uint64_t rows = seen_.size(), keys = made.sources.size();
-    const HeadQueries before{MatrixOf(asked.full, rows, full.k_dim), seen_};
-    const HeadQueries after{MatrixOf(moved ? asked.moved : asked.full, rows, full.k_dim), seen_};
+    const HeadQueries before{MakeMatrix(asked.full, rows, full.k_dim), seen_};
+    const HeadQueries after{MakeMatrix(moved ? asked.moved : asked.full, rows, full.k_dim), seen_};
     const HeadCache whole{full.K(head, full.tokens), full.V(head, full.tokens), {}, {}};
-    const HeadCache changed{MatrixOf(made.k, keys, full.k_dim), MatrixOf(made.v, keys, full.v_dim),
-                            positions, bias};
+    const HeadCache changed{MakeMatrix(made.k, keys, full.k_dim),
+                            MakeMatrix(made.v, keys, full.v_dim), positions, bias};
     return CompareCaches(before, whole, after, changed, made.sources,
                          GetLayerRule(cache_.layers[layer].index));
   }

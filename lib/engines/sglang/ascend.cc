@@ -349,7 +349,7 @@ std::vector<float> ReadPage(const CodeSchema& schema, const Page& page, uint64_t
       page.scales.size() != sizes.scales || page.offsets.size() != sizes.scales) {
     throw Error(Finding::kSizeMismatch, "the page has other sizes than its schema");
   }
-  const uint64_t components = ComponentsOf(schema);
+  const uint64_t components = CountComponents(schema);
   std::vector<float> values(page_tokens * components);
   for (uint64_t t = 0; t < page_tokens; ++t) {
     for (const PageGroup& group : layout) {

@@ -263,7 +263,7 @@ constexpr int kMostMargins = 4;   // rounds of tightening the limit
 constexpr double kTighter = 0.8;  // the limit shrinks at least by this factor from round to round
 
 AtContext HoldsAt(const Runs& runs, const Advice& advice, const Choice& choice, uint64_t tokens) {
-  const RunOf& run = *runs.front();
+  const AdviseRun& run = *runs.front();
   AtContext at{tokens, static_cast<double>(tokens * run.bytes_per_token()), 0};
   const auto all = static_cast<double>(tokens);
   at.kept_bytes = at.full_bytes;
@@ -350,7 +350,7 @@ void NoteLosses(const Runs& runs, const Advice& advice, std::vector<std::string>
     return;
   }
   notes.push_back(fmt::format("losses are predicted, and {}, as in brackets",
-                              CalibrationText(CalibrationOf(kind))));
+                              CalibrationText(FindCalibration(kind))));
   std::string large =
       eviction::RemarkOnLargeKl(advice.found.best ? Shown(kind, advice.expected_loss()) : 0);
   if (!large.empty()) notes.push_back(std::move(large));
@@ -451,7 +451,7 @@ CrossChecked CrossCheck(const Measured& measured, uint32_t candidates, const Lim
   return checked;
 }
 
-const eviction::Calibration& CalibrationOf(LossKind kind) {
+const eviction::Calibration& FindCalibration(LossKind kind) {
   KV_ASSERT(kind != LossKind::kOutput);
   return kind == LossKind::kFisher ? eviction::kGradientCalibration
                                    : eviction::kSensitivityCalibration;
@@ -459,17 +459,17 @@ const eviction::Calibration& CalibrationOf(LossKind kind) {
 
 double Shown(LossKind kind, double loss) {
   return kind == LossKind::kOutput ? std::sqrt(std::max(0.0, loss))
-                                   : loss / CalibrationOf(kind).median;
+                                   : loss / FindCalibration(kind).median;
 }
 
 double ShownError(LossKind kind, double loss, double standard_error) {
-  if (kind != LossKind::kOutput) return standard_error / CalibrationOf(kind).median;
+  if (kind != LossKind::kOutput) return standard_error / FindCalibration(kind).median;
   const double root = Shown(kind, loss);
   return root > 0 ? standard_error / (2 * root) : 0;
 }
 
 double LossShownAs(LossKind kind, double shown) {
-  return kind == LossKind::kOutput ? shown * shown : shown * CalibrationOf(kind).median;
+  return kind == LossKind::kOutput ? shown * shown : shown * FindCalibration(kind).median;
 }
 
 uint32_t UnitsWithoutFirst(const Measured& measured, const Choice& choice) {
@@ -525,8 +525,8 @@ Advice Advise(const Runs& runs, const AdviceRequest& request, ThreadPool& pool,
   if (advice.found.best) {
     const Choice& choice = advice.found.best->choice;
     for (const auto& run : runs) {
-      advice.plans.push_back(
-          PlansOf(*run, advice.candidates, advice.measured(), choice, request.measure.seed, pool));
+      advice.plans.push_back(MakePlans(*run, advice.candidates, advice.measured(), choice,
+                                       request.measure.seed, pool));
       std::vector<eviction::LayerPlan> plans;
       for (const PlanOfLayer& layer : advice.plans.back()) plans.push_back(layer.plan);
       advice.measured_again.push_back(MeasurePlans(*run, {&plans, 1}, request.measure, pool)[0]);

@@ -40,11 +40,11 @@ struct Alternative {
   eviction::LayerPlan plan;          // as it was replayed; the default keeps everything
   double bytes = 1;  // bytes of the tokens held, as a share of their bytes in the snapshot
 };
-using AlternativesOf = std::function<std::vector<Alternative>(const RunOf& run, size_t layer,
+using AlternativesOf = std::function<std::vector<Alternative>(const AdviseRun& run, size_t layer,
                                                               const eviction::MeasuredRows& rows)>;
 // Measures `count` alternatives in every layer of every run. Alternative i becomes candidate i of
 // the effects. Throws as MeasureEffects.
-Effects MeasureAlternatives(std::span<const RunOf* const> runs, uint32_t count,
+Effects MeasureAlternatives(std::span<const AdviseRun* const> runs, uint32_t count,
                             const AlternativesOf& alternatives_of, const MeasureRequest& request,
                             Progress* progress);
 
@@ -60,7 +60,7 @@ using PlansOfRun = std::vector<eviction::LayerPlan>;
 
 // Measures the loss of any plans, as MeasureEffects measures that of candidates. Several plans cost
 // little more than one.
-std::vector<Outcome> MeasurePlans(const RunOf& run, std::span<const PlansOfRun> alternatives,
+std::vector<Outcome> MeasurePlans(const AdviseRun& run, std::span<const PlansOfRun> alternatives,
                                   const MeasureRequest& request, ThreadPool& pool);
 
 // The search for an eviction plan within limits on loss and size, and how far its result carries
@@ -177,7 +177,7 @@ double ShownError(LossKind kind, double loss, double standard_error);
 // Returns the loss that Shown() displays as `shown`.
 double LossShownAs(LossKind kind, double shown);
 // Returns the calibration of one of the two kinds of loss in nats.
-const eviction::Calibration& CalibrationOf(LossKind kind);
+const eviction::Calibration& FindCalibration(LossKind kind);
 // Returns how many units of a choice evict the first token in some run.
 uint32_t UnitsWithoutFirst(const Measured& measured, const Choice& choice);
 

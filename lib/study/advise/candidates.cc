@@ -73,23 +73,23 @@ void AddPaper(const CandidateRequest& request, const eviction::PolicyInfo& polic
 }
 
 // Returns a candidate's schedule in one layer of a run.
-eviction::LayerSchedule BuildSchedule(const RunOf& run, size_t layer, const Candidate& candidate,
-                                      uint64_t seed) {
+eviction::LayerSchedule BuildSchedule(const AdviseRun& run, size_t layer,
+                                      const Candidate& candidate, uint64_t seed) {
   const eviction::BudgetSteps steps{
       eviction::FirstEviction(eviction::Sanitised({.trigger_min_tokens = 1}), run.trace().q_start,
                               run.prompt()),
       run.end()};
   eviction::LayerSchedule schedule =
       eviction::BudgetSchedule(*eviction::FindPolicy(candidate.policy), candidate.Options(seed),
-                               candidate.budget, steps, run.PlaceOf(layer));
+                               candidate.budget, steps, run.FindPlace(layer));
   schedule.layer = run.layers()[layer].layer();
   return schedule;
 }
 
 }  // namespace
 
-RunOf::RunOf(std::string name, const Snapshot& snapshot, const AttentionTrace& trace,
-             uint64_t prompt, ThreadPool& pool)
+AdviseRun::AdviseRun(std::string name, const Snapshot& snapshot, const AttentionTrace& trace,
+                     uint64_t prompt, ThreadPool& pool)
     : name_(std::move(name)),
       snapshot_(snapshot),
       values_(WithoutHadamard(snapshot, pool)),
@@ -101,7 +101,7 @@ RunOf::RunOf(std::string name, const Snapshot& snapshot, const AttentionTrace& t
   }
 }
 
-std::vector<uint32_t> RunOf::missing_layers() const {
+std::vector<uint32_t> AdviseRun::missing_layers() const {
   std::vector<uint32_t> missing;
   for (const LayerKv& layer : snapshot_.layers) {
     if (trace_.Find(layer.index) == nullptr) missing.push_back(layer.index);
@@ -109,25 +109,25 @@ std::vector<uint32_t> RunOf::missing_layers() const {
   return missing;
 }
 
-uint64_t RunOf::bytes_per_token() const {
+uint64_t AdviseRun::bytes_per_token() const {
   uint64_t bytes = 0;
   for (const LayerKv& layer : snapshot_.layers)
     bytes += layer.row_bytes() * TokensSeen(trace_, layer.index, end() - 1);
   return bytes / end();
 }
 
-double RunOf::head_bytes_per_token(size_t i) const {
+double AdviseRun::head_bytes_per_token(size_t i) const {
   const LayerKv& layer = *snapshot_.Find(layers_[i].layer());
   return static_cast<double>(layer.row_bytes()) / layer.k.heads;
 }
 
-eviction::LayerPlace RunOf::PlaceOf(size_t i) const {
+eviction::LayerPlace AdviseRun::FindPlace(size_t i) const {
   eviction::LayerPlace place{true, 0, static_cast<uint32_t>(snapshot_.layers.size())};
   while (snapshot_.layers[place.index].index != layers_[i].layer()) ++place.index;
   return place;
 }
 
-void RequireLike(const RunOf& run, const RunOf& first) {
+void RequireLike(const AdviseRun& run, const AdviseRun& first) {
   bool same = run.layers().size() == first.layers().size();
   for (size_t i = 0; same && i < first.layers().size(); ++i) {
     const LayerAttention &a = run.layers()[i], &b = first.layers()[i];
@@ -182,7 +182,7 @@ std::vector<Candidate> MakeCandidates(const CandidateRequest& request, uint64_t 
   return candidates;
 }
 
-std::vector<eviction::LayerPlan> PlanCandidates(const RunOf& run, size_t layer,
+std::vector<eviction::LayerPlan> PlanCandidates(const AdviseRun& run, size_t layer,
                                                 std::span<const Candidate* const> candidates,
                                                 uint64_t seed, ThreadPool& pool) {
   std::vector<eviction::PolicyOptions> options;
@@ -201,7 +201,7 @@ std::vector<eviction::LayerPlan> PlanCandidates(const RunOf& run, size_t layer,
 namespace {
 
 // Returns the plan of a layer whose kv heads follow different candidates.
-PlanOfLayer PlanMixed(const RunOf& run, size_t layer, const std::vector<Candidate>& candidates,
+PlanOfLayer PlanMixed(const AdviseRun& run, size_t layer, const std::vector<Candidate>& candidates,
                       const std::vector<uint32_t>& of_unit, uint64_t seed, ThreadPool& pool) {
   std::vector<uint32_t> distinct = of_unit;
   std::sort(distinct.begin(), distinct.end());
@@ -236,9 +236,9 @@ PlanOfLayer PlanMixed(const RunOf& run, size_t layer, const std::vector<Candidat
 
 }  // namespace
 
-std::vector<PlanOfLayer> PlansOf(const RunOf& run, const std::vector<Candidate>& candidates,
-                                 const Measured& measured, const Choice& choice, uint64_t seed,
-                                 ThreadPool& pool) {
+std::vector<PlanOfLayer> MakePlans(const AdviseRun& run, const std::vector<Candidate>& candidates,
+                                   const Measured& measured, const Choice& choice, uint64_t seed,
+                                   ThreadPool& pool) {
   std::vector<PlanOfLayer> plans;
   size_t unit = 0;
   for (size_t layer = 0; layer < run.layers().size(); ++layer) {

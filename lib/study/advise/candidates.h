@@ -19,12 +19,12 @@ namespace kv::advise {
 
 // One prompt: a cache, the queries of the model, and the position where decoding begins. Snapshot
 // and trace must match (RequireMatch) and outlive the object.
-class RunOf {
+class AdviseRun {
  public:
-  RunOf(std::string name, const Snapshot& snapshot, const AttentionTrace& trace, uint64_t prompt,
-        ThreadPool& pool);
-  RunOf(const RunOf&) = delete;
-  RunOf& operator=(const RunOf&) = delete;
+  AdviseRun(std::string name, const Snapshot& snapshot, const AttentionTrace& trace,
+            uint64_t prompt, ThreadPool& pool);
+  AdviseRun(const AdviseRun&) = delete;
+  AdviseRun& operator=(const AdviseRun&) = delete;
 
   const std::string& name() const { return name_; }
   const AttentionTrace& trace() const { return trace_; }
@@ -39,7 +39,7 @@ class RunOf {
   uint64_t bytes_per_token() const;
   // Returns the bytes of one token in one kv head of layers()[i].
   double head_bytes_per_token(size_t i) const;
-  eviction::LayerPlace PlaceOf(size_t i) const;
+  eviction::LayerPlace FindPlace(size_t i) const;
 
  private:
   std::string name_;
@@ -49,10 +49,10 @@ class RunOf {
   uint64_t prompt_;
   std::vector<LayerAttention> layers_;
 };
-using Runs = std::vector<std::unique_ptr<RunOf>>;
+using Runs = std::vector<std::unique_ptr<AdviseRun>>;
 
 // Throws kTraceMismatch unless both runs have the same layers and heads.
-void RequireLike(const RunOf& run, const RunOf& first);
+void RequireLike(const AdviseRun& run, const AdviseRun& first);
 
 // A policy with its parameters and budget.
 struct Candidate {
@@ -89,7 +89,7 @@ std::vector<eviction::KeepBudget> UsualBudgets();
 std::vector<Candidate> MakeCandidates(const CandidateRequest& request, uint64_t shortest);
 
 // Replays candidates in one layer of a run; returns plans in their order.
-std::vector<eviction::LayerPlan> PlanCandidates(const RunOf& run, size_t layer,
+std::vector<eviction::LayerPlan> PlanCandidates(const AdviseRun& run, size_t layer,
                                                 std::span<const Candidate* const> candidates,
                                                 uint64_t seed, ThreadPool& pool);
 
@@ -100,9 +100,9 @@ struct PlanOfLayer {
 };
 
 // Replays one run with the candidates of a choice; `measured` tells what its units are.
-std::vector<PlanOfLayer> PlansOf(const RunOf& run, const std::vector<Candidate>& candidates,
-                                 const Measured& measured, const Choice& choice, uint64_t seed,
-                                 ThreadPool& pool);
+std::vector<PlanOfLayer> MakePlans(const AdviseRun& run, const std::vector<Candidate>& candidates,
+                                   const Measured& measured, const Choice& choice, uint64_t seed,
+                                   ThreadPool& pool);
 
 // Visits the events of plans in the order of time, then of layers and heads.
 void ForEachEvent(const std::vector<PlanOfLayer>& plans,

@@ -68,7 +68,7 @@ uint32_t UnitsPerLayer(const MeasureRequest& request, const LayerAttention& atte
 struct Held {
   double at_end = 0, over_steps = 0;
 };
-Held HeldBy(const RunOf& run, uint32_t layer, const eviction::LayerPlan& plan, uint32_t unit) {
+Held HeldBy(const AdviseRun& run, uint32_t layer, const eviction::LayerPlan& plan, uint32_t unit) {
   uint64_t at_end = 0, over_steps = 0;
   const uint64_t window = TokensSeen(run.trace(), layer, run.end() - 1);
   for (uint64_t position = 0; position < run.end(); ++position) {
@@ -85,8 +85,8 @@ Held HeldBy(const RunOf& run, uint32_t layer, const eviction::LayerPlan& plan, u
 
 // Returns what an uncompressed cache holds: tokens of a layer, and the mean over all bytes of a
 // token.
-Held WholeLayer(const RunOf& run, uint32_t layer) { return HeldBy(run, layer, {}, 0); }
-Held WholeCache(const RunOf& run) {
+Held WholeLayer(const AdviseRun& run, uint32_t layer) { return HeldBy(run, layer, {}, 0); }
+Held WholeCache(const AdviseRun& run) {
   Held sum;
   double bytes = 0;
   for (const LayerKv& layer : run.snapshot().layers) {
@@ -99,7 +99,7 @@ Held WholeCache(const RunOf& run) {
   return {sum.at_end / bytes, sum.over_steps / bytes};
 }
 
-void RequireLoss(const MeasureRequest& request, const RunOf& run) {
+void RequireLoss(const MeasureRequest& request, const AdviseRun& run) {
   const LossKind kind = request.kind;
   for (const LayerAttention& attention : run.layers()) {
     if (!attention.kv().v) {
@@ -124,7 +124,7 @@ class Measurer {
   Measurer(uint32_t candidates, const MeasureRequest& request)
       : candidates_(candidates), request_(request) {}
 
-  Effects Run(std::span<const RunOf* const> runs, const AlternativesOf& alternatives_of,
+  Effects Run(std::span<const AdviseRun* const> runs, const AlternativesOf& alternatives_of,
               Progress* progress) {
     Measured& measured = effects_.measured;
     measured.kind = request_.kind;
@@ -133,9 +133,9 @@ class Measurer {
                           : 1;
     MakeUnits(*runs.front());
     uint64_t bytes = 0;
-    for (const RunOf* run : runs) bytes += run->bytes_per_token() * run->end();
+    for (const AdviseRun* run : runs) bytes += run->bytes_per_token() * run->end();
     if (progress != nullptr) progress->Begin(bytes);
-    for (const RunOf* run : runs) {
+    for (const AdviseRun* run : runs) {
       RequireLike(*run, *runs.front());
       AddRun(*run);
       for (size_t layer = 0; layer < run->layers().size(); ++layer) {
@@ -151,7 +151,7 @@ class Measurer {
   }
 
  private:
-  void MakeUnits(const RunOf& run) {
+  void MakeUnits(const AdviseRun& run) {
     for (uint32_t layer = 0; layer < run.layers().size(); ++layer) {
       const LayerAttention& attention = run.layers()[layer];
       for (uint32_t u = 0; u < UnitsPerLayer(request_, attention); ++u) {
@@ -165,7 +165,7 @@ class Measurer {
     }
   }
 
-  void AddRun(const RunOf& run) {
+  void AddRun(const AdviseRun& run) {
     RequireLoss(request_, run);
     uint64_t begin = run.prompt(), end = run.end();
     if (request_.kind == LossKind::kFisher) {
@@ -214,7 +214,7 @@ class Measurer {
     first_unit_ = 0;
   }
 
-  void AddLayer(const RunOf& run, size_t layer, const std::vector<Alternative>& alternatives) {
+  void AddLayer(const AdviseRun& run, size_t layer, const std::vector<Alternative>& alternatives) {
     KV_ASSERT(alternatives.size() == candidates_);
     const LayerAttention& attention = run.layers()[layer];
     const uint32_t units = UnitsPerLayer(request_, attention);
@@ -257,8 +257,8 @@ class Measurer {
   }
 
   // Returns what a unit holds: for a layer whose kv heads differ, their mean.
-  static Held ComputeHeldByUnit(const RunOf& run, uint32_t layer, const eviction::LayerPlan& plan,
-                                uint32_t unit, uint32_t units) {
+  static Held ComputeHeldByUnit(const AdviseRun& run, uint32_t layer,
+                                const eviction::LayerPlan& plan, uint32_t unit, uint32_t units) {
     if (plan.units == 1) return HeldBy(run, layer, plan, 0);
     if (units > 1) return HeldBy(run, layer, plan, unit);
     Held mean;
@@ -328,7 +328,7 @@ std::vector<Alternative> MakeAlternatives(const LayerAttention& attention,
 
 }  // namespace
 
-Effects MeasureAlternatives(std::span<const RunOf* const> runs, uint32_t count,
+Effects MeasureAlternatives(std::span<const AdviseRun* const> runs, uint32_t count,
                             const AlternativesOf& alternatives_of, const MeasureRequest& request,
                             Progress* progress) {
   return Measurer(count, request).Run(runs, alternatives_of, progress);
@@ -336,13 +336,13 @@ Effects MeasureAlternatives(std::span<const RunOf* const> runs, uint32_t count,
 
 Effects MeasureEffects(const Runs& runs, const std::vector<Candidate>& candidates,
                        const MeasureRequest& request, ThreadPool& pool, Progress* progress) {
-  std::vector<const RunOf*> all;
+  std::vector<const AdviseRun*> all;
   for (const auto& run : runs) all.push_back(run.get());
   std::vector<const Candidate*> each;
   for (const Candidate& candidate : candidates) each.push_back(&candidate);
   Effects effects = MeasureAlternatives(
       all, static_cast<uint32_t>(candidates.size()),
-      [&](const RunOf& run, size_t layer, const eviction::MeasuredRows& rows) {
+      [&](const AdviseRun& run, size_t layer, const eviction::MeasuredRows& rows) {
         return MakeAlternatives(run.layers()[layer],
                                 PlanCandidates(run, layer, each, request.seed, pool), request, rows,
                                 pool);
@@ -359,11 +359,12 @@ Effects MeasureEffects(const Runs& runs, const std::vector<Candidate>& candidate
   return effects;
 }
 
-std::vector<Outcome> MeasurePlans(const RunOf& run, std::span<const PlansOfRun> alternatives,
+std::vector<Outcome> MeasurePlans(const AdviseRun& run, std::span<const PlansOfRun> alternatives,
                                   const MeasureRequest& request, ThreadPool& pool) {
   for (const PlansOfRun& plans : alternatives) KV_ASSERT(plans.size() == run.layers().size());
-  const RunOf* const one[] = {&run};
-  const auto alternatives_of = [&](const RunOf&, size_t layer, const eviction::MeasuredRows& rows) {
+  const AdviseRun* const one[] = {&run};
+  const auto alternatives_of = [&](const AdviseRun&, size_t layer,
+                                   const eviction::MeasuredRows& rows) {
     std::vector<eviction::LayerPlan> of_layer;
     for (const PlansOfRun& plans : alternatives) of_layer.push_back(plans[layer]);
     return MakeAlternatives(run.layers()[layer], std::move(of_layer), request, rows, pool);

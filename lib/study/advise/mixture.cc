@@ -306,7 +306,7 @@ void Mixture::Assign(const Mixture& other) {
   share_ = other.share_;
 }
 
-double Mixture::LossOf(size_t run) const {
+double Mixture::FindLoss(size_t run) const {
   const double together = std::accumulate(of_group_[run].begin(), of_group_[run].end(), 0.0);
   return (1 - measured_.independent) * together + measured_.independent * alone_[run];
 }
@@ -317,7 +317,7 @@ void Mixture::Recount() {
   alone_.assign(measured_.runs.size(), 0);
   for (size_t run = 0; run < measured_.runs.size(); ++run) {
     for (size_t u = 0; u < choice_.size(); ++u) alone_[run] += tables_->alone[run][u][choice_[u]];
-    loss_ += LossOf(run) / runs;
+    loss_ += FindLoss(run) / runs;
     share_ += measured_.runs[run].fixed_kept / runs;
   }
   for (size_t u = 0; u < choice_.size(); ++u) share_ += tables_->share[u][choice_[u]];
@@ -325,7 +325,7 @@ void Mixture::Recount() {
 
 double Mixture::worst_loss() const {
   double worst = 0;
-  for (size_t run = 0; run < of_group_.size(); ++run) worst = std::max(worst, LossOf(run));
+  for (size_t run = 0; run < of_group_.size(); ++run) worst = std::max(worst, FindLoss(run));
   return worst;
 }
 

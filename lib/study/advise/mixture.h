@@ -129,7 +129,7 @@ class Mixture {
     std::vector<std::vector<std::vector<double>>> alone;  // [run][unit][option]: loss
   };
   static std::shared_ptr<const Tables> MakeTables(const Measured& measured);
-  double LossOf(size_t run) const;
+  double FindLoss(size_t run) const;
   void Recount();
 
   const Measured& measured_;

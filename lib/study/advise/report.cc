@@ -117,8 +117,8 @@ const Fields<PointOf>& BestFields() {
        },
        {.least = 0, .items = 1}},
       {"choices", "What each part of the model follows under this plan",
-       [](const PointOf& of) { return ChoicesOf(of.advice, of.point.choice); }, UnitChoiceFields(),
-       Items(1)}};
+       [](const PointOf& of) { return ListChoices(of.advice, of.point.choice); },
+       UnitChoiceFields(), Items(1)}};
   return fields;
 }
 
@@ -127,7 +127,7 @@ std::optional<PointOf> IfFound(const Advice& advice, const std::optional<Point>&
 }
 
 struct MeasuredRun {
-  const RunOf& run;
+  const AdviseRun& run;
   const Effects& effects;
   size_t index;
 };
@@ -220,7 +220,7 @@ const Fields<Report>& MethodFields() {
        OneOf("nats", "relative_error")},
       {"calibration", "predicted over real KL in a study: losses here are divided by its median",
        [](const Report& of) {
-         return GetLossKind(of) == LossKind::kOutput ? nullptr : &CalibrationOf(GetLossKind(of));
+         return GetLossKind(of) == LossKind::kOutput ? nullptr : &FindCalibration(GetLossKind(of));
        },
        eviction::CalibrationFields()}};
   return fields;
@@ -322,7 +322,7 @@ std::string LossLabel(LossKind kind) {
 std::string LossRemark(LossKind kind) {
   return kind == LossKind::kOutput
              ? std::string()
-             : "Losses are predicted, and " + CalibrationText(CalibrationOf(kind));
+             : "Losses are predicted, and " + CalibrationText(FindCalibration(kind));
 }
 
 std::string LossText(LossKind kind, double loss) {
@@ -335,7 +335,7 @@ std::string LossTextWithError(LossKind kind, double loss, double standard_error)
   if (kind == LossKind::kOutput) {
     return LossText(kind, loss) + (error > 0 ? " +-" + format::Percent(error) : "");
   }
-  const eviction::Calibration& of = CalibrationOf(kind);
+  const eviction::Calibration& of = FindCalibration(kind);
   return format::Nats(Shown(kind, loss)) + (error > 0 ? fmt::format(" +-{:.2g}", error) : "") +
          fmt::format(" nats [{:.2g}, {:.2g}]", loss / of.p90, loss / of.p10);
 }
@@ -492,7 +492,7 @@ const Fields<UnitChoice>& UnitChoiceFields() {
   return fields;
 }
 
-std::vector<UnitChoice> ChoicesOf(const Advice& advice, const Choice& choice) {
+std::vector<UnitChoice> ListChoices(const Advice& advice, const Choice& choice) {
   std::vector<UnitChoice> choices;
   std::map<uint32_t, uint32_t> heads;
   for (const Unit& unit : advice.measured().units) ++heads[unit.layer];

@@ -63,7 +63,7 @@ struct UnitChoice {
   const Candidate* candidate = nullptr;  // null: every token is kept
 };
 const Fields<UnitChoice>& UnitChoiceFields();
-std::vector<UnitChoice> ChoicesOf(const Advice& advice, const Choice& choice);
+std::vector<UnitChoice> ListChoices(const Advice& advice, const Choice& choice);
 // Returns the choices as a list in a document of its own.
 Value ChoicesValue(const std::vector<UnitChoice>& choices);
 

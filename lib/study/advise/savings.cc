@@ -62,7 +62,8 @@ std::vector<AttentionRows> TakeHeads(std::vector<quantisation::PairRows> measure
   return heads;
 }
 
-std::vector<Alternative> MeasureLayer(const RunOf& run, size_t layer, const SavingsRequest& request,
+std::vector<Alternative> MeasureLayer(const AdviseRun& run, size_t layer,
+                                      const SavingsRequest& request,
                                       const std::vector<Measure>& measures,
                                       const eviction::MeasuredRows& rows, ThreadPool& pool,
                                       Broken* broken) {
@@ -94,8 +95,8 @@ std::vector<Alternative> MeasureLayer(const RunOf& run, size_t layer, const Savi
   return alternatives;
 }
 
-std::vector<const RunOf*> Pointers(const Runs& runs) {
-  std::vector<const RunOf*> all;
+std::vector<const AdviseRun*> Pointers(const Runs& runs) {
+  std::vector<const AdviseRun*> all;
   for (const auto& run : runs) all.push_back(run.get());
   return all;
 }
@@ -235,7 +236,7 @@ class Finder {
     Broken broken;
     Effects effects = MeasureAlternatives(
         Pointers(runs_), count,
-        [&](const RunOf& run, size_t layer, const eviction::MeasuredRows& rows) {
+        [&](const AdviseRun& run, size_t layer, const eviction::MeasuredRows& rows) {
           return MeasureLayer(run, layer, savings_.request, measures, rows, pool_, &broken);
         },
         measure_, progress_);
@@ -274,7 +275,7 @@ class Finder {
     for (const uint32_t c : candidates) each.push_back(&advice_.candidates[c]);
     Effects effects = MeasureAlternatives(
         Pointers(runs_), count,
-        [&](const RunOf& run, size_t layer, const eviction::MeasuredRows& rows) {
+        [&](const AdviseRun& run, size_t layer, const eviction::MeasuredRows& rows) {
           const auto plans = PlanCandidates(run, layer, each, measure_.seed, pool_);
           std::vector<Measure> measures;
           for (const eviction::LayerPlan& plan : plans) {
@@ -310,11 +311,11 @@ class Finder {
     }
     for (const auto& run : runs_) {
       savings_.plans.push_back(
-          PlansOf(*run, advice_.candidates, by_layer, evicting, measure_.seed, pool_));
-      const RunOf* const one[] = {run.get()};
+          MakePlans(*run, advice_.candidates, by_layer, evicting, measure_.seed, pool_));
+      const AdviseRun* const one[] = {run.get()};
       const Effects effects = MeasureAlternatives(
           one, 1,
-          [&](const RunOf& each, size_t layer, const eviction::MeasuredRows& rows) {
+          [&](const AdviseRun& each, size_t layer, const eviction::MeasuredRows& rows) {
             const Measure measure{&savings_.plans.back()[layer].plan,
                                   savings_.types_of_layers[layer]};
             return MeasureLayer(each, layer, savings_.request, {measure}, rows, pool_, nullptr);

@@ -76,7 +76,7 @@ std::vector<SavingRow> SavingRows(const Runs& runs, const Advice& advice, const 
 std::string TypesText(const Savings& savings, uint32_t pair);
 // Returns llama.cpp's flags for the types of a choice, or "" if layers differ or it has no such
 // type.
-std::string FlagsOf(const Runs& runs, const Savings& savings);
+std::string WriteFlags(const Runs& runs, const Savings& savings);
 
 // The single plan that advice recommends: the smaller of the best plans found by eviction alone and
 // among everything, or without a limit on the loss the one that loses less.

@@ -24,7 +24,7 @@ std::string OptionText(const Advice& advice, const Savings& savings, const Savin
   return text;
 }
 
-std::string_view KindOf(const Savings& savings, const Choice& choice) {
+std::string_view NameKind(const Savings& savings, const Choice& choice) {
   bool evicts = false, stores = false;
   for (size_t u = 0; u < choice.size(); ++u) {
     const Saving* saving = savings.FindOption(choice, u);
@@ -35,7 +35,7 @@ std::string_view KindOf(const Savings& savings, const Choice& choice) {
 }
 
 // Returns the types of K and V in short: "q8_0/f16".
-std::string ShortTypes(const RunOf& run, const Savings& savings, uint32_t pair) {
+std::string ShortTypes(const AdviseRun& run, const Savings& savings, uint32_t pair) {
   const quantisation::TypePair& types = savings.request.pairs[pair];
   const LayerKv& layer = run.snapshot().layers.front();
   const auto name = [](uint32_t at, const auto& all, DType own) {
@@ -46,7 +46,7 @@ std::string ShortTypes(const RunOf& run, const Savings& savings, uint32_t pair) 
 }
 
 // Returns in short what each layer does.
-std::string ChoiceText(const RunOf& run, const Advice& advice, const Savings& savings,
+std::string ChoiceText(const AdviseRun& run, const Advice& advice, const Savings& savings,
                        const Choice& choice) {
   std::vector<PartOfMixture> parts;
   for (size_t u = 0; u < choice.size(); ++u) {
@@ -63,7 +63,7 @@ std::string ChoiceText(const RunOf& run, const Advice& advice, const Savings& sa
 
 // Returns true if every layer of the model was measured. Flags apply to all layers, measured or
 // not.
-bool MeasuresEveryLayer(const RunOf& run, const Savings& savings) {
+bool MeasuresEveryLayer(const AdviseRun& run, const Savings& savings) {
   std::set<size_t> measured;
   for (const Unit& unit : savings.measured.units) measured.insert(unit.layer);
   return measured.size() == run.snapshot().layers.size();
@@ -71,7 +71,7 @@ bool MeasuresEveryLayer(const RunOf& run, const Savings& savings) {
 
 // Returns "" if llama.cpp has no such cache type, or if it would apply the type to layers that were
 // not measured.
-std::string Flags(const RunOf& run, const Savings& savings, uint32_t pair) {
+std::string Flags(const AdviseRun& run, const Savings& savings, uint32_t pair) {
   if (!MeasuresEveryLayer(run, savings)) return {};
   const quantisation::TypePair& types = savings.request.pairs[pair];
   const auto word = [&](uint32_t at, const auto& all, DType own) -> std::string {
@@ -149,7 +149,7 @@ class Collector {
       rows_.back().flags = Flags(run_, savings_, *saving.types);
     }
     for (const Point& point : found.frontier) {
-      const std::string_view kind = KindOf(savings_, point.choice);
+      const std::string_view kind = NameKind(savings_, point.choice);
       if (point.uniform || kind == "none") continue;
       Add(kind, ChoiceText(run_, advice_, savings_, point.choice), point.outcome);
     }
@@ -202,12 +202,12 @@ class Collector {
 
   const Advice& advice_;
   const Savings& savings_;
-  const RunOf& run_;
+  const AdviseRun& run_;
   double full_;
   std::vector<SavingRow> rows_;
 };
 
-LossKind KindOf(const SavingsReport& of) { return of.request.measure.kind; }
+LossKind NameKind(const SavingsReport& of) { return of.request.measure.kind; }
 
 double FullBytes(const SavingsReport& of) {
   return static_cast<double>(of.runs.front()->bytes_per_token());
@@ -219,7 +219,7 @@ struct SavingRowOf {
   const SavingsReport& report;
   const SavingRow& row;
 
-  double Loss(double loss) const { return Shown(KindOf(report), loss); }
+  double Loss(double loss) const { return Shown(NameKind(report), loss); }
 };
 
 const Fields<SavingRowOf>& SavingRowFields() {
@@ -250,7 +250,7 @@ const Fields<SavingRowOf>& SavingRowFields() {
       {"standard_error",
        "Standard error of the largest loss, from the rows that were drawn; null: unknown",
        [](const SavingRowOf& of) {
-         return ShownError(KindOf(of.report), of.row.worst_loss, of.row.standard_error);
+         return ShownError(NameKind(of.report), of.row.worst_loss, of.row.standard_error);
        },
        Nullable()},
       {"added_loss", "Where eviction and types are combined: the sum of what each costs alone",
@@ -302,7 +302,7 @@ struct Chosen {
   std::vector<double> MeasuredAgain() const {
     std::vector<double> losses;
     for (const Outcome& outcome : report.savings.measured_again)
-      losses.push_back(Shown(KindOf(report), outcome.loss.front()));
+      losses.push_back(Shown(NameKind(report), outcome.loss.front()));
     return losses;
   }
 };
@@ -311,7 +311,7 @@ const Fields<Chosen>& ChosenFields() {
   static const Fields<Chosen> fields = {
       {"kind",
        "Kind of saving: none, eviction, types, both, lossless or offload",
-       [](const Chosen& of) { return KindOf(of.report.savings, of.best.choice); },
+       [](const Chosen& of) { return NameKind(of.report.savings, of.best.choice); },
        {.choices = Kinds()}},
       {"bytes_per_token", "Bytes at the end, in all layers, by the tokens that were seen",
        [](const Chosen& of) { return FullBytes(of.report) * of.best.outcome.mean_share(); },
@@ -319,17 +319,17 @@ const Fields<Chosen>& ChosenFields() {
       {"ratio", "Bytes of the whole cache / those of the point",
        [](const Chosen& of) { return of.best.outcome.ratio(); }, AtLeast(kLeastRatio)},
       {"worst_loss", "Largest loss of a run, in the rows it was chosen on",
-       [](const Chosen& of) { return Shown(KindOf(of.report), of.best.outcome.worst_loss()); },
+       [](const Chosen& of) { return Shown(NameKind(of.report), of.best.outcome.worst_loss()); },
        AtLeast(0)},
       {"expected_loss", "The same times the optimism of having chosen it: the limit holds for this",
        [](const Chosen& of) {
-         return Shown(KindOf(of.report), of.report.savings.searched.expected_loss());
+         return Shown(NameKind(of.report), of.report.savings.searched.expected_loss());
        },
        AtLeast(0)},
       {"measured_again", "Loss of each run, replayed from the plan and the types alone",
        &Chosen::MeasuredAgain, AtLeast(0)},
       {"flags", "The flags of llama.cpp, if all layers have the same types and it has them",
-       [](const Chosen& of) { return IfAny(FlagsOf(of.report.runs, of.report.savings)); }},
+       [](const Chosen& of) { return IfAny(WriteFlags(of.report.runs, of.report.savings)); }},
       {"layers", "What each measured layer does", &Chosen::Layers, ChosenLayerFields()}};
   return fields;
 }
@@ -363,7 +363,7 @@ std::string TypeOfLayer(const Runs& runs, const Savings& savings, size_t layer, 
       (is_key ? savings.request.store.k_types : savings.request.store.v_types)[at]->name);
 }
 
-std::string FlagsOf(const Runs& runs, const Savings& savings) {
+std::string WriteFlags(const Runs& runs, const Savings& savings) {
   const auto& types = savings.types_of_layers;
   if (types.empty() || !types.front()) return {};
   if (std::any_of(types.begin(), types.end(), [&](const auto& t) { return t != types.front(); }))
@@ -415,11 +415,11 @@ std::optional<Answer> FindAnswer(const Runs& runs, const AdviceRequest& request,
   offer(chosen, savings->expected_loss(), true);
   if (!answer->is_chosen) return answer;
   const Saving* saving = savings->FindOption(chosen.choice, 0);
-  answer->kind = KindOf(*savings, chosen.choice);
+  answer->kind = NameKind(*savings, chosen.choice);
   answer->plan = answer->kind == "none" ? "everything unchanged"
                  : chosen.uniform       ? OptionText(advice, *savings, *saving)
                                   : ChoiceText(*runs.front(), advice, *savings, chosen.choice);
-  answer->flags = FlagsOf(runs, *savings);
+  answer->flags = WriteFlags(runs, *savings);
   return answer;
 }
 
@@ -474,7 +474,7 @@ const Fields<SavingsReport>& SavingsFields() {
        ChosenFields()},
       {"optimism", "What plans cost on rows they were not chosen on / what they promised",
        [](const SavingsReport& of) {
-         return Shown(KindOf(of), of.savings.searched.optimism) / Shown(KindOf(of), 1);
+         return Shown(NameKind(of), of.savings.searched.optimism) / Shown(NameKind(of), 1);
        },
        AtLeast(0)}};
   return fields;

@@ -130,7 +130,7 @@ struct StatesText {
   std::string answer;
   std::vector<std::string> commands;  // commands that carry it out
 };
-StatesText TextOf(const StatesAdvice& advice, size_t most_states, size_t most_left_out);
+StatesText DescribeStates(const StatesAdvice& advice, size_t most_states, size_t most_left_out);
 report::Page StatesPage(const StatesAdvice& advice);
 
 }  // namespace kv::advise

@@ -295,11 +295,11 @@ const Fields<StatesAdvice>& StatesFields() {
   return fields;
 }
 
-StatesText TextOf(const StatesAdvice& advice, size_t most_states, size_t most_left_out) {
+StatesText DescribeStates(const StatesAdvice& advice, size_t most_states, size_t most_left_out) {
   StatesText text;
   text.head = StatesHead(advice);
   const size_t shown = std::min(advice.states.size(), most_states);
-  text.states = TextTableOf(SavedStateFields(), std::span(advice.states).first(shown));
+  text.states = MakeTextTable(SavedStateFields(), std::span(advice.states).first(shown));
   if (shown < advice.states.size())
     text.facts.push_back(
         fmt::format("and {} more, which --json and --csv list", advice.states.size() - shown));
@@ -312,7 +312,7 @@ StatesText TextOf(const StatesAdvice& advice, size_t most_states, size_t most_le
         format::Plural(advice.sampled_states, "state"),
         advice.levels.front().encode_mb_per_s ? "; codec alone, 1 thread" : "");
   }
-  text.levels = TextTableOf(StatesLevelFields(), advice.levels);
+  text.levels = MakeTextTable(StatesLevelFields(), advice.levels);
   text.answer = StatesAnswer(advice);
   if (!advice.command.empty()) {
     // The deletion is a comment, so that pasting the block deletes nothing.
@@ -326,7 +326,7 @@ StatesText TextOf(const StatesAdvice& advice, size_t most_states, size_t most_le
 }
 
 report::Page StatesPage(const StatesAdvice& advice) {
-  const StatesText text = TextOf(advice, advice.states.size(), advice.left_out.size());
+  const StatesText text = DescribeStates(advice, advice.states.size(), advice.left_out.size());
   report::Page page("What to keep", text.head);
   page.Paragraph(text.answer);
   for (const std::string& command : text.commands) page.Command(command);

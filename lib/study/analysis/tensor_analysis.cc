@@ -356,7 +356,7 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, b
     out.autoregressive_gain_bits = models->autoregressive_gain_bits();
     out.stats = ComputePatternStats(tensor.dtype, models->patterns());
   } else {
-    out.stats = StatsOf(snapshot, tensor, is_value);
+    out.stats = MeasureTensor(snapshot, tensor, is_value);
   }
   const bool finite = out.stats.nan_count + out.stats.infinite_count == 0;
   if (options.rope && models && tensor.heads_known && finite)

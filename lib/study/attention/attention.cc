@@ -214,7 +214,7 @@ class KeptComparison {
       if (!v_.empty()) Outputs(narrow_, count, v_, o_);
       for (uint64_t i = 0; i < count; ++i) {
         LargestKeys(Row(i), largest_[i]);
-        states_[i] = StateOf(Row(i));
+        states_[i] = ReadState(Row(i));
       }
       for (size_t set = 0; set < sets_.size(); ++set) RunSet(set, begin, count, positions);
     }
@@ -242,10 +242,10 @@ class KeptComparison {
     for (const uint64_t j : bad_values_) {
       std::fill_n(&good_values_[j * v_.columns], v_.columns, 0.0f);
     }
-    v_ = MatrixOf(good_values_, v_.rows, v_.columns);
+    v_ = MakeMatrix(good_values_, v_.rows, v_.columns);
   }
 
-  State StateOf(std::span<const double> row) const {
+  State ReadState(std::span<const double> row) const {
     if (HasNan(row)) return State::kUndefined;
     const bool sees_bad =
         std::any_of(bad_values_.begin(), bad_values_.end(), [&](uint64_t j) { return row[j] > 0; });

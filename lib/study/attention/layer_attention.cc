@@ -29,7 +29,7 @@ LayerAttention::LayerAttention(const AttentionTrace& trace, const TraceLayer& ro
     : trace_(trace),
       rows_(rows),
       kv_(kv),
-      rule_(RuleOf(trace, rows)),
+      rule_(MakeRule(trace, rows)),
       scale_(static_cast<float>(rule_.ScaleFor(kv.k.head_dim))),
       key_type_(ToKeyType(kv.k.dtype)) {}
 

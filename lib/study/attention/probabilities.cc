@@ -22,7 +22,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 uint64_t TokensSeen(const AttentionTrace& trace, uint32_t layer, uint64_t position) {
   const TraceLayer* rows = trace.Find(layer);
   const AttentionRule rule =
-      rows != nullptr ? RuleOf(trace, *rows) : AttentionRule{0, 0, trace.window};
+      rows != nullptr ? MakeRule(trace, *rows) : AttentionRule{0, 0, trace.window};
   return position + 1 - rule.FirstSeen(position);
 }
 

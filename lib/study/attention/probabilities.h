@@ -24,7 +24,7 @@ struct FloatMatrix {
   const float* row(uint64_t i) const { return data + i * stride; }
   bool empty() const { return data == nullptr || rows == 0; }
 };
-inline FloatMatrix MatrixOf(std::span<const float> values, uint64_t rows, uint64_t columns) {
+inline FloatMatrix MakeMatrix(std::span<const float> values, uint64_t rows, uint64_t columns) {
   return {values.data(), rows, columns, columns};
 }
 
@@ -54,7 +54,7 @@ struct AttentionRule {
   }
 };
 // Returns the rule that a layer of the traced model follows.
-inline AttentionRule RuleOf(const AttentionTrace& trace, const TraceLayer& layer) {
+inline AttentionRule MakeRule(const AttentionTrace& trace, const TraceLayer& layer) {
   return {layer.rule.scale.value_or(trace.scale), layer.rule.softcap.value_or(trace.softcap),
           layer.rule.window.value_or(trace.window)};
 }

@@ -90,7 +90,7 @@ class Mixture {
       std::array<double, kInputs> inputs{};
       std::array<double, kWidths> border{};
       for (size_t i = 0; i < kWidths; ++i) {
-        border[i] = code.SlotOf(middle, expected.mean, expected.inverse_scale * kScales[i]).start;
+        border[i] = code.FindSlot(middle, expected.mean, expected.inverse_scale * kScales[i]).start;
         inputs[i] = Stretch((high[i] - border[i]) / (high[i] - low[i]));
       }
       const std::array<BitCounter*, kCounters> counters = CountersAt(at, node, place_above, column);
@@ -193,8 +193,8 @@ double MixedBits(ChunkShape shape, ByteSpan all, ChunkGrid grid, int symbol_bits
       model.BeginGroup(group);
       for (uint64_t lane = 0; lane < model.lanes(group); ++lane, ++i) {
         const ChannelModel::Expected expected = model.Expect(lane);
-        const uint32_t above = PlaceOf(row == 0 ? uint16_t{0} : halves[i - grid.columns]);
-        bits += mixture.Code(code, expected, PlaceOf(halves[i]), above, i % grid.columns);
+        const uint32_t above = FindPlace(row == 0 ? uint16_t{0} : halves[i - grid.columns]);
+        bits += mixture.Code(code, expected, FindPlace(halves[i]), above, i % grid.columns);
         model.Set(lane, expected.mean, x[i]);
       }
       model.EndGroup();
@@ -208,7 +208,7 @@ double MixedBits(ChunkShape shape, ByteSpan all, ChunkGrid grid, int symbol_bits
 
 std::optional<ChunkBounds> ComputeBounds(const ChunkShape& shape, ByteSpan raw) {
   const bool bfloat = shape.dtype == DType::kBF16;
-  const ChunkGrid grid = GridOf(shape, raw.size());
+  const ChunkGrid grid = FindGrid(shape, raw.size());
   if ((shape.dtype != DType::kF16 && !bfloat) || !FitsCdf(grid.rows, grid.columns))
     return std::nullopt;
   // The symbol holds sign, exponent and two mantissa bits of f16, one of bf16.

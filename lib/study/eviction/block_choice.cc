@@ -80,7 +80,7 @@ LayerRange EvictedLayers(const BlockConfig& sanitised, uint32_t layers) {
   return {static_cast<uint32_t>(first), static_cast<uint32_t>(last)};
 }
 
-BlockBudget BlockBudgetOf(const BlockConfig& config, uint64_t length, uint64_t wanted) {
+BlockBudget ComputeBlockBudget(const BlockConfig& config, uint64_t length, uint64_t wanted) {
   const Blocks blocks(config, length);
   const Protected kept = ProtectedBlocks(config, blocks);
   BlockBudget budget;
@@ -100,17 +100,17 @@ BlockBudget BlockBudgetOf(const BlockConfig& config, uint64_t length, uint64_t w
   return budget;
 }
 
-BlockBudget BlockBudgetOf(const BlockConfig& config, uint64_t length) {
+BlockBudget ComputeBlockBudget(const BlockConfig& config, uint64_t length) {
   if (length == 0) return {};
   // The product is computed in float, as in the engine, so it may round up past an exact integer.
   const float wanted = std::ceil(TargetKeepShare(config) * static_cast<float>(length));
-  return BlockBudgetOf(config, length,
-                       std::clamp<uint64_t>(static_cast<uint64_t>(wanted), 1, length));
+  return ComputeBlockBudget(config, length,
+                            std::clamp<uint64_t>(static_cast<uint64_t>(wanted), 1, length));
 }
 
 BlockChoice ChooseBlocks(const BlockConfig& config, uint64_t length, std::span<const double> scores,
                          FloorRule floor_rule) {
-  const BlockBudget budget = BlockBudgetOf(config, length);
+  const BlockBudget budget = ComputeBlockBudget(config, length);
   if (length != 0 && (!budget.floor_dominates || floor_rule == FloorRule::kKeepFloor)) {
     return KeepBlocks(config, budget, scores);
   }

@@ -69,9 +69,9 @@ struct BlockChoice {
   std::vector<uint32_t> kept_blocks;  // ascending; empty like the plan
 };
 
-BlockBudget BlockBudgetOf(const BlockConfig& sanitised, uint64_t length);
+BlockBudget ComputeBlockBudget(const BlockConfig& sanitised, uint64_t length);
 // Computes the same for a target in tokens, in [1, length].
-BlockBudget BlockBudgetOf(const BlockConfig& sanitised, uint64_t length, uint64_t wanted);
+BlockBudget ComputeBlockBudget(const BlockConfig& sanitised, uint64_t length, uint64_t wanted);
 
 // Makes one choice of the engine: keeps sink and recent blocks, then blocks by score until the
 // quantised target is reached. Of equal scores the lower block wins (the engine's own sort is

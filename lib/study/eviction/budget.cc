@@ -131,7 +131,7 @@ void HoldBlocks(const BlockConfig& config, const KeepBudget& budget, const Budge
     ++length;
     ++schedule.triggers;
     const uint64_t wanted = std::min(length, budget.At(token + 1));
-    const BlockBudget here = BlockBudgetOf(config, length, wanted);
+    const BlockBudget here = ComputeBlockBudget(config, length, wanted);
     schedule.floor_dominated += here.floor > wanted;
     if (here.quantised >= length) continue;
     schedule.evictions.push_back({token, length, here.quantised});

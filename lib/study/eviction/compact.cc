@@ -62,7 +62,7 @@ KvTensor CopyHeads(const KvTensor& tensor, const LayerPlan& plan, uint64_t token
 CellGroup BuildCells(const KeepPlan& held, const std::string& group) {
   CellGroup cells;
   cells.group = group;
-  for (const uint32_t position : TokensOf(held)) cells.cells.push_back({position, 0, {0}});
+  for (const uint32_t position : ListTokens(held)) cells.cells.push_back({position, 0, {0}});
   return cells;
 }
 

@@ -31,7 +31,7 @@ struct TurnedCache {
 TurnedCache BuildTurnedCache(const KeepPlan& held, uint64_t row, std::span<const float> k,
                              std::span<const float> v, size_t dim, size_t v_dim, const Rope& rope) {
   TurnedCache cache;
-  const std::vector<uint32_t> tokens = TokensOf(held);
+  const std::vector<uint32_t> tokens = ListTokens(held);
   std::vector<int64_t> turns;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const uint64_t t = tokens[i];
@@ -130,7 +130,7 @@ struct TileGradients {
         ReadGradient(attention.trace(), attention.rows(), sample, tile[r], head,
                      &of_sample[r * dim]);
       }
-      matrices.push_back(MatrixOf(of_sample, tile.size(), dim));
+      matrices.push_back(MakeMatrix(of_sample, tile.size(), dim));
     }
   }
 };
@@ -147,11 +147,11 @@ std::vector<AttentionRows> MeasureTile(const LayerAttention& attention,
     sets.push_back(KeptBefore(unit).first(end));
   }
   FloatMatrix v;
-  if (!floats.v.empty()) v = MatrixOf(floats.v, end, attention.kv().v->head_dim);
+  if (!floats.v.empty()) v = MakeMatrix(floats.v, end, attention.kv().v->head_dim);
   const std::vector<int64_t> positions(tile.begin(), tile.end());
   if (!attention.has_queries()) {
     const std::vector<float> rows = Probabilities(attention, head, positions, end);
-    return CompareKeptSetsProbabilities(MatrixOf(rows, tile.size(), end), positions, v, sets,
+    return CompareKeptSetsProbabilities(MakeMatrix(rows, tile.size(), end), positions, v, sets,
                                         gradients);
   }
   const uint64_t dim = attention.head_dim();
@@ -159,8 +159,8 @@ std::vector<AttentionRows> MeasureTile(const LayerAttention& attention,
   for (size_t r = 0; r < tile.size(); ++r) {
     ReadQueries(attention.rows(), head, tile[r] - attention.first_row(), 1, &queries[r * dim]);
   }
-  return CompareKeptSets({MatrixOf(queries, tile.size(), dim), positions},
-                         {MatrixOf(floats.k, end, dim), v, {}, {}}, sets, attention.rule(),
+  return CompareKeptSets({MakeMatrix(queries, tile.size(), dim), positions},
+                         {MakeMatrix(floats.k, end, dim), v, {}, {}}, sets, attention.rule(),
                          gradients);
 }
 
@@ -221,19 +221,19 @@ AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan&
     const TurnedCache turned = BuildTurnedCache(held, row, k, v, dim, v_dim, *plan.turned_by);
     ReadQueries(attention.rows(), head, row - attention.first_row(), 1, query.data());
     const int64_t position = static_cast<int64_t>(row);
-    const HeadQueries queries{MatrixOf(query, 1, dim), {&position, 1}};
+    const HeadQueries queries{MakeMatrix(query, 1, dim), {&position, 1}};
     FloatMatrix full_v, turned_v;
     if (!v.empty()) {
-      full_v = MatrixOf(v, row + 1, v_dim);
-      turned_v = MatrixOf(turned.v, turned.positions.size(), v_dim);
+      full_v = MakeMatrix(v, row + 1, v_dim);
+      turned_v = MakeMatrix(turned.v, turned.positions.size(), v_dim);
     }
     for (size_t sample = 0; sample < gradients.size(); ++sample) {
       of_row[sample] = {gradients[sample].row(r), 1, v_dim, v_dim};
     }
     AppendRows(
         CompareCaches(
-            queries, {MatrixOf(k, row + 1, dim), full_v, {}, {}}, queries,
-            {MatrixOf(turned.k, turned.positions.size(), dim), turned_v, turned.positions, {}},
+            queries, {MakeMatrix(k, row + 1, dim), full_v, {}, {}}, queries,
+            {MakeMatrix(turned.k, turned.positions.size(), dim), turned_v, turned.positions, {}},
             turned.sources, attention.rule(), of_row),
         all);
   }
@@ -379,7 +379,7 @@ std::string_view Name(KlMethod method) {
   return method == KlMethod::kGradients ? "gradients" : "sensitivity";
 }
 
-const Calibration& CalibrationOf(KlMethod method, Cause cause) {
+const Calibration& FindCalibration(KlMethod method, Cause cause) {
   if (cause == Cause::kQuantisation) {
     return method == KlMethod::kGradients ? kQuantGradientCalibration
                                           : kQuantSensitivityCalibration;

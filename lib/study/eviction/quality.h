@@ -117,7 +117,7 @@ enum class KlMethod {
 std::string_view Name(KlMethod method);
 
 // Returns the calibration of this method in the study of this cause.
-const Calibration& CalibrationOf(KlMethod method, Cause cause);
+const Calibration& FindCalibration(KlMethod method, Cause cause);
 
 struct PredictedKl {
   KlMethod method = KlMethod::kGradients;
@@ -130,7 +130,7 @@ struct PredictedKl {
   uint64_t samples = 0;     // next tokens drawn for each row; 0 without gradients
   Cause cause = Cause::kEviction;
 
-  const Calibration& calibration() const { return CalibrationOf(method, cause); }
+  const Calibration& calibration() const { return FindCalibration(method, cause); }
   // Returns the real KL that runs of the study had at such a prediction: their median, and the
   // range of the middle four fifths.
   double expected() const { return nats / calibration().median; }

@@ -177,7 +177,7 @@ class Replayer {
     for (ReplayRun& run : result_.runs) run.same_as = SamePolicy(run);
     if (on_budget()) SortByRatio();
     if (request_.measure_quality) Measure();
-    result_.notes = NotesOf(result_, trace_);
+    result_.notes = WriteNotes(result_, trace_);
     if (request_.re_rotation) {
       result_.notes.push_back(
           "streaming: keys are rotated to their positions within the cache, as published");

@@ -163,7 +163,7 @@ ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
 
 // Returns notes that a reader of the figures needs: a policy that equals another one here, a budget
 // that can only be met in whole blocks, rows that the trace lacks.
-std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrace& trace);
+std::vector<std::string> WriteNotes(const ReplayResult& result, const AttentionTrace& trace);
 
 // Returns the policy that would keep the same tokens as this run; "" if none.
 std::string_view SamePolicy(const ReplayRun& run);

@@ -176,7 +176,7 @@ std::string_view SamePolicy(const ReplayRun& run) {
   return !recent && !run.info().evenly.empty() && SpreadsEvenly(run) ? run.info().evenly : "";
 }
 
-std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrace& trace) {
+std::vector<std::string> WriteNotes(const ReplayResult& result, const AttentionTrace& trace) {
   Notes notes;
   bool late = false, grows = false;
   for (const ReplayRun& run : result.runs) {

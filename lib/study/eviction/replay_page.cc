@@ -111,7 +111,7 @@ void AddQuality(Fields<ReplayRun>& columns) {
   columns.Add(Column("mass (all rows)", MassText, format::Plain, &ReplayRun::quality));
 }
 
-Fields<ReplayRun> ColumnsOf(const ReplayResult& result) {
+Fields<ReplayRun> SelectColumns(const ReplayResult& result) {
   Fields<ReplayRun> columns = {{"policy", "", &ReplayRun::policy_text, Heading("policy")},
                                {"target", "", &ReplayRun::target_text, Heading("target")},
                                Fields<ReplayRun>::Inline(OwnFields())};
@@ -448,7 +448,7 @@ std::string Subtitle(const Report& of) {
 }  // namespace
 
 TextTable RunTable(const ReplayResult& result) {
-  const Fields<ReplayRun> columns = ColumnsOf(result);
+  const Fields<ReplayRun> columns = SelectColumns(result);
   TextTable table{TextHead(columns), {}};
   for (const ReplayRun& run : result.runs) table.rows.push_back(TextRow(columns, run));
   return table;

@@ -301,7 +301,7 @@ struct Layer {
   std::optional<std::vector<std::array<uint64_t, 2>>> Kept() const {
     for (const LayerPlan& plan : run.plans) {
       if (plan.layer == schedule.layer && plan.units == 1) {
-        return RangesOf(plan.HeldBefore(0, result.end));
+        return ListRanges(plan.HeldBefore(0, result.end));
       }
     }
     return std::nullopt;
@@ -385,7 +385,7 @@ auto OfTrace(Member member) {
 
 }  // namespace
 
-std::vector<std::array<uint64_t, 2>> RangesOf(const KeepPlan& plan) {
+std::vector<std::array<uint64_t, 2>> ListRanges(const KeepPlan& plan) {
   std::vector<std::array<uint64_t, 2>> ranges;
   for (const KeepRange& range : plan) ranges.push_back({range.begin, range.count});
   return ranges;
@@ -396,7 +396,7 @@ const Fields<PlanEvent>& PlanEventPartFields() {
       {"layer", "Number of the layer", &PlanEvent::layer},
       {"kv_head", "KV head that the event is of; null: the whole layer", &PlanEvent::kv_head},
       {"kept", "[first, count] of each run of positions that is kept, ascending",
-       [](const PlanEvent& event) { return RangesOf(event.kept); }},
+       [](const PlanEvent& event) { return ListRanges(event.kept); }},
       {"length_before", "Tokens in the layer's cache before",
        [](const PlanEvent& event) { return event.eviction.length_before; }}};
   return fields;
@@ -566,7 +566,7 @@ Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engi
        Absent()}};
 }
 
-std::vector<Run> RunsOf(const Report& of) {
+std::vector<Run> ListRuns(const Report& of) {
   std::vector<Run> runs;
   for (const ReplayRun& run : of.result.runs) runs.push_back({of, run});
   return runs;

@@ -21,7 +21,7 @@ const Fields<PlanEvent>& PlanEventFields();
 const Fields<PlanEvent>& PlanEventPartFields();
 
 // Returns [first, count] of each range.
-std::vector<std::array<uint64_t, 2>> RangesOf(const KeepPlan& plan);
+std::vector<std::array<uint64_t, 2>> ListRanges(const KeepPlan& plan);
 
 // Data of a replay's document. An engine that decides adds its own tables.
 struct Report {
@@ -44,7 +44,7 @@ struct Run {
 };
 // The fields of a run that do not depend on its report; those with a heading are columns of tables.
 const Fields<ReplayRun>& OwnFields();
-std::vector<Run> RunsOf(const Report& of);
+std::vector<Run> ListRuns(const Report& of);
 // `params` and `engine_report` get the names of the engine.
 Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engine_report);
 

@@ -130,7 +130,7 @@ KeepPlan TopTokens(std::span<const double> scores, uint64_t keep, uint64_t last)
     std::nth_element(order.begin(), middle, order.end(), stays);
     order.resize(keep - last);
     std::sort(order.begin(), order.end());
-    plan = PlanOf(order);
+    plan = MakeKeepPlan(order);
   }
   Append(plan, {static_cast<uint32_t>(n - last), static_cast<uint32_t>(last)});
   return plan;
@@ -243,7 +243,7 @@ std::vector<KeptKeys> SharedRows::WholeCache(const LayerAttention& attention) {
   return whole;
 }
 
-HeadSums SharedRows::SumsOf(SummedRows rows, const std::function<HeadSums()>& sum) {
+HeadSums SharedRows::FindSums(SummedRows rows, const std::function<HeadSums()>& sum) {
   // The lock is held while summing: another thread that asks for the same rows would only repeat
   // the work.
   const std::lock_guard lock(mutex_);
@@ -266,7 +266,7 @@ HeadSums ColumnSums(LayerCaches& caches, uint64_t begin, std::span<const float> 
   if (caches.size() != begin + row_weights.size()) {
     return SumRows(caches, begin, row_weights, rule);
   }
-  return caches.shared->SumsOf({begin, {row_weights.begin(), row_weights.end()}, rule}, [&] {
+  return caches.shared->FindSums({begin, {row_weights.begin(), row_weights.end()}, rule}, [&] {
     return SumTiles(caches, caches.shared->whole(), begin, row_weights, rule);
   });
 }

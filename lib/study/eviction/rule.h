@@ -101,7 +101,7 @@ class SharedRows {
   LogitRows& logits() { return logits_; }
   // Returns `sum()` of these rows over the whole cache, computed once and then remembered.
   // Thread-safe.
-  HeadSums SumsOf(SummedRows rows, const std::function<HeadSums()>& sum);
+  HeadSums FindSums(SummedRows rows, const std::function<HeadSums()>& sum);
 
  private:
   static std::vector<KeptKeys> WholeCache(const LayerAttention& attention);

@@ -17,7 +17,7 @@ void Suite(const SuiteInfo& suite, const GateResult& result, const OutputNames& 
   size_t number = 0;
   for (const CaseResult& item : result.cases) {
     if (item.spec.suite != suite.name) continue;
-    const std::string line = result.engine->report.line(ToJson(RowOf(result, item, outputs)));
+    const std::string line = result.engine->report.line(ToJson(MakeRow(result, item, outputs)));
     lines += fmt::format("{}. {}\n", ++number, line);
   }
   if (!lines.empty()) text += fmt::format("## {}\n\n{}\n", suite.heading, lines);
@@ -142,7 +142,7 @@ std::string Escape(std::string_view text, std::string_view special) {
 std::string EscapeText(std::string_view text) { return Escape(text, "%\r\n"); }
 std::string EscapeProperty(std::string_view text) { return Escape(text, "%\r\n:,"); }
 
-std::string TextOf(const RuleOutcome& rule) {
+std::string DescribeRule(const RuleOutcome& rule) {
   std::string text = Text(rule) + OlderAndPlace(rule);
   if (!rule.reason.empty()) text += "\n" + rule.reason;
   if (!rule.reproduce.empty()) text += "\nagain: " + rule.reproduce;
@@ -223,8 +223,8 @@ std::map<std::string, uint64_t> LinesOfCases(std::string_view config, const Gate
   return lines;
 }
 
-std::vector<Annotation> AnnotationsOf(const GateResult& result, const std::string& file,
-                                      const std::map<std::string, uint64_t>& lines) {
+std::vector<Annotation> MakeAnnotations(const GateResult& result, const std::string& file,
+                                        const std::map<std::string, uint64_t>& lines) {
   std::vector<Annotation> errors, warnings;
   for (const std::string& reason : result.reasons) {
     errors.push_back({true, file, 0, "kvtool gate", reason});
@@ -237,7 +237,7 @@ std::vector<Annotation> AnnotationsOf(const GateResult& result, const std::strin
     for (const RuleOutcome& rule : item.rules) {
       if (rule.status != Status::kFail && rule.status != Status::kInconclusive) continue;
       const bool failed = rule.status == Status::kFail;
-      (failed ? errors : warnings).push_back({failed, file, at, title, TextOf(rule)});
+      (failed ? errors : warnings).push_back({failed, file, at, title, DescribeRule(rule)});
       explained = true;
     }
     if (item.status == Status::kFail && !explained) {

@@ -137,7 +137,7 @@ const MetricInfo& Metric(const Node& node, const Engine& engine) {
       .Hint("'kvtool gate --list-metrics' lists them");
 }
 
-Rule RuleOf(const Node& node, const Engine& engine) {
+Rule ReadRule(const Node& node, const Engine& engine) {
   node.RequireKeys({"metric", "op", "limit", "required"});
   for (const char* key : {"metric", "op", "limit"}) {
     if (!node.Has(key)) throw node.Wrong(fmt::format("a rule needs '{}'", key));
@@ -161,7 +161,7 @@ Rule RuleOf(const Node& node, const Engine& engine) {
   return rule;
 }
 
-DeltaRule DeltaOf(const Node& node, const Engine& engine) {
+DeltaRule ReadDelta(const Node& node, const Engine& engine) {
   node.RequireKeys({"metric", "max_drop", "max_rise"});
   if (!node.Has("metric")) throw node.Wrong("a rule needs 'metric'");
   const MetricInfo& metric = Metric(node.At("metric"), engine);
@@ -175,14 +175,14 @@ DeltaRule DeltaOf(const Node& node, const Engine& engine) {
   return rule;
 }
 
-std::vector<DeltaRule> DeltasOf(const Node& node, const Engine& engine) {
+std::vector<DeltaRule> ReadDeltas(const Node& node, const Engine& engine) {
   std::vector<DeltaRule> rules;
-  node.ForEach([&](const Node& rule) { rules.push_back(DeltaOf(rule, engine)); });
+  node.ForEach([&](const Node& rule) { rules.push_back(ReadDelta(rule, engine)); });
   return rules;
 }
 
 // A commit's name, or a prefix that is long enough to be unambiguous.
-std::string CommitOf(const Node& node) {
+std::string ReadCommit(const Node& node) {
   std::string commit = node.Text();
   if (commit.size() < kShortestCommit || commit.size() > kLongestName) {
     throw node.Wrong("expected a commit, 7 to 200 bytes of its name");
@@ -200,7 +200,7 @@ std::vector<std::string> Split(std::string_view words, char by) {
   return parts;
 }
 
-ParamValue ParamOf(const ParamInfo& info, const Node& node) {
+ParamValue ReadParam(const ParamInfo& info, const Node& node) {
   if (info.words.empty()) {
     if (node.json.is_boolean()) return node.json.get<bool>() ? 1.0 : 0.0;
     if (info.most) return static_cast<double>(node.Whole(0, static_cast<double>(*info.most)));
@@ -229,7 +229,7 @@ void AddParams(const Node& node, const Engine& engine, Params& params) {
     }
     const bool twice = item.key() != info->name && node.Has(std::string(info->name));
     if (twice) throw node.Wrong(fmt::format("{} is {} by another name", item.key(), info->name));
-    Assign(info->name, ParamOf(*info, node.At(item.key())), params);
+    Assign(info->name, ReadParam(*info, node.At(item.key())), params);
   }
 }
 
@@ -238,12 +238,12 @@ std::string Resolved(const std::string& path, const std::filesystem::path& folde
   return given.is_absolute() ? path : (folder / given).lexically_normal().string();
 }
 
-OnNotRun OnNotRunOf(const Node& node) {
+OnNotRun ReadOnNotRun(const Node& node) {
   return node.OneOf({"fail", "warn"}) == "fail" ? OnNotRun::kFail : OnNotRun::kWarn;
 }
 
 // A list of names, or a minimum number.
-ExpectedCases ExpectedOf(const Node& node) {
+ExpectedCases ReadExpected(const Node& node) {
   ExpectedCases expected;
   if (node.json.is_number()) {
     expected.count = node.Whole(1, kMostCases);
@@ -255,7 +255,7 @@ ExpectedCases ExpectedOf(const Node& node) {
   return expected;
 }
 
-std::optional<double> AtolOf(const Node& node) {
+std::optional<double> ReadAtol(const Node& node) {
   if (node.json.is_string()) {
     node.OneOf({"bit_equal", "bit-equal"});
     return std::nullopt;
@@ -266,20 +266,20 @@ std::optional<double> AtolOf(const Node& node) {
 }
 
 // One value for both, or {"k": 0.001, "v": "bit_equal"}.
-Tolerance::OfBoth AtolsOf(const Node& node, const Tolerance::OfBoth& otherwise) {
-  if (!node.json.is_object()) return {AtolOf(node), AtolOf(node)};
+Tolerance::OfBoth ReadAtols(const Node& node, const Tolerance::OfBoth& otherwise) {
+  if (!node.json.is_object()) return {ReadAtol(node), ReadAtol(node)};
   Tolerance::OfBoth of = otherwise;
   for (const bool is_value : {false, true}) {
     const char* key = is_value ? "v" : "k";
-    if (node.Has(key)) of[is_value] = AtolOf(node.At(key));
+    if (node.Has(key)) of[is_value] = ReadAtol(node.At(key));
   }
   return of;
 }
 
-Tolerance ToleranceOf(const Node& node) {
+Tolerance ReadTolerance(const Node& node) {
   Tolerance tolerance;
   if (node.json.is_object()) node.RequireKeys({"k", "v", "layers"});
-  tolerance.all = AtolsOf(node, {});
+  tolerance.all = ReadAtols(node, {});
   if (!node.json.is_object() || !node.Has("layers")) return tolerance;
   const Node layers = node.At("layers");
   if (!layers.json.is_object()) throw layers.Wrong("expected an object: layers by their number");
@@ -289,13 +289,13 @@ Tolerance ToleranceOf(const Node& node) {
     const auto layer = ParseNumber<uint32_t>(name);
     if (!layer) throw of.Wrong("expected the number of a layer");
     if (of.json.is_object()) of.RequireKeys({"k", "v"});
-    tolerance.layers.emplace_back(*layer, AtolsOf(of, tolerance.all));
+    tolerance.layers.emplace_back(*layer, ReadAtols(of, tolerance.all));
   }
   return tolerance;
 }
 
 // {"k": "q8_0", "v": "q5_1"}; a side that is missing is unchanged.
-QuantTypes QuantOf(const Node& node) {
+QuantTypes ReadQuant(const Node& node) {
   if (!node.json.is_object()) throw node.Wrong("expected an object with 'k' and 'v'");
   node.RequireKeys({"k", "v"});
   QuantTypes types{"f16", "f16"};
@@ -345,9 +345,9 @@ void ApplyShared(const Node& node, const std::filesystem::path& folder, const En
   }
   if (node.Has("decode_tokens"))
     spec.decode_tokens = node.At("decode_tokens").Whole(1, kMostTokens);
-  if (node.Has("tolerance")) spec.tolerance = ToleranceOf(node.At("tolerance"));
-  if (node.Has("quant")) spec.quant = QuantOf(node.At("quant"));
-  if (node.Has("on_not_run")) spec.on_not_run = OnNotRunOf(node.At("on_not_run"));
+  if (node.Has("tolerance")) spec.tolerance = ReadTolerance(node.At("tolerance"));
+  if (node.Has("quant")) spec.quant = ReadQuant(node.At("quant"));
+  if (node.Has("on_not_run")) spec.on_not_run = ReadOnNotRun(node.At("on_not_run"));
   if (node.Has("params")) AddParams(node.At("params"), engine, spec.params);
 }
 
@@ -359,9 +359,9 @@ const std::vector<std::string>& SharedKeys() {
   return keys;
 }
 
-std::vector<Rule> RulesOf(const Node& node, const Engine& engine) {
+std::vector<Rule> ReadRules(const Node& node, const Engine& engine) {
   std::vector<Rule> rules;
-  node.ForEach([&](const Node& rule) { rules.push_back(RuleOf(rule, engine)); });
+  node.ForEach([&](const Node& rule) { rules.push_back(ReadRule(rule, engine)); });
   return rules;
 }
 
@@ -383,7 +383,7 @@ std::string Alternatives(std::span<const std::string_view> words) {
 }
 
 // The mode that a node of the config gives.
-std::string ModeOf(const Node& node, const Engine& engine) {
+std::string ReadMode(const Node& node, const Engine& engine) {
   if (node.json == kCompare) return std::string(kCompare);
   if (node.json == kQuant) return std::string(kQuant);
   return node.OneOf({engine.modes.begin(), engine.modes.end()});
@@ -406,7 +406,7 @@ void CompleteMode(const Node& node, const Engine& engine, CaseSpec& spec) {
   }
 }
 
-CaseSpec CaseOf(const Node& node, const CommonSettings& common) {
+CaseSpec ReadCase(const Node& node, const CommonSettings& common) {
   std::vector<std::string> keys = SharedKeys();
   keys.insert(keys.begin(), "name");
   node.RequireKeys(keys);
@@ -423,7 +423,7 @@ CaseSpec CaseOf(const Node& node, const CommonSettings& common) {
   const Params preset = spec.params;
   for (const Node* from : {&base, &node}) {
     if (!from->Has("mode") || (known && from == &base)) continue;
-    const std::string mode = ModeOf(from->At("mode"), common.engine);
+    const std::string mode = ReadMode(from->At("mode"), common.engine);
     if (known && mode != known->mode) {
       throw from->At("mode").Wrong(
           fmt::format("{} is of mode {}; choose another name", name, known->mode));
@@ -437,7 +437,7 @@ CaseSpec CaseOf(const Node& node, const CommonSettings& common) {
   const bool has_default_rules = base.Has("rules") && !spec.only_engine;
   spec.own_rules = node.Has("rules") || has_default_rules;
   if (spec.own_rules) {
-    spec.rules = RulesOf((node.Has("rules") ? node : base).At("rules"), common.engine);
+    spec.rules = ReadRules((node.Has("rules") ? node : base).At("rules"), common.engine);
   } else if (!known && !OnlyCompares(spec) && spec.mode != kQuant) {
     spec.rules = common.engine.rules_of(spec.mode);
   }
@@ -463,13 +463,13 @@ Config ParseConfig(std::string_view text, const std::filesystem::path& folder,
   // Checked even if no case uses it.
   CaseSpec unused = engine.NewCase();
   ApplyShared({defaults, "defaults"}, folder, engine, unused);
-  if (defaults.contains("rules")) RulesOf({defaults["rules"], "defaults.rules"}, engine);
+  if (defaults.contains("rules")) ReadRules({defaults["rules"], "defaults.rules"}, engine);
 
   Config config;
   CommonSettings common{defaults, folder, engine};
-  if (root.Has("on_not_run")) common.on_not_run = OnNotRunOf(root.At("on_not_run"));
+  if (root.Has("on_not_run")) common.on_not_run = ReadOnNotRun(root.At("on_not_run"));
   config.on_not_run = common.on_not_run;
-  if (root.Has("expected_cases")) config.expected = ExpectedOf(root.At("expected_cases"));
+  if (root.Has("expected_cases")) config.expected = ReadExpected(root.At("expected_cases"));
   const bool of_logs = !root.Has("cases") && config.expected.any();
   if (!root.Has("cases") && !of_logs) throw root.Wrong("expected 'cases'");
   const Json none = Json::array();
@@ -477,17 +477,17 @@ Config ParseConfig(std::string_view text, const std::filesystem::path& folder,
   std::set<std::string> names;
   cases.ForEach([&](const Node& node) {
     if (config.cases.size() == kMostCases) throw root.Wrong("more than 1000 cases");
-    config.cases.push_back(CaseOf(node, common));
+    config.cases.push_back(ReadCase(node, common));
     if (!names.insert(config.cases.back().name).second) {
       throw node.Wrong(fmt::format("two cases are named '{}'", Escaped(config.cases.back().name)));
     }
   });
   if (config.cases.empty() && !of_logs)
     throw root.Wrong("'cases' is empty: a gate without cases decides nothing");
-  config.baseline_rules = root.Has("baseline_rules") ? DeltasOf(root.At("baseline_rules"), engine)
+  config.baseline_rules = root.Has("baseline_rules") ? ReadDeltas(root.At("baseline_rules"), engine)
                                                      : DefaultBaselineRules(engine);
-  if (root.Has("pinned_rules")) config.pinned_rules = DeltasOf(root.At("pinned_rules"), engine);
-  if (root.Has("pinned_commit")) config.pinned_commit = CommitOf(root.At("pinned_commit"));
+  if (root.Has("pinned_rules")) config.pinned_rules = ReadDeltas(root.At("pinned_rules"), engine);
+  if (root.Has("pinned_commit")) config.pinned_commit = ReadCommit(root.At("pinned_commit"));
   return config;
 }
 
@@ -549,7 +549,7 @@ Rule ParseRule(std::string_view text, const Engine& engine) {
                      {"op", text.substr(begin, end - begin)},
                      {"limit", number ? Json(*number) : Json(limit == "true")},
                      {"required", true}};
-  return RuleOf({json, name}, engine);
+  return ReadRule({json, name}, engine);
 }
 
 void KeepCases(const std::vector<std::string>& names, Config& config) {

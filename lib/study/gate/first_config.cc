@@ -46,7 +46,7 @@ struct Scatter {
   double least = 0, most = 0, deviation = 0;
 };
 
-Scatter ScatterOf(const std::vector<double>& values) {
+Scatter MeasureScatter(const std::vector<double>& values) {
   Scatter spread;
   const auto [low, high] = std::minmax_element(values.begin(), values.end());
   spread.least = *low;
@@ -95,7 +95,7 @@ std::optional<SizedRule> Size(const Watched& watched,
   for (const CaseResult& sample : recordings.front()->samples) samples.push_back(&sample);
   const std::vector<double> across = Known(watched.metric, firsts),
                             within = Known(watched.metric, samples);
-  const Scatter repeats = ScatterOf(across), tokens = ScatterOf(within);
+  const Scatter repeats = MeasureScatter(across), tokens = MeasureScatter(within);
   const bool repeated = across.size() > 1;
   // Recordings of the same setting show its noise itself; other tokens only approximate it.
   const Scatter& noise = repeated ? repeats : tokens;

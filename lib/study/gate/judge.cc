@@ -60,7 +60,7 @@ void Conclude(const std::string& status, BaselineCase& of) {
 }
 
 // The hashes of the files that were read, by name.
-std::map<std::string, std::string> HashesOf(const Document& json) {
+std::map<std::string, std::string> ReadHashes(const Document& json) {
   std::map<std::string, std::string> hashes;
   const auto inputs = json.find("inputs");
   if (inputs == json.end() || !inputs->is_array()) return hashes;
@@ -155,7 +155,7 @@ std::vector<RuleOutcome> CompareWithBaseline(const BaselineCase& older,
   return outcomes;
 }
 
-std::string NameOf(const Baseline& baseline) {
+std::string NameBaseline(const Baseline& baseline) {
   return (baseline.is_pinned ? "pinned baseline " : "baseline ") + Escaped(baseline.file);
 }
 
@@ -241,8 +241,8 @@ void MindNoise(const CaseResult& result, RuleOutcome& rule) {
 // Adds rules on the permitted change of this case's figures from those of a baseline. A figure that
 // the older run measured and this one did not fails if a rule on its change or a rule of the case
 // asks for it; times are compared only on request.
-void AddRulesOf(const Baseline& baseline, const std::vector<DeltaRule>& rules,
-                const JudgeOptions& options, const GateResult& gate, CaseResult& result) {
+void AddRulesFor(const Baseline& baseline, const std::vector<DeltaRule>& rules,
+                 const JudgeOptions& options, const GateResult& gate, CaseResult& result) {
   const bool lenient = options.lenient_baseline;
   const auto older = baseline.cases.find(result.spec.name);
   if (older == baseline.cases.end()) return;
@@ -363,7 +363,7 @@ std::string OtherSettings(const BaselineCase& older, const CaseResult& result) {
 
 // Warns about misleading comparisons. Cases that the baseline lacks fail with --strict.
 void AddDoubts(const JudgeOptions& options, const Baseline& baseline, GateResult& gate) {
-  const std::string name = NameOf(baseline) + ": ";
+  const std::string name = NameBaseline(baseline) + ": ";
   if (baseline.is_ours && baseline.version != options.version) {
     gate.warnings.push_back(fmt::format(
         "{}it was made by kvtool {}, this is {}: a difference may be the program's", name,
@@ -424,7 +424,7 @@ void CheckBaseline(const JudgeOptions& options, Baseline& baseline, GateResult& 
     for (const CaseResult& item : gate.cases) AddUnmeasured(item, baseline);
   }
   for (const std::string& problem : baseline.problems) {
-    (lenient ? gate.warnings : gate.reasons).push_back(NameOf(baseline) + ": " + problem);
+    (lenient ? gate.warnings : gate.reasons).push_back(NameBaseline(baseline) + ": " + problem);
   }
 }
 
@@ -518,8 +518,8 @@ void JudgeCase(const GateResult& gate, const JudgeOptions& options, CaseResult& 
   }
   RequireFinite(result);
   if (result.origin != Origin::kNone) {
-    if (gate.baseline) AddRulesOf(*gate.baseline, options.baseline_rules, options, gate, result);
-    if (gate.pinned) AddRulesOf(*gate.pinned, options.pinned_rules, options, gate, result);
+    if (gate.baseline) AddRulesFor(*gate.baseline, options.baseline_rules, options, gate, result);
+    if (gate.pinned) AddRulesFor(*gate.pinned, options.pinned_rules, options, gate, result);
   }
   if (options.strict) Tighten(result);
   Conclude(result);
@@ -611,7 +611,7 @@ Baseline ParseBaseline(std::string_view text, std::string file, const Engine& en
     Conclude(IsTrue(row, "overall_pass") ? "pass" : "fail", of);
   }
   if (baseline.is_ours) {
-    const std::map<std::string, std::string> hashes = HashesOf(json);
+    const std::map<std::string, std::string> hashes = ReadHashes(json);
     for (const Document& item : ArrayAt(json, "cases")) {
       const std::string name = item.is_object() ? WordOr(item, "name") : std::string();
       if (name.empty()) throw Error(Finding::kBadField, "a case has no 'name'");

@@ -28,8 +28,8 @@ constexpr std::string_view kFigures[] = {"reference.structure",    "reference.mi
                                          "reference.k_max_abs",    "reference.v_max_abs",
                                          "reference.mean_abs",     "reference.max_rel"};
 
-Where PlaceOf(uint32_t layer, bool is_value, uint64_t token, uint32_t head, uint32_t dim,
-              bool heads_known) {
+Where FindPlace(uint32_t layer, bool is_value, uint64_t token, uint32_t head, uint32_t dim,
+                bool heads_known) {
   Where where;
   where.layer = layer;
   where.kind = is_value ? "V" : "K";
@@ -109,9 +109,9 @@ void Search(const Snapshot& snapshot, const Snapshot* reference, Task& task) {
     const uint64_t channel = i % tensor.channels();
     task.found.value = *at;
     task.found.first =
-        PlaceOf(task.layer->index, task.is_value, task.begin + i / tensor.channels(),
-                static_cast<uint32_t>(channel / tensor.head_dim),
-                static_cast<uint32_t>(channel % tensor.head_dim), tensor.heads_known);
+        FindPlace(task.layer->index, task.is_value, task.begin + i / tensor.channels(),
+                  static_cast<uint32_t>(channel / tensor.head_dim),
+                  static_cast<uint32_t>(channel % tensor.head_dim), tensor.heads_known);
   }
   DropTokens(snapshot, tensor, task.begin, task.count);
   if (task.begin + task.count == tensor.tokens()) DropTensor(snapshot, tensor);
@@ -169,7 +169,7 @@ void RequireTypes(const Tolerance& tolerance, SnapshotDiff& diff) {
                   count > 1 ? fmt::format(", and of {} more", count - 1) : std::string()));
 }
 
-std::string NoteOf(const TensorDiff& diff) {
+std::string DescribeDifference(const TensorDiff& diff) {
   const DifferingValue& at = *diff.first;
   const auto text = [](DType dtype, double value, uint64_t bits) {
     return IsBlockQuantised(dtype) ? fmt::format("{:.9g}", value)
@@ -180,7 +180,7 @@ std::string NoteOf(const TensorDiff& diff) {
 }
 
 // K or V of all layers together.
-TensorDiff TotalOf(const SnapshotDiff& diff, bool is_value) {
+TensorDiff SumDiffs(const SnapshotDiff& diff, bool is_value) {
   TensorDiff total;
   for (const LayerDiff& layer : diff.layers) {
     const auto& part = is_value ? layer.v : layer.k;
@@ -190,7 +190,7 @@ TensorDiff TotalOf(const SnapshotDiff& diff, bool is_value) {
 }
 
 void SetDistances(const SnapshotDiff& diff, const Where& where, Measurements& out) {
-  const TensorDiff total = diff.Total(), k = TotalOf(diff, false), v = TotalOf(diff, true);
+  const TensorDiff total = diff.Total(), k = SumDiffs(diff, false), v = SumDiffs(diff, true);
   const auto set = [&](std::string_view name, double value, const TensorDiff& of) {
     if (of.not_finite == 0) return out.Set(name, value, where);
     out.Missing(name, fmt::format("{} values are NaN or infinite on one side: they have no "
@@ -215,14 +215,14 @@ void CompareWithReference(const Subject& subject, CaseResult& result) {
   }
   SnapshotDiff diff = DiffSnapshots(subject.snapshot, *subject.reference, options, subject.pool);
   RequireTypes(tolerance, diff);
-  const FirstDifference first = FirstOf(diff);
+  const FirstDifference first = FindFirst(diff);
   Where where;
   std::string note;
   if (first.diff != nullptr) {
     const DifferingValue& at = *first.diff->first;
-    where =
-        PlaceOf(first.layer, first.part == 'V', at.token, at.head, at.dim, first.diff->heads_known);
-    note = NoteOf(*first.diff);
+    where = FindPlace(first.layer, first.part == 'V', at.token, at.head, at.dim,
+                      first.diff->heads_known);
+    note = DescribeDifference(*first.diff);
   }
   Measurements& out = result.measured;
   const TensorDiff total = diff.Total();

@@ -114,7 +114,7 @@ constexpr OpInfo kOps[] = {
     {"<", Op::kAtLeast}, {"==", Op::kDiffers}, {"!=", Op::kEqual},
 };
 
-const OpInfo& InfoOf(Op op) { return kOps[static_cast<size_t>(op)]; }
+const OpInfo& FindInfo(Op op) { return kOps[static_cast<size_t>(op)]; }
 
 double Margin(double value, Op op, double limit) {
   switch (op) {
@@ -258,7 +258,7 @@ std::optional<double> Measurements::Value(std::string_view name) const {
   return found == nullptr ? std::nullopt : found->value;
 }
 
-std::string_view Name(Op op) { return InfoOf(op).name; }
+std::string_view Name(Op op) { return FindInfo(op).name; }
 
 std::optional<Op> ParseOp(std::string_view text) {
   for (size_t i = 0; i < std::size(kOps); ++i) {
@@ -361,7 +361,7 @@ std::string Text(const RuleOutcome& outcome) {
   if (!outcome.value)
     return fmt::format("{} unknown, {} {} asked", rule.shown(), Name(rule.op), limit);
   const bool holds = Holds(*outcome.value, rule.op, rule.limit);
-  const Op op = holds ? rule.op : InfoOf(rule.op).opposite;
+  const Op op = holds ? rule.op : FindInfo(rule.op).opposite;
   return fmt::format("{} {} {} {}", rule.shown(), NumberText(*outcome.value, rule.is_flag),
                      Name(op), limit);
 }

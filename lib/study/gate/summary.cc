@@ -61,7 +61,7 @@ Value::Object Figures(const Engine& engine, Voice voice, ValueOf value) {
   return figures;
 }
 
-Value FiguresOf(const Engine& engine, const CaseResult& result, Voice voice) {
+Value MakeFigures(const Engine& engine, const CaseResult& result, Voice voice) {
   if (result.logs) {
     return FromJson(voice == Voice::kOriginal ? result.logs->row : result.logs->true_figures);
   }
@@ -336,7 +336,7 @@ Fields<CaseEntry> CaseFields(const Engine& engine,
     return [=](const CaseEntry& of) { return of.result.spec.*member; };
   };
   const auto figures = [](Voice voice) {
-    return [=](const CaseEntry& of) { return FiguresOf(*of.gate.engine, of.result, voice); };
+    return [=](const CaseEntry& of) { return MakeFigures(*of.gate.engine, of.result, voice); };
   };
   Value::List suites;
   for (const SuiteInfo& suite : engine.suites) suites.emplace_back(suite.name);
@@ -446,7 +446,7 @@ Fields<GateSummary> MakeSummaryFields(const Engine& engine, const Fields<CaseEnt
               [](const Summary& of) {
                 Value rows = Value::List();
                 for (const CaseResult& item : of.result.cases) {
-                  rows.Push(RowOf(of.result, item, of.outputs));
+                  rows.Push(MakeRow(of.result, item, of.outputs));
                 }
                 return rows;
               },
@@ -477,7 +477,7 @@ Fields<GateSummary> MakeSummaryFields(const Engine& engine, const Fields<CaseEnt
 
 }  // namespace
 
-Value RowOf(const GateResult& gate, const CaseResult& result, const OutputNames& outputs) {
+Value MakeRow(const GateResult& gate, const CaseResult& result, const OutputNames& outputs) {
   return result.logs ? FromJson(result.logs->row) : gate.engine->report.row(result, outputs);
 }
 

@@ -21,7 +21,7 @@ const Fields<GateSummary>& SummaryFields(const Engine& engine,
 
 // The row of a case as its engine's own tools write it: an entry of "rows" and a line of
 // cases.jsonl. Figures that were not measured are null.
-Value RowOf(const GateResult& gate, const CaseResult& result, const OutputNames& outputs);
+Value MakeRow(const GateResult& gate, const CaseResult& result, const OutputNames& outputs);
 
 // Writes summary.md: failures and how to reproduce them, then the bullets and lines of the engine's
 // own summary.md word for word, then all rules and the true figures. Without a case of an engine's
@@ -45,7 +45,7 @@ std::map<std::string, uint64_t> LinesOfCases(std::string_view config, const Gate
 
 // Returns why a gate failed or is inconclusive, most important first. GitHub shows ten errors and
 // ten warnings of a step, so no more are returned: the last one gives the number of omitted ones.
-std::vector<Annotation> AnnotationsOf(const GateResult& result, const std::string& file,
-                                      const std::map<std::string, uint64_t>& lines);
+std::vector<Annotation> MakeAnnotations(const GateResult& result, const std::string& file,
+                                        const std::map<std::string, uint64_t>& lines);
 
 }  // namespace kv::gate

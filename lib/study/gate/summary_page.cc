@@ -28,7 +28,7 @@ constexpr size_t kMaxCharts = 24;    // more would make the page unreadable
 constexpr size_t kMaxColumns = 100;  // of the grid
 constexpr size_t kCommitLetters = 10;
 
-Tone ToneOf(Status status) {
+Tone ChooseTone(Status status) {
   constexpr Tone kTones[] = {Tone::kGood, Tone::kBad, Tone::kOpen, Tone::kUnsure};
   return kTones[static_cast<size_t>(status)];
 }
@@ -52,7 +52,7 @@ std::string RunName(const SummaryView& view) {
   return view.generated_at.empty() ? view.file : view.generated_at;
 }
 
-report::ChartPoint PointOf(const ResidentSample& sample) {
+report::ChartPoint MakePoint(const ResidentSample& sample) {
   return {static_cast<double>(sample.token), static_cast<double>(sample.bytes)};
 }
 
@@ -106,9 +106,9 @@ void AddBytes(const CaseView& c, Page& page) {
     const auto part = std::span(c.resident).subspan(i, std::min(stride, c.resident.size() - i));
     const auto most = std::max_element(
         part.begin(), part.end(), [](const auto& x, const auto& y) { return x.bytes < y.bytes; });
-    series.points.push_back(PointOf(*most));
+    series.points.push_back(MakePoint(*most));
   }
-  series.points.push_back(PointOf(c.resident.back()));
+  series.points.push_back(MakePoint(c.resident.back()));
   chart.series.push_back(std::move(series));
   page.Figure(Render(chart), "K and V held at each token: raw values, blobs and caches.");
 }
@@ -182,7 +182,7 @@ void AddVerdicts(const History& history, Page& page) {
     for (size_t i = history.size(); i-- > oldest;) {
       const CaseView* c = CaseIn(history[i], name);
       const std::string word(c == nullptr ? "absent" : Text(c->status));
-      row.cells.push_back({c == nullptr ? Tone::kAbsent : ToneOf(c->status), word,
+      row.cells.push_back({c == nullptr ? Tone::kAbsent : ChooseTone(c->status), word,
                            fmt::format("{}: {}", LongName(history[i]), word)});
     }
     rows.push_back(std::move(row));
@@ -191,7 +191,7 @@ void AddVerdicts(const History& history, Page& page) {
 }
 
 // "≥ 1.05x"
-std::string LimitOf(const RuleOutcome& rule) {
+std::string DescribeLimit(const RuleOutcome& rule) {
   const Op op = rule.rule.op;
   const std::string_view sign = op == Op::kAtLeast  ? "\u2265"
                                 : op == Op::kAtMost ? "\u2264"
@@ -225,7 +225,7 @@ void AddDeltas(const History& history, Page& page) {
       const auto now = c.Figure(rule.rule.metric);
       if (!Drifts(rule) || !now) continue;
       const std::string& metric = rule.rule.metric;
-      rows.push_back({c.name, rule.rule.shown(), FigureText(metric, *now), LimitOf(rule),
+      rows.push_back({c.name, rule.rule.shown(), FigureText(metric, *now), DescribeLimit(rule),
                       Delta(FigureIn(last, c.name, metric), *now),
                       Delta(FigureIn(first, c.name, metric), *now)});
     }
@@ -235,7 +235,7 @@ void AddDeltas(const History& history, Page& page) {
   page.Table(rows);
 }
 
-ChartSeries SeriesOf(const History& history, const std::string& name, std::string_view figure) {
+ChartSeries MakeSeries(const History& history, const std::string& name, std::string_view figure) {
   ChartSeries series{name, {}, false, false};
   for (size_t i = 0; i < history.size(); ++i) {
     const auto value = FigureIn(history[i], name, figure);
@@ -283,13 +283,13 @@ void AddCharts(const History& history, const HistoryFigure& figure, size_t& left
   if (figure.from_zero) shared.y_min = 0;
   bool any_line = false;
   for (const std::string& name : CaseNames(history)) {
-    ChartSeries series = SeriesOf(history, name, figure.name);
+    ChartSeries series = MakeSeries(history, name, figure.name);
     if (KnownPoints(series) == 0) continue;
     LineChart own = NewChart(figure, fmt::format("{}: {}", name, figure.name));
     if (const CaseView* c = CaseIn(history.back(), name)) {
       for (const RuleOutcome& rule : c->rules) {
         if (rule.rule.metric != figure.name || !Drifts(rule)) continue;
-        own.targets.push_back({rule.rule.limit, LimitOf(rule), true});
+        own.targets.push_back({rule.rule.limit, DescribeLimit(rule), true});
       }
     }
     if (own.targets.empty()) {
@@ -383,7 +383,7 @@ void AddOverview(const SummaryView& view, const EngineReport& report, Page& page
   std::vector<Record> records;
   for (const CaseView& c : view.cases) {
     const RuleOutcome* rule = c.status == Status::kNotRun ? nullptr : c.Deciding();
-    records.push_back({ToneOf(c.status),
+    records.push_back({ChooseTone(c.status),
                        std::string(Text(c.status)),
                        {c.name, c.mode, DecidingText(c, report)},
                        rule == nullptr ? std::nullopt : Gauge(*rule)});
@@ -405,7 +405,7 @@ std::string ValueCell(const RuleOutcome& rule) {
   return rule.status == Status::kPass ? "yes" : "no";
 }
 
-std::string RemarkOf(const RuleOutcome& rule) {
+std::string DescribeRemark(const RuleOutcome& rule) {
   std::string remark = Pretty(rule.reason);
   const auto add = [&](const std::string& part) { remark += (remark.empty() ? "" : "; ") + part; };
   if (rule.baseline) add("was " + FigureText(rule.rule.metric, *rule.baseline));
@@ -421,12 +421,12 @@ void AddRules(const CaseView& c, const EngineReport& report, Page& page) {
   std::vector<Record> records;
   for (const RuleOutcome& rule : c.rules) {
     Record record{
-        ToneOf(rule.status),
+        ChooseTone(rule.status),
         std::string(Text(rule.status)),
         {rule.rule.shown(), ValueCell(rule) + Beside(report, rule.rule.metric,
                                                      std::bind_front(&CaseView::Figure, &c))},
         rule.status == Status::kNotRun ? std::nullopt : Gauge(rule),
-        RemarkOf(rule)};
+        DescribeRemark(rule)};
     if (engine) record.cells.push_back(EngineWord(rule));
     records.push_back(std::move(record));
   }
@@ -442,8 +442,8 @@ void AddRules(const CaseView& c, const EngineReport& report, Page& page) {
   }
 }
 
-const Json* FigureOf(const std::vector<std::pair<std::string, Json>>& figures,
-                     std::string_view name) {
+const Json* FindFigure(const std::vector<std::pair<std::string, Json>>& figures,
+                       std::string_view name) {
   for (const auto& [key, value] : figures) {
     if (key == name) return &value;
   }
@@ -461,7 +461,8 @@ void AddPairs(const CaseView& c, const EngineReport& report, Page& page) {
   if (c.truth.empty()) return;
   std::vector<Record> records;
   for (const FigurePair& pair : report.pairs) {
-    const Json *engine = FigureOf(c.engine, pair.engine), *truth = FigureOf(c.truth, pair.truth);
+    const Json *engine = FindFigure(c.engine, pair.engine),
+               *truth = FindFigure(c.truth, pair.truth);
     if (!pair.suite.empty() && (engine == nullptr || c.suite != pair.suite)) continue;
     if (engine == nullptr && truth == nullptr) continue;
     const auto text = [](std::string_view name, const Json* value) {
@@ -522,7 +523,7 @@ void AddCase(const CaseView& c, const EngineReport& report, Page& page) {
                                                            : c.origin;
     remark += (remark.empty() ? "" : ", ") + origin;
   }
-  page.Entry(ToneOf(c.status), Text(c.status), c.name, remark);
+  page.Entry(ChooseTone(c.status), Text(c.status), c.name, remark);
   if (!c.reason.empty()) page.Paragraph(c.reason);
   AddRules(c, report, page);
   AddPairs(c, report, page);
@@ -592,7 +593,7 @@ const Summary& Newest(std::span<const Summary> summaries) { return *InOrder(summ
 report::Page SummaryPage(std::span<const Summary> summaries, const Engine& engine) {
   const EngineReport& report = engine.report;
   std::vector<SummaryView> history;
-  for (const Summary* summary : InOrder(summaries)) history.push_back(ViewOf(*summary, engine));
+  for (const Summary* summary : InOrder(summaries)) history.push_back(MakeView(*summary, engine));
   const SummaryView& newest = history.back();
   Page page("KV cache gate", DescribeRun(newest));
   AddVerdict(newest, report, page);

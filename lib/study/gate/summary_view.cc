@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kMaxCases = 512;
 constexpr size_t kMaxEntries = 1u << 16;
 
-Status StatusOf(std::string_view word) {
+Status FindStatus(std::string_view word) {
   if (word == Name(Status::kPass)) return Status::kPass;
   if (word == Name(Status::kInconclusive)) return Status::kInconclusive;
   return word == Name(Status::kFail) ? Status::kFail : Status::kNotRun;
@@ -43,7 +43,7 @@ std::optional<T> WholeIn(const Json& object, const char* key) {
   return static_cast<T>(*number);
 }
 
-Where WhereOf(const Json& json) {
+Where ReadWhere(const Json& json) {
   Where where;
   where.layer = WholeIn<uint32_t>(json, "layer");
   where.kind = TextAt(json, "kind");
@@ -61,7 +61,7 @@ std::optional<double> FigureIn(const Json& entry, const char* key) {
   return NumberIn(entry, key);
 }
 
-RuleOutcome OutcomeOf(const Json& entry) {
+RuleOutcome ReadOutcome(const Json& entry) {
   RuleOutcome outcome;
   Rule& rule = outcome.rule;
   rule.metric = TextAt(entry, "metric");
@@ -72,12 +72,12 @@ RuleOutcome OutcomeOf(const Json& entry) {
   outcome.value = FigureIn(entry, "value");
   outcome.margin = NumberIn(entry, "margin");
   outcome.baseline = NumberIn(entry, "baseline");
-  outcome.status = StatusOf(TextAt(entry, "status"));
+  outcome.status = FindStatus(TextAt(entry, "status"));
   outcome.reason = TextAt(entry, "reason");
   outcome.reproduce = TextAt(entry, "reproduce");
   outcome.engine_value = NumberIn(entry, "engine_value");
   outcome.engine_pass = FlagIn(entry, "engine_pass");
-  if (const Json* where = Find(entry, "where")) outcome.where = WhereOf(*where);
+  if (const Json* where = Find(entry, "where")) outcome.where = ReadWhere(*where);
   return outcome;
 }
 
@@ -119,15 +119,15 @@ void AddTexts(const Json& object, const char* key, std::vector<std::string>& tex
   }
 }
 
-CaseView CaseOf(const Json& entry) {
+CaseView ReadCaseView(const Json& entry) {
   CaseView c;
   c.name = TextAt(entry, "name", "unnamed");
   c.suite = TextAt(entry, "suite");
   c.mode = TextAt(entry, "mode");
   c.origin = TextAt(entry, "origin");
   c.reason = TextAt(entry, "reason");
-  c.status = StatusOf(TextAt(entry, "status"));
-  ForEachIn(entry, "rules", [&](const Json& rule) { c.rules.push_back(OutcomeOf(rule)); });
+  c.status = FindStatus(TextAt(entry, "status"));
+  ForEachIn(entry, "rules", [&](const Json& rule) { c.rules.push_back(ReadOutcome(rule)); });
   for (const RuleOutcome& rule : c.rules) {
     if (rule.status == Status::kFail) c.status = Status::kFail;
   }
@@ -161,7 +161,7 @@ bool Has(std::string_view name, std::string_view part) {
 using report::JunitSuite;
 using report::JunitTest;
 
-JunitTest::Outcome OutcomeOf(Status status) {
+JunitTest::Outcome ReadOutcome(Status status) {
   if (status == Status::kPass) return JunitTest::Outcome::kPassed;
   return status == Status::kFail ? JunitTest::Outcome::kFailed : JunitTest::Outcome::kSkipped;
 }
@@ -172,10 +172,10 @@ std::string LimitText(const Rule& rule) {
   return fmt::format(" {} {:.6g}", Name(rule.op), rule.limit);
 }
 
-JunitTest TestOf(const RuleOutcome& rule) {
+JunitTest MakeTest(const RuleOutcome& rule) {
   JunitTest test;
   test.name = rule.rule.shown() + LimitText(rule.rule);
-  test.outcome = OutcomeOf(rule.status);
+  test.outcome = ReadOutcome(rule.status);
   test.message = Sentence(rule);
   if (!rule.reason.empty() && rule.reason != test.message) test.message += ": " + rule.reason;
   if (rule.status != Status::kFail) return test;
@@ -285,7 +285,7 @@ Summary ParseSummary(std::string_view text, std::string_view file) {
   return summary;
 }
 
-SummaryView ViewOf(const Summary& summary, const Engine& engine) {
+SummaryView MakeView(const Summary& summary, const Engine& engine) {
   const Json& document = summary.document;
   SummaryView view;
   view.file = summary.file;
@@ -324,7 +324,7 @@ SummaryView ViewOf(const Summary& summary, const Engine& engine) {
     ForEachIn(document, "rows",
               [&](const Json& row) { view.cases.push_back(engine.report.read_row(row)); });
   } else {
-    ForEachIn(document, "cases", [&](const Json& c) { view.cases.push_back(CaseOf(c)); });
+    ForEachIn(document, "cases", [&](const Json& c) { view.cases.push_back(ReadCaseView(c)); });
   }
   const std::string verdict = TextAt(document, "verdict");
   view.pass = (verdict.empty() ? TruthAt(document, "overall_pass") : verdict == "pass") &&
@@ -333,18 +333,18 @@ SummaryView ViewOf(const Summary& summary, const Engine& engine) {
 }
 
 std::string SummaryJunit(const Summary& summary, const Engine& engine) {
-  const SummaryView view = ViewOf(summary, engine);
+  const SummaryView view = MakeView(summary, engine);
   std::vector<JunitSuite> suites;
   for (const CaseView& c : view.cases) {
     JunitSuite suite{c.name};
     bool shown = false;
     for (const RuleOutcome& rule : c.rules) {
-      suite.tests.push_back(TestOf(rule));
+      suite.tests.push_back(MakeTest(rule));
       shown |= rule.status == c.status;
     }
     // Failures that no rule explains: a case without rules, or one that failed on its own.
     if (!shown) {
-      suite.tests.push_back({std::string("case"), OutcomeOf(c.status), c.reason, c.reason});
+      suite.tests.push_back({std::string("case"), ReadOutcome(c.status), c.reason, c.reason});
       if (c.status == Status::kPass) suite.tests.back().details.clear();
     }
     suites.push_back(std::move(suite));

@@ -56,7 +56,7 @@ struct SummaryView {
 
 // Reads a summary. A case with a failed rule has failed, and so has a summary with such a case,
 // whatever else the document says.
-SummaryView ViewOf(const Summary& summary, const Engine& engine);
+SummaryView MakeView(const Summary& summary, const Engine& engine);
 
 // Writes a figure in the unit that its name implies, such as "3.11x", "1.2 GiB", "13.9 ms" or
 // "4.8%".

@@ -321,7 +321,7 @@ TextTable PairTable(const Report& report) {
   return WithoutEmptyColumns(std::move(table));
 }
 
-std::vector<std::string> NotesOf(const ReplayResult& result) {
+std::vector<std::string> WriteNotes(const ReplayResult& result) {
   if (!result.kl_method) return {std::string(eviction::kNoNats)};
   std::vector<std::string> notes;
   double largest = 0;

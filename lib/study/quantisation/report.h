@@ -39,7 +39,7 @@ const Fields<OutcomeOf>& OutcomeFields();
 // Returns a table for the console and the page, with a row for each pair.
 TextTable PairTable(const Report& report);
 // Returns notes on how to read the figures.
-std::vector<std::string> NotesOf(const ReplayResult& result);
+std::vector<std::string> WriteNotes(const ReplayResult& result);
 // Returns "7.08%": three digits of a share, however small.
 std::string ShareText(double share);
 // Returns the expected real KL and the range of most runs of the study; "-" if unknown.

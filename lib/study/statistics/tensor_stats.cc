@@ -77,7 +77,7 @@ TensorStats ComputePatternStats(DType dtype, const std::vector<uint64_t>& patter
   return stats;
 }
 
-TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor, bool is_value) {
+TensorStats MeasureTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value) {
   if (IsHalfFloat(tensor.dtype)) {
     std::vector<uint64_t> patterns(65536);
     ForEachSlice(snapshot, tensor, [&](const Bytes& raw, uint64_t) {

@@ -29,7 +29,7 @@ const Fields<TensorStats>& TensorStatsFields();
 // Walks the tensor in pieces of bounded size and gives the pages behind it back to the system. The
 // results depend on the values alone. Entropies are those of the stored bytes; a Hadamard transform
 // is undone before values are summarised.
-TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor, bool is_value);
+TensorStats MeasureTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value);
 
 // Computes the same for a 16-bit type from the number of occurrences of each bit pattern.
 TensorStats ComputePatternStats(DType dtype, const std::vector<uint64_t>& patterns);

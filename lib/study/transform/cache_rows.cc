@@ -90,7 +90,8 @@ std::vector<uint64_t> DropNotFinite(CacheRows& rows) {
   return places;
 }
 
-CacheRows RowsOf(const Snapshot& snapshot, bool is_key, const ModelRope* rope, TokenRange range) {
+CacheRows CollectRows(const Snapshot& snapshot, bool is_key, const ModelRope* rope,
+                      TokenRange range) {
   const LayerKv& first = snapshot.layers.front();
   const uint64_t row = is_key ? first.k.channels() : first.v->channels();
   CacheRows rows{{}, range.end - range.begin, row * snapshot.layers.size()};

@@ -29,8 +29,9 @@ std::vector<uint64_t> DropNotFinite(CacheRows& rows);
 
 // Returns K or V of tokens. The rotation of keys is undone, unless they are stored without it.
 // Throws kUsage if that needs a rope that is not known.
-CacheRows RowsOf(const Snapshot& snapshot, bool is_key, const ModelRope* rope, TokenRange range);
-// Rotates keys again whose rotation RowsOf undid.
+CacheRows CollectRows(const Snapshot& snapshot, bool is_key, const ModelRope* rope,
+                      TokenRange range);
+// Rotates keys again whose rotation CollectRows undid.
 void TurnForth(const Snapshot& snapshot, const ModelRope& rope, TokenRange range, CacheRows& rows);
 
 // Returns hashes of the last layer's V at every 64th token, which depend on all tokens before.

@@ -39,7 +39,7 @@ RowCoder CodeBySchema(const Form& form, CodeSchema schema) {
           StoreRow(form, schema, rows.Row(t), out.subspan(t * rows.components, rows.components),
                    faults);
         }
-        return static_cast<double>(rows.tokens * BitsOf(schema)) / 8;
+        return static_cast<double>(rows.tokens * CountBits(schema)) / 8;
       };
 }
 
@@ -75,8 +75,8 @@ CodedCache CodeCache(const Snapshot& snapshot, const TransformSide& side, bool i
   // Tokens that stay in full are copied from the file's own values, so that they keep their bits.
   Snapshot as_stored = snapshot;
   as_stored.key_rotation = KeyRotation::kUnrotated;
-  coded.rows = RowsOf(as_stored, is_key, nullptr, {0, first.k.tokens()});
-  CacheRows middle = RowsOf(snapshot, is_key, rope, range);
+  coded.rows = CollectRows(as_stored, is_key, nullptr, {0, first.k.tokens()});
+  CacheRows middle = CollectRows(snapshot, is_key, rope, range);
   const std::vector<uint64_t> places = DropNotFinite(middle);
   coded.middle_tokens = middle.tokens;
   coded.not_finite = range.end - range.begin - middle.tokens;

@@ -60,7 +60,7 @@ void EncodeGroup(CodeType type, std::span<const float> values, std::span<uint8_t
 
 void StoreRow(const Form& form, const CodeSchema& schema, std::span<const float> row,
               std::span<float> out, Faults& faults) {
-  KV_ASSERT(ComponentsOf(schema) <= row.size() && row.size() == out.size());
+  KV_ASSERT(CountComponents(schema) <= row.size() && row.size() == out.size());
   std::fill(out.begin(), out.end(), 0.0f);
   uint64_t at = 0;
   for (const CodeGroup& group : schema) {
@@ -165,7 +165,7 @@ CodeSchema FitSchema(const Form& form, const Rows& rows, double budget_bits) {
   for (int i = 0; i < kSteps; ++i) {
     const double lambda = std::sqrt(low * high);
     CodeSchema schema = Choose(form, errors, lambda);
-    const bool fits = static_cast<double>(BitsOf(schema)) <= budget_bits;
+    const bool fits = static_cast<double>(CountBits(schema)) <= budget_bits;
     (fits ? high : low) = lambda;
     if (fits) best = std::move(schema);
   }

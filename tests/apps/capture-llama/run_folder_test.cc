@@ -27,7 +27,7 @@ size_t Entries(const fs::path& folder) {
       std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
 }
 
-capture::Status StatusOf(const std::function<void()>& body) {
+capture::Status ExitStatusFor(const std::function<void()>& body) {
   try {
     body();
   } catch (const Failure& failure) {
@@ -130,18 +130,18 @@ TEST_CASE("only runs that hold nothing else are replaced, and only by force") {
   const std::string path = temporary / "run";
   const auto record = [&](bool force) { RunFolder(path + "/", force).Commit(kRun); };
   fs::create_directory(path);
-  CHECK(StatusOf([&] { record(false); }) == capture::kDone);  // an empty folder
-  CHECK(StatusOf([&] { record(false); }) == capture::kIo);
-  CHECK(StatusOf([&] { record(true); }) == capture::kDone);
+  CHECK(ExitStatusFor([&] { record(false); }) == capture::kDone);  // an empty folder
+  CHECK(ExitStatusFor([&] { record(false); }) == capture::kIo);
+  CHECK(ExitStatusFor([&] { record(true); }) == capture::kDone);
   std::ofstream(path + "/notes.txt") << "mine";
-  CHECK(StatusOf([&] { record(true); }) == capture::kIo);
+  CHECK(ExitStatusFor([&] { record(true); }) == capture::kIo);
   CHECK(fs::exists(path + "/notes.txt"));
   fs::remove(path + "/notes.txt");
   fs::remove(path + "/run.json");
-  CHECK(StatusOf([&] { record(true); }) == capture::kIo);  // no run
+  CHECK(ExitStatusFor([&] { record(true); }) == capture::kIo);  // no run
   fs::remove_all(path);
   std::ofstream(path) << "a file";
-  CHECK(StatusOf([&] { record(true); }) == capture::kIo);
+  CHECK(ExitStatusFor([&] { record(true); }) == capture::kIo);
   CHECK(Entries(temporary.path()) == 1);
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("runs that are none are refused") {
     std::string text = kRun;
     text.replace(text.find(from), from.size(), to);
     std::ofstream(path + "/run.json") << text;
-    return StatusOf([&] { capture::ReadRun(path); });
+    return ExitStatusFor([&] { capture::ReadRun(path); });
   };
   CHECK(with("m.gguf", "n.gguf") == capture::kDone);
   CHECK(with("kvtool.run/1", "kvtool.run/2") == capture::kInvalid);
@@ -168,8 +168,8 @@ TEST_CASE("runs that are none are refused") {
   CHECK(with("\"layers\": 2", "\"layers\": 65537") == capture::kInvalid);
   CHECK(with("\"kv_heads\": 2", "\"x\": 2") == capture::kInvalid);
   fs::remove(path + "/run.json");
-  CHECK(StatusOf([&] { capture::ReadRun(path); }) == capture::kInvalid);
-  CHECK(StatusOf([&] { capture::ReadRun(path + "/none"); }) == capture::kIo);
+  CHECK(ExitStatusFor([&] { capture::ReadRun(path); }) == capture::kInvalid);
+  CHECK(ExitStatusFor([&] { capture::ReadRun(path + "/none"); }) == capture::kIo);
 }
 
 }  // namespace

@@ -125,7 +125,7 @@ Bytes Forge(const kvz::SourceTable& table, const std::vector<ChunkHead>& heads,
             const Bytes& payload = Bytes(8)) {
   using namespace kvz;
   const Bytes raw = EncodeTable(table);
-  const uint32_t tag = TagOf(raw);
+  const uint32_t tag = ReadTag(raw);
   Bytes out = HeaderBytes();
   const auto put = [&](const Bytes& bytes) { out.insert(out.end(), bytes.begin(), bytes.end()); };
   put(TableRecord(RecordType::kSource, tag, raw));

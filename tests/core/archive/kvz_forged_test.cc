@@ -36,7 +36,7 @@ Bytes Archived(const kvz::SourceTable& table) {
   const Bytes encoded = kvz::EncodeTable(table);
   ByteWriter out;
   out.Append(kvz::HeaderBytes());
-  out.Append(kvz::TableRecord(kvz::RecordType::kSource, kvz::TagOf(encoded), encoded));
+  out.Append(kvz::TableRecord(kvz::RecordType::kSource, kvz::ReadTag(encoded), encoded));
   return out.Release();
 }
 
@@ -138,12 +138,12 @@ TEST_CASE("kvz: an index that names one record twice is refused", "[kvz][damage]
   const Bytes encoded = kvz::EncodeTable(table);
   ByteWriter forged;
   forged.Append(kvz::HeaderBytes());
-  forged.Append(kvz::TableRecord(kvz::RecordType::kSource, kvz::TagOf(encoded), encoded));
+  forged.Append(kvz::TableRecord(kvz::RecordType::kSource, kvz::ReadTag(encoded), encoded));
   const uint64_t record = forged.size();
   ByteWriter head;
   kvz::AppendHead(chunk.head, head);
   const ByteSpan payload = ByteSpan(packed).subspan(chunk.payload_offset, chunk.payload_bytes);
-  forged.Append(kvz::RecordStart(kvz::RecordType::kChunk, kvz::TagOf(encoded), head.bytes(),
+  forged.Append(kvz::RecordStart(kvz::RecordType::kChunk, kvz::ReadTag(encoded), head.bytes(),
                                  payload.size(), chunk.payload_hash));
   forged.Append(payload);
   ByteWriter index;
@@ -162,7 +162,7 @@ TEST_CASE("kvz: an index that names one record twice is refused", "[kvz][damage]
     kvz::AppendHead(twice, index);
   }
   const uint64_t at = forged.size();
-  forged.Append(kvz::TableRecord(kvz::RecordType::kIndex, kvz::TagOf(encoded), index.bytes()));
+  forged.Append(kvz::TableRecord(kvz::RecordType::kIndex, kvz::ReadTag(encoded), index.bytes()));
   forged.Append(kvz::TrailerBytes({at, forged.size() - at, forged.size() + kvz::kTrailerBytes}));
   try {
     OpenBytes(forged.Release());

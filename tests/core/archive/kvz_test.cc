@@ -133,7 +133,7 @@ TEST_CASE("kvz: chunks are contiguous and near the size asked for", "[kvz]") {
   builder.Layer(rows, &heads);
   builder.Layer(heads, &columns);
   const Snapshot snapshot = builder.Build();
-  const std::vector<Region> regions = RegionsOf(snapshot);
+  const std::vector<Region> regions = FindRegions(snapshot);
   const uint64_t sizes[] = {snapshot.source.files[0].data->size()};
   uint64_t position = 0;
   uint64_t in_extent = 0;
@@ -210,7 +210,7 @@ TEST_CASE("kvz: an archive can be archived", "[kvz]") {
   const Snapshot read = OpenSnapshot(OneFile(inner), options);
   CHECK(read.format == "kvz");
   CHECK(read.layers.size() == 1);
-  CHECK(RegionsOf(read).empty());
+  CHECK(FindRegions(read).empty());
   CHECK(Unpack(OpenBytes(Pack(read.source, &read))).files[0] == inner);
 }
 

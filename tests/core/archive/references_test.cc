@@ -75,7 +75,7 @@ std::vector<int32_t> operator+(std::vector<int32_t> a, const std::vector<int32_t
 std::vector<TokenRun> Match(const Cache& cache, const References& references) {
   const ReferencePlan plan(cache.snapshot, references);
   std::vector<TokenRun> runs;
-  for (const ReferenceRun& run : plan.RunsOf(4, false, 0, cache.snapshot.tokens.size()))
+  for (const ReferenceRun& run : plan.ListRuns(4, false, 0, cache.snapshot.tokens.size()))
     runs.push_back({run.reference, run.first_row, run.first_token, run.rows, run.turn});
   return runs;
 }
@@ -155,17 +155,17 @@ TEST_CASE("references: without ids, values and then positions tell tokens", "[kv
   Cache here = CacheOf(c + a, 0), there = CacheOf(a, 0);
   here.snapshot.tokens.clear();
   const ReferencePlan moved(here.snapshot, {ReferenceTo(there)});
-  REQUIRE(moved.RunsOf(4, false, 0, 140).size() == 1);
-  CHECK(moved.RunsOf(4, false, 0, 140)[0].turn == 40);
-  CHECK(moved.RunsOf(4, true, 0, 140)[0].turn == 0);  // V is not rotated
-  CHECK(moved.RunsOf(4, false, 50, 20)[0].first_token == 10);
-  CHECK(moved.RunsOf(4, false, 0, 30).empty());
-  CHECK(moved.RunsOf(3, false, 0, 140).empty());
+  REQUIRE(moved.ListRuns(4, false, 0, 140).size() == 1);
+  CHECK(moved.ListRuns(4, false, 0, 140)[0].turn == 40);
+  CHECK(moved.ListRuns(4, true, 0, 140)[0].turn == 0);  // V is not rotated
+  CHECK(moved.ListRuns(4, false, 50, 20)[0].first_token == 10);
+  CHECK(moved.ListRuns(4, false, 0, 30).empty());
+  CHECK(moved.ListRuns(3, false, 0, 140).empty());
   Cache same = CacheOf(a, 0), noisy = CacheOf(a, 0.01f);
   same.snapshot.tokens.clear();
   const ReferencePlan placed(same.snapshot, {ReferenceTo(noisy)});
-  REQUIRE(placed.RunsOf(4, false, 0, 100).size() == 1);
-  CHECK(placed.RunsOf(4, false, 0, 100)[0].rows == 100);
+  REQUIRE(placed.ListRuns(4, false, 0, 100).size() == 1);
+  CHECK(placed.ListRuns(4, false, 0, 100)[0].rows == 100);
 }
 
 TEST_CASE("references: archives come back with them and are refused without", "[kvz][ref]") {
@@ -211,7 +211,7 @@ TEST_CASE("references: rows that are copied from another cache than the archive'
   Archive archive = test::OpenBytes(PackBy(here, references));
   uint64_t all_equal = 0;
   for (const ArchivedChunk& chunk : archive.chunks()) {
-    const std::vector<ReferenceRun> runs = archive.RunsOf(chunk);
+    const std::vector<ReferenceRun> runs = archive.ListRuns(chunk);
     all_equal += !runs.empty() && std::ranges::all_of(runs, &ReferenceRun::equal) ? 1 : 0;
   }
   REQUIRE(all_equal > 0);

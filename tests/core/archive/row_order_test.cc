@@ -2,14 +2,13 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // Rows that are coded by sequence and position: what that saves, that nothing else changes, and
 // archives that lie about it.
-#include "lib/core/archive/coded_rows.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
 
 #include "lib/core/archive/archive.h"
+#include "lib/core/archive/coded_rows.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/half.h"
 #include "tests/support/archives.h"
@@ -100,7 +99,7 @@ Bytes WithTable(const Bytes& bytes, const std::function<void(kvz::SourceTable&)>
   kvz::SourceTable table = kvz::DecodeTable(kvz::ReadTable(bytes, record, 1 << 20));
   change(table);
   const Bytes encoded = kvz::EncodeTable(table);
-  const uint32_t tag = kvz::TagOf(encoded);
+  const uint32_t tag = kvz::ReadTag(encoded);
   Bytes out = kvz::HeaderBytes();
   const auto append = [&](const Bytes& part) { out.insert(out.end(), part.begin(), part.end()); };
   append(kvz::TableRecord(kvz::RecordType::kSource, tag, encoded));

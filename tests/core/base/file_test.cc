@@ -88,10 +88,10 @@ TEST_CASE("a folder source lists its files sorted and refuses links", "[file]") 
   CHECK(source.Find("b") == nullptr);
   for (const SourceFile& file : source.files) {
     if (file.data->size() == 0) continue;
-    CHECK(source.FileOf(file.data->bytes().data()) == &file);
-    CHECK(source.FileOf(&file.data->bytes().back()) == &file);
+    CHECK(source.FindFile(file.data->bytes().data()) == &file);
+    CHECK(source.FindFile(&file.data->bytes().back()) == &file);
   }
-  CHECK(source.FileOf(nullptr) == nullptr);
+  CHECK(source.FindFile(nullptr) == nullptr);
   fs::create_directories(dir / "in/c/d");
   fs::permissions(dir / "in/a", fs::perms::owner_exec, fs::perm_options::add);
   const Source again = Source::Open(dir / "in");
@@ -141,7 +141,7 @@ TEST_CASE("a folder of very many files is read without a mapping for each", "[fi
   CHECK(AsText(source.Find("large")->data->bytes()) == large);
   for (const SourceFile& file : source.files) {
     if (file.data->size() == 0) continue;
-    REQUIRE(source.FileOf(file.data->bytes().data()) == &file);
+    REQUIRE(source.FindFile(file.data->bytes().data()) == &file);
     file.data->Drop(0, file.data->size());
   }
   CHECK(AsText(source.Find("f4999")->data->bytes()) == "4999");  // read from the spool this time

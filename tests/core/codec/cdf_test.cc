@@ -201,7 +201,7 @@ TEST_CASE("the slots of all halves tile 2^30 and are found again", "[cdf]") {
           uint32_t end = 0;
           bool tiles = true, found = true;
           for (uint32_t place = 0; place < 65536; ++place) {
-            const CodeSlot slot = code.SlotOf(place, mean, inverse);
+            const CodeSlot slot = code.FindSlot(place, mean, inverse);
             tiles &= slot.start == end && slot.size >= 16;
             end = slot.start + slot.size;
             if (place % 61 != 0) continue;
@@ -220,7 +220,7 @@ TEST_CASE("the slots of all halves tile 2^30 and are found again", "[cdf]") {
   }
   for (const int unit_bits : {0, 7, 8}) {
     for (uint32_t place = 0; place < 65536; place += 1u << unit_bits)
-      REQUIRE(PlaceOf(HalfAt(place, unit_bits), unit_bits) == place);
+      REQUIRE(FindPlace(HalfAt(place, unit_bits), unit_bits) == place);
   }
 }
 

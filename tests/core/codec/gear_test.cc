@@ -103,15 +103,15 @@ TEST_CASE("gear: any values and options give the plain encoder's bytes and come 
   CodecScratch scratch;
   for (const GearKind kind : {GearKind::kTwoPlanes, GearKind::kFourPlanes}) {
     for (const size_t words : {1, 2, 3, 7, 64, 129, 1000, 4099}) {
-      for (const Sample& sample : Samples(PlanesOf(kind), words)) {
+      for (const Sample& sample : Samples(CountPlanes(kind), words)) {
         for (const GearOptions& options : AllOptions()) {
-          INFO(PlanesOf(kind) << " planes, " << words << " words of " << sample.name << ", lo "
-                              << ToText(options.predictors[0]) << ", zstd " << options.zstd);
+          INFO(CountPlanes(kind) << " planes, " << words << " words of " << sample.name << ", lo "
+                                 << ToText(options.predictors[0]) << ", zstd " << options.zstd);
           Bytes out;
           EncodeGear(kind, sample.bytes, options, scratch, out);
-          CHECK((out == Plain(sample.bytes, PlanesOf(kind), options)));
+          CHECK((out == Plain(sample.bytes, CountPlanes(kind), options)));
           CHECK((DecodeGear(kind, out, scratch) == sample.bytes));
-          CHECK(ReadGear(out).planes.size() == PlanesOf(kind));
+          CHECK(ReadGear(out).planes.size() == CountPlanes(kind));
         }
       }
     }

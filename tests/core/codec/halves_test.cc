@@ -59,7 +59,7 @@ TEST_CASE("an 8-bit float is the f16 with its bits, f8_e4m3 divided by 256", "[c
     NarrowHalves(dtype, halves.bytes(), back);
     CHECK(back == all);
     // The bit below the lowest that an 8-bit float has.
-    for (const uint32_t bit : {0u, ByteShiftOf(dtype) - 1}) {
+    for (const uint32_t bit : {0u, FindByteShift(dtype) - 1}) {
       Bytes wrong(halves.bytes().begin(), halves.bytes().end());
       StoreLE(wrong.data() + 10, static_cast<uint16_t>(1u << bit));
       CHECK_THROWS_AS(NarrowHalves(dtype, wrong, back), Error);

@@ -134,7 +134,7 @@ struct Case {
     }
   }
 
-  ReferenceRun RunOf(Which which, uint32_t first, uint32_t rows) const {
+  ReferenceRun AdviseRun(Which which, uint32_t first, uint32_t rows) const {
     return {.is_value = which.second,
             .layer = which.first + 10,
             .first_row = first,
@@ -148,9 +148,9 @@ struct Case {
     BesideNeighbours beside{.all = {}, .turns = {}, .source = here, .is_value = is_value};
     for (const Neighbour& one : neighbours) beside.all.push_back({one, {}});
     for (const auto& [first, rows] : {std::pair<uint32_t, uint32_t>{10, 150}, {170, 120}}) {
-      runs.push_back(RunOf({3, is_value}, first, rows));
+      runs.push_back(AdviseRun({3, is_value}, first, rows));
       for (BesideNeighbours::One& one : beside.all)
-        one.runs.push_back(RunOf({one.neighbour.layer, one.neighbour.is_value}, first, rows));
+        one.runs.push_back(AdviseRun({one.neighbour.layer, one.neighbour.is_value}, first, rows));
       beside.turns.push_back(-7);
     }
     return EncodeByReference(shape, raw, runs, Turning(), elsewhere, effort, scratch,

@@ -14,10 +14,10 @@
 namespace kv::error_scale_test {
 namespace {
 
-uint32_t BitsOf(float x) { return std::bit_cast<uint32_t>(x); }
-std::vector<uint32_t> BitsOf(const std::vector<float>& all) {
+uint32_t CountBits(float x) { return std::bit_cast<uint32_t>(x); }
+std::vector<uint32_t> CountBits(const std::vector<float>& all) {
   std::vector<uint32_t> bits;
-  for (const float x : all) bits.push_back(BitsOf(x));
+  for (const float x : all) bits.push_back(CountBits(x));
   return bits;
 }
 
@@ -50,10 +50,10 @@ TEST_CASE("errors, their means and sums are those of the reference on every targ
       INFO(target << ' ' << count);
       std::vector<float> again(count), added = before;
       AbsoluteErrors(values.data() + 1, expected.data() + 1, count, again.data());
-      REQUIRE(BitsOf(again) == BitsOf(errors));
-      REQUIRE(BitsOf(MeanWeighted(errors.data(), weights.data() + 1, count)) == BitsOf(mean));
+      REQUIRE(CountBits(again) == CountBits(errors));
+      REQUIRE(CountBits(MeanWeighted(errors.data(), weights.data() + 1, count)) == CountBits(mean));
       AddWeighted(errors.data(), 0.3f, count, added.data());
-      REQUIRE(BitsOf(added) == BitsOf(sums));
+      REQUIRE(CountBits(added) == CountBits(sums));
     });
   }
 }

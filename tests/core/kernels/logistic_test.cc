@@ -38,11 +38,11 @@ TEST_CASE("slots of a logistic distribution are those of the reference, on every
           test::ForEachTarget([&](const std::string& target) {
             INFO(target);
             std::vector<LogisticSlot> slots(count);
-            code.SlotsOf(half, mean, sharp, count, slots.data());
+            code.FindSlots(half, mean, sharp, count, slots.data());
             bool same = true;
             for (size_t i = 0; i < count; ++i) {
-              const uint32_t place = PlaceOf(half[i], static_cast<int>(form.byte_shift));
-              const CodeSlot one = code.SlotOf(place, mean[i], sharp[i]);
+              const uint32_t place = FindPlace(half[i], static_cast<int>(form.byte_shift));
+              const CodeSlot one = code.FindSlot(place, mean[i], sharp[i]);
               same = same && slots[i].start == one.start && slots[i].size == one.size;
               CodeSlot found;
               same = same && code.Find(one.start, mean[i], sharp[i], found) == half[i] &&

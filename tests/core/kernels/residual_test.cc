@@ -101,8 +101,8 @@ TEST_CASE("residuals are those of the reference on every target", "[residual]") 
           std::vector<uint8_t> classes(count), same(count);
           const int32_t factor = static_cast<int32_t>(count % 64) - 32;
           const int16_t* scales = c.scales.data() + 1;
-          ref::ResidualClassesOf(expected, scales, count, factor, bfloat, classes.data());
-          ResidualClassesOf(expected, scales, count, factor, bfloat, same.data());
+          ref::ClassifyResiduals(expected, scales, count, factor, bfloat, classes.data());
+          ClassifyResiduals(expected, scales, count, factor, bfloat, same.data());
           REQUIRE(same == classes);
         }
       });

@@ -168,13 +168,13 @@ Snapshot OneLayer(Source source, KvTensor k, KvTensor v) {
 }
 
 TEST_CASE("regions name the ranges of a file in its own order", "[layout]") {
-  const Source source = test::SourceOf(Random(4096));
+  const Source source = test::MakeSource(Random(4096));
   const std::byte* base = source.files[0].data->bytes().data();
   const KvTensor v = ContiguousTensor(base + 16, DType::kF16, 4, 2, 8, Order::kHeadDimToken);
   KvTensor k = ContiguousTensor(base + 1024, DType::kF16, 4, 2, 8, Order::kTokenHeadDim);
   k.pieces.push_back(
       ContiguousTensor(base + 512, DType::kF16, 2, 2, 8, Order::kHeadTokenDim).pieces[0]);
-  const std::vector<Region> regions = RegionsOf(OneLayer(source, k, v));
+  const std::vector<Region> regions = FindRegions(OneLayer(source, k, v));
   REQUIRE(regions.size() == 3);
   CHECK(regions[0].offset == 16);
   CHECK(regions[0].is_value);
@@ -187,7 +187,7 @@ TEST_CASE("regions name the ranges of a file in its own order", "[layout]") {
 
   SECTION("overlaps are refused") {
     const KvTensor over = ContiguousTensor(base + 1150, DType::kF16, 4, 2, 8, Order::kTokenHeadDim);
-    CHECK_THROWS_AS(RegionsOf(OneLayer(source, k, over)), Error);
+    CHECK_THROWS_AS(FindRegions(OneLayer(source, k, over)), Error);
   }
   SECTION("padding and memory outside the file are no regions") {
     KvTensor gaps = ContiguousTensor(base + 2048, DType::kF16, 4, 2, 8, Order::kTokenHeadDim);
@@ -195,12 +195,12 @@ TEST_CASE("regions name the ranges of a file in its own order", "[layout]") {
     const Bytes elsewhere = Random(512);
     const KvTensor outside =
         ContiguousTensor(elsewhere.data(), DType::kF16, 4, 2, 8, Order::kTokenHeadDim);
-    CHECK(RegionsOf(OneLayer(source, gaps, outside)).empty());
+    CHECK(FindRegions(OneLayer(source, gaps, outside)).empty());
   }
   SECTION("axes of one fit any order") {
     for (const Order order : kOrders) {
       const KvTensor one = ContiguousTensor(base + 256, DType::kF16, 1, 2, 8, order);
-      const std::vector<Region> single = RegionsOf(OneLayer(source, one, v));
+      const std::vector<Region> single = FindRegions(OneLayer(source, one, v));
       REQUIRE(single.size() == 2);
       CHECK(single[1].order == Order::kTokenHeadDim);
     }
@@ -211,7 +211,7 @@ TEST_CASE("dividing rows into heads moves no value", "[layout]") {
   for (const uint32_t transposed : {0u, 1u}) {
     test::LlamaState state;
     state.caches[0].transposed = transposed;
-    const Source source = test::SourceOf(state.Write());
+    const Source source = test::MakeSource(state.Write());
     OpenOptions options;
     const Snapshot rows = OpenSnapshot(source, options);
     ModelGeometry geometry;
@@ -227,7 +227,7 @@ TEST_CASE("dividing rows into heads moves no value", "[layout]") {
         CHECK(Gather(heads.layers[i].k, 0, 3, order) == Gather(rows.layers[i].k, 0, 3, order));
       }
     }
-    const std::vector<Region> a = RegionsOf(rows), b = RegionsOf(heads);
+    const std::vector<Region> a = FindRegions(rows), b = FindRegions(heads);
     REQUIRE(a.size() == b.size());
     for (size_t i = 0; i < a.size(); ++i) {
       CHECK(a[i].offset == b[i].offset);
@@ -246,7 +246,7 @@ TEST_CASE("heads that do not divide the rows are refused", "[layout]") {
   test::LlamaState state;
   state.caches[0].k_type = state.caches[0].v_type = 8;
   state.caches[0].k_row = state.caches[0].v_row = 2 * 34;
-  const Snapshot rows = OpenSnapshot(test::SourceOf(state.Write()), {});
+  const Snapshot rows = OpenSnapshot(test::MakeSource(state.Write()), {});
   const auto with = [&](uint32_t heads, uint32_t dim) {
     Snapshot snapshot = rows;
     ModelGeometry geometry;

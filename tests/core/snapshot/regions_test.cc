@@ -29,7 +29,7 @@ TEST_CASE("stored ranges become regions where no piece lies", "[snapshot]") {
   k.pieces[1].data += 20;
   snapshot.layers.push_back({.index = 3, .k = k});
   snapshot.stored.push_back({Data(snapshot) + 10, 80, DType::kF16});
-  const std::vector<Region> regions = RegionsOf(snapshot);
+  const std::vector<Region> regions = FindRegions(snapshot);
   REQUIRE(regions.size() == 5);
   const uint64_t expected[][2] = {{10, 10}, {20, 8}, {28, 12}, {40, 8}, {48, 42}};
   for (size_t i = 0; i < 5; ++i) {
@@ -58,7 +58,7 @@ TEST_CASE("stored ranges are cut to what pieces leave, whatever the pieces are",
       if (owner[i] == '.') owner[i] = 's';
     }
     std::vector<char> found(400, '.');
-    for (const Region& region : RegionsOf(snapshot)) {
+    for (const Region& region : FindRegions(snapshot)) {
       for (uint64_t i = region.offset; i < region.offset + region.size; ++i) {
         REQUIRE(found[i] == '.');
         found[i] = region.order == Order::kStorage ? 's' : 'p';
@@ -74,7 +74,7 @@ TEST_CASE("pieces that share bytes are refused", "[snapshot]") {
     snapshot.layers.push_back(
         {.k = ContiguousTensor(Data(snapshot) + at, DType::kF16, 4, 1, 2, Order::kTokenHeadDim)});
   }
-  CHECK_THROWS_AS(RegionsOf(snapshot), Error);
+  CHECK_THROWS_AS(FindRegions(snapshot), Error);
 }
 
 }  // namespace kv::regions_test

@@ -13,7 +13,7 @@ namespace {
 using test::SampleWeights;
 
 // The sample as a container holds it, with names that begin with `container`.
-TensorFile FileOf(const CompressorWeights& weights, const std::string& container = "") {
+TensorFile FindFile(const CompressorWeights& weights, const std::string& container = "") {
   TensorFile file;
   file.format = "torch";
   file.spools = weights.spools;
@@ -29,7 +29,7 @@ TensorFile FileOf(const CompressorWeights& weights, const std::string& container
 }
 
 Finding Refusal(TensorFile file, const CheckpointOptions& options = {}) {
-  return test::FindingOf([&] { WeightsOf(std::move(file), options); });
+  return test::FindingOf([&] { MakeWeights(std::move(file), options); });
 }
 
 void Rename(TensorFile& file, const std::string& from, const std::string& to) {
@@ -47,7 +47,7 @@ TEST_CASE("the compressor is found in every usual wrapper") {
        {"", "compressor/", "model_state_dict/compressor/", "state_dict/", "model/", "module.",
         "model_state_dict/", "state_dict/module."}) {
     INFO(container);
-    const CompressorWeights weights = WeightsOf(FileOf(sample, container), {});
+    const CompressorWeights weights = MakeWeights(FindFile(sample, container), {});
     CHECK(weights.container == container);
     CHECK(weights.header.num_layers == 2);
     CHECK(weights.header.compression_factor == 2);
@@ -65,31 +65,31 @@ TEST_CASE("the compressor is found in every usual wrapper") {
 
 TEST_CASE("of several places the converter's order decides, else nobody") {
   const CompressorWeights sample = SampleWeights();
-  TensorFile both = FileOf(sample, "compressor/");
-  const TensorFile other = FileOf(sample, "ema/");
+  TensorFile both = FindFile(sample, "compressor/");
+  const TensorFile other = FindFile(sample, "ema/");
   both.tensors.insert(both.tensors.end(), other.tensors.begin(), other.tensors.end());
-  CHECK(WeightsOf(both, {}).container == "compressor/");
+  CHECK(MakeWeights(both, {}).container == "compressor/");
   Rename(both, "compressor/", "student/");
   CHECK(Refusal(both) == Finding::kAmbiguousFormat);
 }
 
 TEST_CASE("text-only checkpoints, other slots and other prefixes are found or named") {
-  CHECK(WeightsOf(FileOf(SampleWeights(1, 2)), {}).is_text_only());
+  CHECK(MakeWeights(FindFile(SampleWeights(1, 2)), {}).is_text_only());
   CheckpointOptions text;
   text.text_only = true;
-  CHECK(WeightsOf(FileOf(SampleWeights()), text).prefixes.size() == 2);
+  CHECK(MakeWeights(FindFile(SampleWeights()), text).prefixes.size() == 2);
 
-  TensorFile fused = FileOf(SampleWeights(1));
+  TensorFile fused = FindFile(SampleWeights(1));
   Rename(fused, ".6.", ".5.");
   Rename(fused, ".3.", ".2.");
-  CHECK(WeightsOf(fused, {}).slots == std::vector<uint32_t>{0, 2, 5});
+  CHECK(MakeWeights(fused, {}).slots == std::vector<uint32_t>{0, 2, 5});
 
-  TensorFile other = FileOf(SampleWeights(1, 1));
+  TensorFile other = FindFile(SampleWeights(1, 1));
   Rename(other, "compress_tk", "squeeze");
   CHECK(Refusal(other) == Finding::kMissingRecord);
   CheckpointOptions named;
   named.prefix_order = {"squeeze"};
-  CHECK(WeightsOf(other, named).prefixes == named.prefix_order);
+  CHECK(MakeWeights(other, named).prefixes == named.prefix_order);
 }
 
 TEST_CASE("lists of prefixes and slots may have blanks, empty items and a wrapper's module") {
@@ -105,42 +105,42 @@ TEST_CASE("lists of prefixes and slots may have blanks, empty items and a wrappe
   CheckpointOptions options;
   options.prefix_order = {" compress_tv", "", "compress_tk "};
   const Names wanted = {"compress_tv", "compress_tk"};
-  CHECK(WeightsOf(FileOf(SampleWeights()), options).prefixes == wanted);
+  CHECK(MakeWeights(FindFile(SampleWeights()), options).prefixes == wanted);
   CHECK(Adjusted(SampleWeights(), options).prefixes == wanted);
 }
 
 TEST_CASE("what a .bin could not hold is refused with what is missing") {
-  TensorFile gap = FileOf(SampleWeights(3));
+  TensorFile gap = FindFile(SampleWeights(3));
   Rename(gap, "compress_tk.1.", "attention.1.");
   CHECK(Refusal(gap) == Finding::kMissingRecord);
 
-  TensorFile flat = FileOf(SampleWeights());
+  TensorFile flat = FindFile(SampleWeights());
   flat.tensors[0].view.shape = {4, 8, 1};
   flat.tensors[0].view.strides = {32, 4, 4};
   CHECK(Refusal(flat) == Finding::kInconsistent);
 
-  TensorFile four = FileOf(SampleWeights(1));
+  TensorFile four = FindFile(SampleWeights(1));
   four.tensors.push_back({"compress_tk.0.9.weight", four.tensors[0].view, ""});
   CHECK(Refusal(four) == Finding::kInconsistent);
 
-  TensorFile far = FileOf(SampleWeights(1));
+  TensorFile far = FindFile(SampleWeights(1));
   far.tensors.push_back({"compress_tk.4294967295.0.weight", far.tensors[0].view, ""});
   CHECK(Refusal(far) == Finding::kBadName);
 
   CheckpointOptions three;
   three.head_dim = 3;
-  CHECK(Refusal(FileOf(SampleWeights()), three) == Finding::kInconsistent);
+  CHECK(Refusal(FindFile(SampleWeights()), three) == Finding::kInconsistent);
   CHECK(Refusal(TensorFile()) == Finding::kMissingRecord);
 }
 
 TEST_CASE("a bias of another size is dropped and reported, one of another shape is taken") {
-  TensorFile file = FileOf(SampleWeights(1, 1));
+  TensorFile file = FindFile(SampleWeights(1, 1));
   file.tensors[1].view.shape = {3};
   file.tensors[3].view.shape = {1, 4};
   file.tensors[3].view.strides = {16, 4};
   file.tensors[5].view.shape = {2, 2};
   file.tensors[5].view.strides = {4, 8};
-  const CompressorWeights weights = WeightsOf(file, {});
+  const CompressorWeights weights = MakeWeights(file, {});
   CHECK_FALSE(weights.blocks[0].has_bias());
   REQUIRE(weights.notes.size() == 1);
   CHECK(weights.notes[0].text == "compress_tk.0.0.bias has 3 values for 4 rows and is dropped");
@@ -149,15 +149,15 @@ TEST_CASE("a bias of another size is dropped and reported, one of another shape 
 }
 
 TEST_CASE("an unknown object among the weights is refused, elsewhere it is not") {
-  TensorFile file = FileOf(SampleWeights(1), "model_state_dict/compressor/");
+  TensorFile file = FindFile(SampleWeights(1), "model_state_dict/compressor/");
   file.opaque.push_back({"args", "an object of argparse.Namespace", true});
-  CHECK(WeightsOf(file, {}).header.num_layers == 1);
+  CHECK(MakeWeights(file, {}).header.num_layers == 1);
   file.opaque.push_back({"model_state_dict/compressor/x", "an object of mine.Thing", true});
   CHECK(Refusal(file) == Finding::kForbiddenGlobal);
 }
 
 TEST_CASE("shares and untrained MLPs follow from the optimizer's state") {
-  TensorFile file = FileOf(SampleWeights(1, 2), "model/");
+  TensorFile file = FindFile(SampleWeights(1, 2), "model/");
   for (size_t i = 0; i < 6; ++i) {  // state for the six tensors of compress_tk only
     const TensorView view = file.tensors[i].view;
     file.tensors.push_back(
@@ -165,7 +165,7 @@ TEST_CASE("shares and untrained MLPs follow from the optimizer's state") {
   }
   file.tensors.push_back({"model/attention.0.weight", file.tensors[1].view, ""});
   CheckpointShares shares;
-  WeightsOf(file, {}, &shares);
+  MakeWeights(file, {}, &shares);
   CHECK(shares.untrained == std::vector<std::string>{"compress_tv"});
   CHECK(shares.weight_bytes == 2 * shares.optimizer_bytes);
   CHECK(shares.ignored == std::vector<std::string>{"model/attention.0.weight"});

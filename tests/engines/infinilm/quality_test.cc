@@ -273,7 +273,7 @@ TEST_CASE("measurements have the same bits for every number of threads", "[mlp]"
 
 TEST_CASE("baselines keep what they say", "[mlp]") {
   const std::vector<float> k = {3, 0, 1, 0, 2, 0, 0, 1}, v = {1, 1, 2, 2, 3, 3, 4, 4};
-  const FloatMatrix km = MatrixOf(k, 4, 2), vm = MatrixOf(v, 4, 2);
+  const FloatMatrix km = MakeMatrix(k, 4, 2), vm = MakeMatrix(v, 4, 2);
   const std::vector<TokenRange> sources = {{0, 3}, {3, 4}};
   CHECK(MeanPool(km, vm, sources).k == std::vector<float>{2, 0, 0, 1});
   CHECK(MeanPool(km, vm, sources).v == std::vector<float>{2, 2, 4, 4});

@@ -23,11 +23,11 @@ using test::MakeAttentionCase;
 
 constexpr uint64_t kPrompt = 64;
 
-Runs RunsOf(const std::vector<const AttentionCase*>& cases, ThreadPool& pool) {
+Runs ListRuns(const std::vector<const AttentionCase*>& cases, ThreadPool& pool) {
   Runs runs;
   for (const AttentionCase* made : cases) {
-    runs.push_back(std::make_unique<RunOf>(fmt::format("run {}", runs.size()), made->snapshot,
-                                           made->trace, kPrompt, pool));
+    runs.push_back(std::make_unique<AdviseRun>(fmt::format("run {}", runs.size()), made->snapshot,
+                                               made->trace, kPrompt, pool));
   }
   return runs;
 }
@@ -120,7 +120,7 @@ eviction::ReplayResult ReplayOf(const AttentionCase& made, const Candidate& cand
 TEST_CASE("a candidate for all layers costs what replay-h2o says", "[advise][figures]") {
   const auto made = MakeAttentionCase({}, 31);
   ThreadPool pool(2);
-  const Runs runs = RunsOf({made.get()}, pool);
+  const Runs runs = ListRuns({made.get()}, pool);
   for (const auto units : {eviction::Granularity::kLayer, eviction::Granularity::kKvHead}) {
     AdviceRequest request = SmallRequest(LossKind::kOutput, units);
     const Advice advice = Advise(runs, request, pool);
@@ -143,7 +143,7 @@ TEST_CASE("advice counts no token outside a sliding window as saved", "[advise]"
   const auto made = MakeAttentionCase({}, 31);
   for (TraceLayer& layer : made->trace.layers) layer.rule.window = 40;
   ThreadPool pool(1);
-  const Runs runs = RunsOf({made.get()}, pool);
+  const Runs runs = ListRuns({made.get()}, pool);
   AdviceRequest request = SmallRequest(LossKind::kOutput, eviction::Granularity::kLayer);
   request.candidates.policies = {"window"};
   request.candidates.budgets = {{80, 0, false}, {20, 0, false}};
@@ -160,7 +160,7 @@ TEST_CASE("advice counts no token outside a sliding window as saved", "[advise]"
 TEST_CASE("sensitivities weigh the mean cosine of each layer", "[advise][figures]") {
   const auto made = MakeAttentionCase({}, 32);
   ThreadPool pool(1);
-  const Runs runs = RunsOf({made.get()}, pool);
+  const Runs runs = ListRuns({made.get()}, pool);
   const AdviceRequest request =
       SmallRequest(LossKind::kSensitivity, eviction::Granularity::kKvHead);
   const Advice advice = Advise(runs, request, pool);
@@ -178,7 +178,7 @@ TEST_CASE("sensitivities weigh the mean cosine of each layer", "[advise][figures
 TEST_CASE("a plan measured from its tokens costs what was predicted", "[advise][figures]") {
   const auto first = MakeAttentionCase({}, 33), second = MakeAttentionCase({}, 34);
   ThreadPool pool(2);
-  const Runs runs = RunsOf({first.get(), second.get()}, pool);
+  const Runs runs = ListRuns({first.get(), second.get()}, pool);
   for (const LossKind kind : {LossKind::kOutput, LossKind::kSensitivity}) {
     for (const auto units : {eviction::Granularity::kLayer, eviction::Granularity::kKvHead}) {
       const AdviceRequest request = SmallRequest(kind, units);
@@ -196,7 +196,7 @@ TEST_CASE("a plan measured from its tokens costs what was predicted", "[advise][
         const Outcome predicted = Mixture::Evaluate(advice.measured(), each);
         for (size_t r = 0; r < runs.size(); ++r) {
           const auto layers =
-              PlansOf(*runs[r], advice.candidates, advice.measured(), each, 0, pool);
+              MakePlans(*runs[r], advice.candidates, advice.measured(), each, 0, pool);
           std::vector<eviction::LayerPlan> plans;
           for (const PlanOfLayer& layer : layers) plans.push_back(layer.plan);
           const Outcome again = MeasurePlans(*runs[r], {&plans, 1}, request.measure, pool)[0];
@@ -217,7 +217,7 @@ TEST_CASE("gradients give the nats that a plain computation gives", "[advise]") 
   const auto made = MakeAttentionCase({2, 4, 2, 8, 96}, 38);
   AddGradients(*made, {70, 20, 3}, 5);
   ThreadPool pool(2);
-  const Runs runs = RunsOf({made.get()}, pool);
+  const Runs runs = ListRuns({made.get()}, pool);
   const AdviceRequest request = SmallRequest(LossKind::kFisher, eviction::Granularity::kKvHead);
   const Advice advice = Advise(runs, request, pool);
   CHECK(advice.effects.rows[0].positions.size() == 20);
@@ -227,7 +227,7 @@ TEST_CASE("gradients give the nats that a plain computation gives", "[advise]") 
     for (const Unit& unit : advice.measured().units) {
       choice.push_back(static_cast<uint32_t>(random() % unit.options.size()));
     }
-    const auto layers = PlansOf(*runs[0], advice.candidates, advice.measured(), choice, 0, pool);
+    const auto layers = MakePlans(*runs[0], advice.candidates, advice.measured(), choice, 0, pool);
     const double expected = NatsByHand(*made, layers);
     CHECK(Mixture::Evaluate(advice.measured(), choice).loss[0] ==
           Approx(expected).epsilon(1e-4).margin(1e-9));
@@ -240,11 +240,11 @@ TEST_CASE("gradients give the nats that a plain computation gives", "[advise]") 
 TEST_CASE("events of a mixed plan say what each head holds", "[advise]") {
   const auto made = MakeAttentionCase({}, 35);
   ThreadPool pool(1);
-  const Runs runs = RunsOf({made.get()}, pool);
+  const Runs runs = ListRuns({made.get()}, pool);
   const AdviceRequest request = SmallRequest(LossKind::kOutput, eviction::Granularity::kKvHead);
   const Advice advice = Advise(runs, request, pool);
   const Choice choice = {0, 3, 5, 5, 19, 8};  // of 3 layers with 2 kv heads
-  const auto plans = PlansOf(*runs[0], advice.candidates, advice.measured(), choice, 0, pool);
+  const auto plans = MakePlans(*runs[0], advice.candidates, advice.measured(), choice, 0, pool);
   uint64_t last_token = 0, events = 0;
   std::vector<uint64_t> length(6, 0), token(6, 0);
   ForEachEvent(plans, [&](const eviction::PlanEvent& event) {
@@ -273,7 +273,7 @@ TEST_CASE("events of a mixed plan say what each head holds", "[advise]") {
 TEST_CASE("who drops the first token is told", "[advise]") {
   const auto made = MakeAttentionCase({}, 36);
   ThreadPool pool(1);
-  const Runs runs = RunsOf({made.get()}, pool);
+  const Runs runs = ListRuns({made.get()}, pool);
   AdviceRequest request = SmallRequest(LossKind::kOutput, eviction::Granularity::kLayer);
   request.candidates.policies = {"window"};
   request.context = 8192;
@@ -293,7 +293,7 @@ TEST_CASE("runs of different models are refused", "[advise]") {
   const auto made = MakeAttentionCase({}, 37);
   const auto other = MakeAttentionCase({4, 4, 2, 16, 160}, 37);
   ThreadPool pool(1);
-  const Runs runs = RunsOf({made.get(), other.get()}, pool);
+  const Runs runs = ListRuns({made.get(), other.get()}, pool);
   try {
     Advise(runs, SmallRequest(LossKind::kOutput, eviction::Granularity::kLayer), pool);
     FAIL("passed");
@@ -331,7 +331,7 @@ TEST_CASE("undefined rows leave the mean; a run of nothing else gives no advice"
         in_gradients ? poison(*broken.gradients, 1, row)
                      : poison(*broken.queries, 0, kPrompt + row);
       }
-      const Runs runs = RunsOf({whole.get()}, pool), few = RunsOf({part.get()}, pool);
+      const Runs runs = ListRuns({whole.get()}, pool), few = ListRuns({part.get()}, pool);
       const Advice advice = Advise(runs, request, pool), expected = Advise(few, request, pool);
       REQUIRE(advice.found.uniform.size() == expected.found.uniform.size());
       for (size_t i = 0; i < expected.found.uniform.size(); ++i) {

@@ -40,7 +40,7 @@ TEST_CASE("plans made side by side are those made one by one", "[advise][threads
   std::vector<const Candidate*> all;
   for (const Candidate& candidate : candidates) all.push_back(&candidate);
   ThreadPool alone(1);
-  const RunOf run("run", made->snapshot, made->trace, kPrompt, alone);
+  const AdviseRun run("run", made->snapshot, made->trace, kPrompt, alone);
   for (const int threads : {1, 2, 5}) {
     ThreadPool pool(threads);
     const auto together = PlanCandidates(run, 1, all, kSeed, pool);

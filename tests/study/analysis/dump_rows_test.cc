@@ -24,7 +24,7 @@ TEST_CASE("a dump's row has the columns of its element size") {
   const Snapshot wide = test::MakeCache(shape);
   const Snapshot half = CastSnapshot(test::MakeCache(shape), DType::kF16, pool);
   const auto rows_of = [&](const Snapshot& snapshot, double base) {
-    const std::vector<DumpEntry> entries = DumpEntriesOf(snapshot);
+    const std::vector<DumpEntry> entries = ListDumpEntries(snapshot);
     RowOptions options;
     if (base != 0) {
       options.rope.emplace();
@@ -49,7 +49,7 @@ TEST_CASE("a dump's row has the columns of its element size") {
   CHECK(turned[0]["k_rope_inv_max_abs_diff"].get<double>() >=
         turned[0]["k_rope_inv_mean_abs_diff"].get<double>());
 
-  const std::string csv = RowsCsv(DistributionRows(DumpEntriesOf(half), {}, pool));
+  const std::string csv = RowsCsv(DistributionRows(ListDumpEntries(half), {}, pool));
   CHECK(csv.substr(0, 24) == "layer_id,stage,seq_start");
   CHECK(std::count(csv.begin(), csv.end(), '\n') == 3);
   CHECK(csv.find(",0.0,") != csv.npos);
@@ -60,7 +60,7 @@ TEST_CASE("a dump's keys are turned back as the model's layer turns them") {
   shape.head_dim = 4;
   const Snapshot snapshot = test::MakeCache(shape);
   ThreadPool pool(1);
-  std::vector<DumpEntry> entries = DumpEntriesOf(snapshot);
+  std::vector<DumpEntry> entries = ListDumpEntries(snapshot);
   for (DumpEntry& entry : entries) entry.seq_start = 7;
   ModelRope model;
   model.layers.resize(2);

@@ -29,8 +29,8 @@ struct Head {
       positions.push_back(static_cast<int64_t>(keys - rows + i));
     }
   }
-  HeadQueries queries() const { return {MatrixOf(q, rows, dim), positions}; }
-  HeadCache cache() const { return {MatrixOf(k, keys, dim), MatrixOf(v, keys, dim), {}, {}}; }
+  HeadQueries queries() const { return {MakeMatrix(q, rows, dim), positions}; }
+  HeadCache cache() const { return {MakeMatrix(k, keys, dim), MakeMatrix(v, keys, dim), {}, {}}; }
 };
 
 // The formulas, computed in double for one row and one subset.
@@ -89,7 +89,8 @@ struct Subset {
     }
   }
   HeadCache cache(uint64_t dim) const {
-    return {MatrixOf(k, positions.size(), dim), MatrixOf(v, positions.size(), dim), positions, {}};
+    return {
+        MakeMatrix(k, positions.size(), dim), MakeMatrix(v, positions.size(), dim), positions, {}};
   }
 };
 
@@ -196,11 +197,11 @@ TEST_CASE("changes along a gradient are the same by every comparison", "[metrics
   Outputs(narrow, head.rows, head.cache().v, o);
   std::vector<float> bad(o.size(), 1.0f);
   bad[40 * head.dim + 3] = INFINITY;
-  const std::vector<FloatMatrix> g = {MatrixOf(o, head.rows, head.dim),
-                                      MatrixOf(bad, head.rows, head.dim)};
+  const std::vector<FloatMatrix> g = {MakeMatrix(o, head.rows, head.dim),
+                                      MakeMatrix(bad, head.rows, head.dim)};
   for (const AttentionRows& rows :
        {CompareKeptSets(head.queries(), head.cache(), {&set, 1}, {}, g).front(),
-        CompareKeptSetsProbabilities(MatrixOf(narrow, head.rows, head.keys), head.positions,
+        CompareKeptSetsProbabilities(MakeMatrix(narrow, head.rows, head.keys), head.positions,
                                      head.cache().v, {&set, 1}, g)
             .front(),
         CompareCaches(head.queries(), head.cache(), head.queries(), subset.cache(head.dim),
@@ -226,12 +227,13 @@ TEST_CASE("one key for a group of equal keys is exact once it is biased by the l
   std::vector<TokenRange> sources = {{0, 4}};
   for (uint64_t j = 4; j < 12; ++j) sources.push_back({j, j + 1});
   std::vector<float> bias(9, 0.0f);
-  const HeadQueries queries{MatrixOf(head.q, 8, 4), {}};
+  const HeadQueries queries{MakeMatrix(head.q, 8, 4), {}};
   const AttentionRows plain = CompareCaches(
-      queries, head.cache(), queries, {MatrixOf(k, 9, 4), MatrixOf(v, 9, 4), {}, {}}, sources);
+      queries, head.cache(), queries, {MakeMatrix(k, 9, 4), MakeMatrix(v, 9, 4), {}, {}}, sources);
   bias[0] = std::log(4.0f);
-  const AttentionRows biased = CompareCaches(
-      queries, head.cache(), queries, {MatrixOf(k, 9, 4), MatrixOf(v, 9, 4), {}, bias}, sources);
+  const AttentionRows biased =
+      CompareCaches(queries, head.cache(), queries,
+                    {MakeMatrix(k, 9, 4), MakeMatrix(v, 9, 4), {}, bias}, sources);
   const AttentionSummary a = Summarise({&plain, 1}), b = Summarise({&biased, 1});
   CHECK(a.output_error.mean > 0.01);
   CHECK(a.kl.mean > 0.001);
@@ -254,7 +256,7 @@ TEST_CASE("mass grows with the budget, and top-k hits are counted against the ke
     }
   }
   // An oracle that keeps exactly the largest 8 of a row hits all of 8 and half of 16.
-  const HeadQueries one{MatrixOf(head.q, 1, head.dim), {}};
+  const HeadQueries one{MakeMatrix(head.q, 1, head.dim), {}};
   std::vector<double> p(head.keys);
   AttentionProbabilities(one, head.cache(), {}, 0, 1, p);
   std::vector<uint32_t> order(head.keys);
@@ -282,11 +284,11 @@ TEST_CASE("windows, softcaps and positions decide what a query sees", "[metrics]
     REQUIRE(sum == Approx(1));
   }
   // A tiny softcap makes attention uniform.
-  AttentionProbabilities({MatrixOf(head.q, 4, 4), {}}, head.cache(), {.softcap = 1e-6}, 0, 4, p);
+  AttentionProbabilities({MakeMatrix(head.q, 4, 4), {}}, head.cache(), {.softcap = 1e-6}, 0, 4, p);
   for (double value : p) REQUIRE(value == Approx(0.1).epsilon(1e-4));
   // A query before every key sees nothing: all figures are zero, and nothing can be lost.
   const std::vector<int64_t> before = {-1, -1, -1, -1};
-  const HeadQueries blind{MatrixOf(head.q, 4, 4), before};
+  const HeadQueries blind{MakeMatrix(head.q, 4, 4), before};
   const AttentionRows rows = CompareKept(blind, head.cache(), std::vector<uint8_t>(10, 0));
   CHECK(rows.mass[0] == 1);
   CHECK(rows.evicting[0] == 0);
@@ -312,8 +314,8 @@ TEST_CASE("recorded probabilities give what queries give", "[metrics]") {
   const std::vector<float> recorded(p.begin(), p.end());
   const std::vector<uint8_t> kept = EveryThird(head.keys);
   const AttentionRows a = CompareKept(head.queries(), head.cache(), kept);
-  const AttentionRows b = CompareKeptProbabilities(MatrixOf(recorded, head.rows, head.keys),
-                                                   MatrixOf(head.v, head.keys, head.dim), kept);
+  const AttentionRows b = CompareKeptProbabilities(MakeMatrix(recorded, head.rows, head.keys),
+                                                   MakeMatrix(head.v, head.keys, head.dim), kept);
   for (uint64_t i = 0; i < head.rows; ++i) {
     REQUIRE(b.mass[i] == Approx(a.mass[i]).epsilon(1e-6));
     REQUIRE(b.error2[i] == Approx(a.error2[i]).epsilon(1e-4));

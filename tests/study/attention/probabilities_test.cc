@@ -61,8 +61,8 @@ TEST_CASE("a query that sees no key has no probabilities, an infinite score no n
   const std::vector<float> q = {1, 1, 1}, k = {1, std::numeric_limits<float>::infinity()};
   const std::vector<int64_t> positions = {-1, 0, 1};
   std::vector<double> p(6);
-  AttentionProbabilities({MatrixOf(q, 3, 1), positions}, {MatrixOf(k, 2, 1), {}, {}, {}}, {}, 0, 3,
-                         p);
+  AttentionProbabilities({MakeMatrix(q, 3, 1), positions}, {MakeMatrix(k, 2, 1), {}, {}, {}}, {}, 0,
+                         3, p);
   CHECK(p[0] == 0);
   CHECK(p[1] == 0);
   CHECK(p[2] == 1);

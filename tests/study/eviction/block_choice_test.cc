@@ -41,12 +41,12 @@ TEST_CASE("sinks round up to blocks and recent tokens down", "[h2o]") {
   BlockConfig config = Gate();
   config.sink_tokens = 33;
   // 1025 tokens: sink blocks 0 and 1, recent from floor(929 / 32) = block 29 at token 928.
-  CHECK(BlockBudgetOf(config, 1025).floor == 64 + 97);
+  CHECK(ComputeBlockBudget(config, 1025).floor == 64 + 97);
   config.recent_tokens = 0;
-  CHECK(BlockBudgetOf(config, 1025).floor == 64 + 1);  // the partial last block stays
-  CHECK(BlockBudgetOf(config, 1024).floor == 64);
+  CHECK(ComputeBlockBudget(config, 1025).floor == 64 + 1);  // the partial last block stays
+  CHECK(ComputeBlockBudget(config, 1024).floor == 64);
   config.recent_tokens = 5000;
-  CHECK(BlockBudgetOf(config, 1025).floor == 1025);
+  CHECK(ComputeBlockBudget(config, 1025).floor == 1025);
 }
 
 TEST_CASE("equal scores keep the lower block, NaN goes first", "[h2o]") {
@@ -93,7 +93,7 @@ TEST_CASE("decisions keep sink, recent and exactly the quantised budget", "[h2o]
     std::vector<double> scores(CeilDiv(n, static_cast<uint64_t>(config.block_tokens)));
     for (double& score : scores) score = static_cast<double>(random() % 1000);
     const BlockChoice d = ChooseBlocks(config, n, scores, FloorRule::kKeepAll);
-    CHECK(d.budget == BlockBudgetOf(config, n));
+    CHECK(d.budget == ComputeBlockBudget(config, n));
     CHECK(d.kept + d.evicted == n);
     if (d.plan.empty()) continue;
     CHECK(IsApplicable(d.plan, n));
@@ -122,7 +122,7 @@ TEST_CASE("plans compose: selecting twice is selecting from the selection", "[h2
       picked.push_back(i);
       expected.push_back(tokens[i]);
     }
-    CHECK(TokensOf(Select(PlanOf(tokens), PlanOf(picked))) == expected);
+    CHECK(ListTokens(Select(MakeKeepPlan(tokens), MakeKeepPlan(picked))) == expected);
   }
 }
 

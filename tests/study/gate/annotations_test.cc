@@ -40,7 +40,7 @@ TEST_CASE("Failures are annotated where their case stands in the config") {
   const GateResult gate = Judged(1);
   const auto lines = LinesOfCases(config, gate);
   CHECK(lines == std::map<std::string, uint64_t>{{"a: b, c", 4}});
-  const std::vector<Annotation> all = AnnotationsOf(gate, "gate.json", lines);
+  const std::vector<Annotation> all = MakeAnnotations(gate, "gate.json", lines);
   REQUIRE(all.size() == 2);
   CHECK(WorkflowCommand(all[0]) ==
         "::error file=gate.json,line=4,title=kvtool gate%3A a%3A b%2C c::measured_ratio 2 < 3, at "
@@ -50,7 +50,7 @@ TEST_CASE("Failures are annotated where their case stands in the config") {
 }
 
 TEST_CASE("No more annotations are made than are shown") {
-  const std::vector<Annotation> all = AnnotationsOf(Judged(25), "", {});
+  const std::vector<Annotation> all = MakeAnnotations(Judged(25), "", {});
   REQUIRE(all.size() == 11);
   CHECK(all[8].title == "kvtool gate: a: b, c");
   CHECK(all[9].text == "and 16 more: the summary and the page have them all");
@@ -60,7 +60,7 @@ TEST_CASE("No more annotations are made than are shown") {
 TEST_CASE("What no rule explains is annotated, and a gate that passed says nothing") {
   GateResult gate = test::NewGate();
   Judge({}, gate);
-  const std::vector<Annotation> all = AnnotationsOf(gate, "gate.json", {});
+  const std::vector<Annotation> all = MakeAnnotations(gate, "gate.json", {});
   REQUIRE(all.size() == 1);
   CHECK_THAT(all[0].text, Catch::Contains("no case was decided"));
   gate = Judged(1);
@@ -70,7 +70,7 @@ TEST_CASE("What no rule explains is annotated, and a gate that passed says nothi
   gate.cases[0].warnings.clear();
   gate.cases[0].spec.rules[0].limit = 1;
   Judge({}, gate);
-  CHECK(AnnotationsOf(gate, "gate.json", {}).empty());
+  CHECK(MakeAnnotations(gate, "gate.json", {}).empty());
 }
 
 }  // namespace

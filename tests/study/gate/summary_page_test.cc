@@ -68,7 +68,7 @@ TEST_CASE("the subtitle begins with what is known", "[gate]") {
 }
 
 TEST_CASE("a failing rule decides a case, else the one with the least slack", "[gate]") {
-  const SummaryView view = ViewOf(ParseSummary(kOurs, "s.json"), test::Engine());
+  const SummaryView view = MakeView(ParseSummary(kOurs, "s.json"), test::Engine());
   CHECK_FALSE(view.pass);
   REQUIRE(view.cases.size() == 2);
   const RuleOutcome* rule = view.cases[0].Deciding();
@@ -80,7 +80,7 @@ TEST_CASE("a failing rule decides a case, else the one with the least slack", "[
   CHECK(view.cases[0].Figure("content.compared_ranges") == 12);
   CHECK(view.Count(Status::kNotRun) == 1);
 
-  const SummaryView original = ViewOf(ParseSummary(kOriginal, "o.json"), test::Engine());
+  const SummaryView original = MakeView(ParseSummary(kOriginal, "o.json"), test::Engine());
   CHECK(original.is_original);
   const RuleOutcome* tightest = original.cases.at(0).Deciding();
   REQUIRE(tightest != nullptr);
@@ -92,12 +92,12 @@ TEST_CASE("a failed case fails the summary, whatever else the document says", "[
   const auto view = [](std::string text, std::string_view from, std::string_view to) {
     const size_t at = text.find(from);
     REQUIRE(at != std::string::npos);
-    return ViewOf(ParseSummary(text.replace(at, from.size(), to), "s.json"), test::Engine());
+    return MakeView(ParseSummary(text.replace(at, from.size(), to), "s.json"), test::Engine());
   };
   std::string edited(kOurs);
   const std::string stated = R"("overall_pass": false, "verdict": "fail")";
   edited.replace(edited.find(stated), stated.size(), R"("overall_pass": true, "verdict": "pass")");
-  const SummaryView by_status = ViewOf(ParseSummary(edited, "s.json"), test::Engine());
+  const SummaryView by_status = MakeView(ParseSummary(edited, "s.json"), test::Engine());
   CHECK_FALSE(by_status.pass);
   CHECK(by_status.cases[0].status == Status::kFail);
   // Failed even if the case says otherwise, because one of its rules failed.
@@ -109,7 +109,7 @@ TEST_CASE("a failed case fails the summary, whatever else the document says", "[
   CHECK(Has(SummaryPage(std::vector{ParseSummary(edited, "s.json")}, test::Engine()).Text(),
             "<b>Fail</b>"));
   // The original's.
-  CHECK(ViewOf(ParseSummary(kOriginal, "o.json"), test::Engine()).pass);
+  CHECK(MakeView(ParseSummary(kOriginal, "o.json"), test::Engine()).pass);
   const std::string original(kOriginal);
   for (const auto& [from, to] :
        {std::pair{R"("failure_reason": "", "overall_pass": true)",

@@ -11,7 +11,7 @@
 namespace kv::gate::verdict_test {
 namespace {
 
-Status StatusOf(const Rule& rule, const Measurements& measured, const Noise* noise = nullptr) {
+Status ExitStatusFor(const Rule& rule, const Measurements& measured, const Noise* noise = nullptr) {
   return Evaluate(rule, measured, noise).status;
 }
 
@@ -44,12 +44,12 @@ TEST_CASE("A rule passes, fails or is not run, and its margin is negative outsid
   const RuleOutcome above = Evaluate({"lossy_best", Op::kAtLeast, 2}, measured);
   CHECK(above.status == Status::kPass);
   CHECK(Text(above) == "lossy_best 2.5 >= 2");
-  CHECK(StatusOf({"lossy_best", Op::kAtLeast, 2.5}, measured) == Status::kPass);
-  CHECK(StatusOf({"lossy_best", Op::kAbove, 2.5}, measured) == Status::kFail);
-  CHECK(StatusOf({"lossy_best", Op::kBelow, 2.5}, measured) == Status::kFail);
-  CHECK(StatusOf({"lossy_best", Op::kEqual, 2.5}, measured) == Status::kPass);
-  CHECK(StatusOf({"lossy_best", Op::kDiffers, 2.5}, measured) == Status::kFail);
-  CHECK(StatusOf({"runtime_fallback_best", Op::kAtMost, 0}, measured) == Status::kPass);
+  CHECK(ExitStatusFor({"lossy_best", Op::kAtLeast, 2.5}, measured) == Status::kPass);
+  CHECK(ExitStatusFor({"lossy_best", Op::kAbove, 2.5}, measured) == Status::kFail);
+  CHECK(ExitStatusFor({"lossy_best", Op::kBelow, 2.5}, measured) == Status::kFail);
+  CHECK(ExitStatusFor({"lossy_best", Op::kEqual, 2.5}, measured) == Status::kPass);
+  CHECK(ExitStatusFor({"lossy_best", Op::kDiffers, 2.5}, measured) == Status::kFail);
+  CHECK(ExitStatusFor({"runtime_fallback_best", Op::kAtMost, 0}, measured) == Status::kPass);
 
   const RuleOutcome flag =
       Evaluate({"kv_content_consistency_pass", Op::kEqual, 0, false, false, true}, measured);
@@ -69,7 +69,7 @@ TEST_CASE("A rule passes, fails or is not run, and its margin is negative outsid
   CHECK(undefined.status == Status::kFail);
   CHECK_FALSE(undefined.value);
   CHECK(undefined.reason == "not a finite number");
-  CHECK(StatusOf({"evictions", Op::kBelow, 9}, measured) == Status::kNotRun);
+  CHECK(ExitStatusFor({"evictions", Op::kBelow, 9}, measured) == Status::kNotRun);
 }
 
 TEST_CASE("A limit within the range of a figure is not decided") {
@@ -77,7 +77,7 @@ TEST_CASE("A limit within the range of a figure is not decided") {
   measured.Set("runtime_queue_peak_best", 28);
   measured.SetRange("runtime_queue_peak_best", {1, 28, "between 1 and 28"});
   const auto status = [&](Op op, double limit) {
-    return StatusOf({"runtime_queue_peak_best", op, limit}, measured);
+    return ExitStatusFor({"runtime_queue_peak_best", op, limit}, measured);
   };
   CHECK(status(Op::kAtMost, 28) == Status::kPass);
   CHECK(status(Op::kAtMost, 8) == Status::kInconclusive);
@@ -122,7 +122,7 @@ TEST_CASE("A speed is judged only beyond the noise of equal baselines") {
       brief{{100, 101, 102}, {92, 92, 93}, 0.01};
   CHECK(quiet.relative() == Approx(2.0 / 101));
   CHECK_FALSE(single.relative());
-  CHECK(StatusOf(rule, measured, &quiet) == Status::kFail);
+  CHECK(ExitStatusFor(rule, measured, &quiet) == Status::kFail);
   // Beyond the limit, but within the noise of equal runs.
   for (const Noise* noise : {&loud, &restless}) {
     const RuleOutcome open = Evaluate(rule, measured, noise);
@@ -133,14 +133,14 @@ TEST_CASE("A speed is judged only beyond the noise of equal baselines") {
   // Rules that no config requested.
   Rule implied = rule;
   implied.implied = true;
-  CHECK(StatusOf(implied, measured, &loud) == Status::kNotRun);
-  CHECK(StatusOf(rule, measured, &brief) == Status::kNotRun);
-  CHECK(StatusOf(rule, measured, &single) == Status::kNotRun);
-  CHECK(StatusOf(rule, measured) == Status::kNotRun);
+  CHECK(ExitStatusFor(implied, measured, &loud) == Status::kNotRun);
+  CHECK(ExitStatusFor(rule, measured, &brief) == Status::kNotRun);
+  CHECK(ExitStatusFor(rule, measured, &single) == Status::kNotRun);
+  CHECK(ExitStatusFor(rule, measured) == Status::kNotRun);
   measured.Set("attention_drop_ratio", 0.04);
-  CHECK(StatusOf(rule, measured, &loud) == Status::kNotRun);
+  CHECK(ExitStatusFor(rule, measured, &loud) == Status::kNotRun);
   measured.Set("attention_drop_ratio", -0.3);
-  CHECK(StatusOf(rule, measured, &loud) == Status::kPass);
+  CHECK(ExitStatusFor(rule, measured, &loud) == Status::kPass);
 }
 
 TEST_CASE("A gate passes by a case that passed, and never by what was not run") {
@@ -160,7 +160,7 @@ TEST_CASE("A gate passes by a case that passed, and never by what was not run") 
   CHECK(result.cases[1].status == Status::kNotRun);
   for (const RuleOutcome& outcome : result.cases[1].rules)
     CHECK(outcome.reason == "no engine logs");
-  const Json row = ToJson(RowOf(result, result.cases[1], {}));
+  const Json row = ToJson(MakeRow(result, result.cases[1], {}));
   CHECK(row["overall_pass"] == false);
   CHECK(row["candidate_decode_tps_avg"].is_null());
   CHECK(row["failure_reason"] == "not run: no engine logs");

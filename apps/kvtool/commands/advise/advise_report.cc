@@ -137,7 +137,7 @@ using advise::Advice;
 using advise::LossKind;
 
 // Says that a table is not complete.
-std::string SomeOf(size_t printed) {
+std::string DescribePrinted(size_t printed) {
   return fmt::format(", of these {} here (all: --json, --html-out)", printed);
 }
 
@@ -243,7 +243,7 @@ FoundSavings SavingsOptions::Find(const advise::Runs& runs, const advise::Advice
   return found;
 }
 
-QuantPlan FoundSavings::TypesOf(const advise::Runs& runs) const {
+QuantPlan FoundSavings::PlanTypes(const advise::Runs& runs) const {
   QuantPlan plan;
   for (size_t l = 0; l < savings->types_of_layers.size(); ++l) {
     plan.layers.push_back({runs.front()->layers()[l].layer(),
@@ -277,13 +277,13 @@ void FoundSavings::Print(Console& console, const advise::Runs& runs,
   const auto front = static_cast<size_t>(std::ranges::count_if(rows, &SavingRow::on_front));
   console.Line(fmt::format(
       "everything that saves memory, {} plans, {} that no other one beats{}:", rows.size(), front,
-      front <= printed.size() ? "" : SomeOf(printed.size())));
+      front <= printed.size() ? "" : DescribePrinted(printed.size())));
   console.Data(table.Text());
 }
 
-std::vector<EngineSettings> EngineSettingsOf(const advise::Runs& runs,
-                                             const advise::AdviceRequest& request,
-                                             const advise::Advice& advice, ThreadPool& pool) {
+std::vector<EngineSettings> SuggestEngineSettings(const advise::Runs& runs,
+                                                  const advise::AdviceRequest& request,
+                                                  const advise::Advice& advice, ThreadPool& pool) {
   uint64_t shortest = UINT64_MAX;
   for (const auto& run : runs) shortest = std::min(shortest, run->end());
   std::vector<EngineSettings> settings;
@@ -327,7 +327,7 @@ void PrintAdvice(Console& console, const advise::Runs& runs, const advise::Advic
   const TextTable plans = advise::PlansTable(advice, advice.found.frontier, kMostLines);
   const size_t all = advice.found.frontier.size();
   console.Line(fmt::format("frontier, largest first, {} plans{}:", all,
-                           all <= plans.rows.size() ? "" : SomeOf(plans.rows.size())));
+                           all <= plans.rows.size() ? "" : DescribePrinted(plans.rows.size())));
   console.Data(Table(plans).Text());
   console.Line(advise::CheckText(advice));
   for (const std::string& note : advice.notes) console.Line("note: " + note);

@@ -25,7 +25,7 @@ struct FoundSavings {
   std::vector<advise::LosslessLevel> levels;
   std::vector<advise::SavingRow> rows;
 
-  QuantPlan TypesOf(const advise::Runs& runs) const;  // of the chosen point
+  QuantPlan PlanTypes(const advise::Runs& runs) const;  // of the chosen point
   void Print(Console& console, const advise::Runs& runs, const advise::AdviceRequest& request,
              const std::optional<advise::Answer>& answer) const;
 };
@@ -55,9 +55,9 @@ struct EngineSettings {
 
 // For each engine with parameters for some policy: those of the smallest plan within the limits
 // that it can express. Empty if there is none.
-std::vector<EngineSettings> EngineSettingsOf(const advise::Runs& runs,
-                                             const advise::AdviceRequest& request,
-                                             const advise::Advice& advice, ThreadPool& pool);
+std::vector<EngineSettings> SuggestEngineSettings(const advise::Runs& runs,
+                                                  const advise::AdviceRequest& request,
+                                                  const advise::Advice& advice, ThreadPool& pool);
 
 const Fields<EngineSettings>& EngineSettingsFields();
 

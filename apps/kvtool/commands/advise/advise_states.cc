@@ -504,7 +504,7 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
 void PrintStates(Console& console, const StatesAdvice& advice) {
   constexpr size_t kMostShown = 5;  // for a screen of 24 lines
   constexpr size_t kMostLeftOut = 6;
-  const advise::StatesText text = advise::TextOf(
+  const advise::StatesText text = advise::DescribeStates(
       advice, kMostShown, console.verbosity > 0 ? advice.left_out.size() : kMostLeftOut);
   console.Line(text.head);
   console.Data(Table(text.states).Text());

@@ -170,8 +170,9 @@ class AdviseCommand : public Command {
     std::vector<RunFiles> files = OpenRuns(context.console);
     advise::Runs runs;
     for (size_t i = 0; i < files.size(); ++i) {
-      runs.push_back(std::make_unique<advise::RunOf>(names_[i], files[i].snapshot, files[i].trace,
-                                                     PromptOf(i, files[i].trace), pool));
+      runs.push_back(
+          std::make_unique<advise::AdviseRun>(names_[i], files[i].snapshot, files[i].trace,
+                                              CountPromptTokens(i, files[i].trace), pool));
     }
     if (runs.size() > 1 && !(plan_.empty() && chosen_plan_.empty())) {
       throw Error(Finding::kUsage, "{}: a plan names the tokens of one prompt; give one run",
@@ -184,7 +185,7 @@ class AdviseCommand : public Command {
     {
       ProgressLine progress(context.console, context.global.progress_when(), "measure", true);
       advice = advise::Advise(runs, request, pool, &progress);
-      settings = EngineSettingsOf(runs, request, advice, pool);
+      settings = SuggestEngineSettings(runs, request, advice, pool);
       savings = savings_.Find(runs, request, advice, nullptr, pool, &progress);
     }
     if (!savings.savings && !(chosen_plan_.empty() && quant_plan_.empty())) {
@@ -239,7 +240,7 @@ class AdviseCommand : public Command {
     std::vector<RunFiles> files;
     for (size_t i = 0; i < inputs_.size(); ++i) {
       AttentionTrace trace = OpenTrace(traces_[i], options);
-      Snapshot snapshot = OpenSnapshot(snapshot_.Open(inputs_[i]), options, GeometryOf(trace));
+      Snapshot snapshot = OpenSnapshot(snapshot_.Open(inputs_[i]), options, FindGeometry(trace));
       if (snapshot.layers.empty()) {
         throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers")
             .File(inputs_[i]);
@@ -250,14 +251,14 @@ class AdviseCommand : public Command {
         throw Error(Finding::kUsage, "a stream of block scores holds no attention to measure")
             .File(traces_[i]);
       }
-      WarnOf(snapshot.notes, inputs_[i], console);
+      WarnAboutNotes(snapshot.notes, inputs_[i], console);
       for (const Note& note : trace.notes) console.Warn(traces_[i], note.text);
       files.push_back({std::move(snapshot), std::move(trace)});
     }
     return files;
   }
 
-  uint64_t PromptOf(size_t run, const AttentionTrace& trace) const {
+  uint64_t CountPromptTokens(size_t run, const AttentionTrace& trace) const {
     eviction::ReplayRequest request;
     if (prompt_ >= 0) {
       request.prompt_tokens = static_cast<uint64_t>(prompt_);
@@ -367,12 +368,12 @@ class AdviseCommand : public Command {
     report_.Emit(context.console, "advise", AdvisedFields, advised, RulesFor(force_));
   }
 
-  void WritePlan(const advise::RunOf& run, const Advice& advice) const {
+  void WritePlan(const advise::AdviseRun& run, const Advice& advice) const {
     if (!advice.found.best) return;
     const advise::Point& best = *advice.found.best;
     nlohmann::ordered_json plan = PlanHead(run);
     plan["policy"] = best.uniform ? advice.candidates[*best.uniform].policy : "mixed";
-    plan["choices"] = ToJson(ChoicesValue(advise::ChoicesOf(advice, best.choice)));
+    plan["choices"] = ToJson(ChoicesValue(advise::ListChoices(advice, best.choice)));
     WriteEvents(plan_, std::move(plan), advice.plans.front());
   }
 
@@ -389,11 +390,11 @@ class AdviseCommand : public Command {
     if (quant_plan_.empty()) return;
     nlohmann::ordered_json plan = ReportHeader("quant-plan");
     plan["source"] = InputRecord(runs.front()->snapshot().source);
-    plan.update(ToJson(QuantPlanFields().Object(savings.TypesOf(runs))));
+    plan.update(ToJson(QuantPlanFields().Object(savings.PlanTypes(runs))));
     WriteText(quant_plan_, JsonText(plan) + "\n", RulesFor(force_));
   }
 
-  static nlohmann::ordered_json PlanHead(const advise::RunOf& run) {
+  static nlohmann::ordered_json PlanHead(const advise::AdviseRun& run) {
     nlohmann::ordered_json plan = ReportHeader("h2o-plan");
     plan["source"] = InputRecord(run.snapshot().source);
     plan["engine"] = "exact";

@@ -36,7 +36,7 @@ void ForEachTensor(const Analysis& analysis,
 }
 
 // Returns "f16", or "f16 and q8_0" if tensors differ.
-std::string DTypesOf(const Analysis& analysis) {
+std::string ListDTypes(const Analysis& analysis) {
   std::set<std::string_view> names;
   ForEachTensor(analysis, [&](const TensorAnalysis& tensor) { names.insert(Name(tensor.dtype)); });
   return fmt::format("{}", fmt::join(names, " and "));
@@ -125,7 +125,7 @@ std::string AnalysisText(const Snapshot& snapshot, const Analysis& analysis,
                                  console.Bold(snapshot.source.path), snapshot.format,
                                  snapshot.engine.empty() ? "" : " of " + Printable(snapshot.engine),
                                  Plural(analysis.layers.size(), "layer"), MostTokens(analysis),
-                                 DTypesOf(analysis), HumanBytes(total.raw_bytes));
+                                 ListDTypes(analysis), HumanBytes(total.raw_bytes));
   if (total.raw_bytes == 0) return text;
   std::string overall = HumanRatio(total.raw_bytes, total.coded_bytes);
   if (with_own) {

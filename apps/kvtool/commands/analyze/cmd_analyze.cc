@@ -31,7 +31,7 @@ T Chosen(const std::string& word, std::initializer_list<T> all) {
   return *std::find_if(all.begin(), all.end(), [&](T value) { return Name(value) == word; });
 }
 
-std::string FlagOf(mnn::offline::Stream stream) {
+std::string NameFlag(mnn::offline::Stream stream) {
   std::string flag = fmt::format("--{}-predictors", Name(stream));
   std::replace(flag.begin(), flag.end(), '_', '-');
   return flag;
@@ -83,7 +83,7 @@ struct OfflineOptions {
     add_flag("--strict-fp16", values.strict_fp16, "Leave f32 out instead of rounding it to f16");
     for (size_t i = 0; i < mnn::offline::kStreams; ++i) {
       const auto stream = static_cast<mnn::offline::Stream>(i);
-      add(FlagOf(stream).c_str(), predictors[i], "Candidates in their order, e.g. raw,delta_seq");
+      add(NameFlag(stream).c_str(), predictors[i], "Candidates in their order, e.g. raw,delta_seq");
     }
     add("--offline-json-out", json_out, "Write the script's own JSON document");
     add("--offline-md-out", md_out, "Write the script's own Markdown summary");
@@ -108,7 +108,7 @@ struct OfflineOptions {
     }
     for (size_t i = 0; i < kStreams; ++i) {
       if (predictors[i].empty()) continue;
-      options.predictors[i] = ParsePredictorList(predictors[i], FlagOf(static_cast<Stream>(i)));
+      options.predictors[i] = ParsePredictorList(predictors[i], NameFlag(static_cast<Stream>(i)));
     }
     return options;
   }
@@ -298,7 +298,7 @@ class Analyze : public EachOf<Analyze> {
       }
     }
     if (!dumps_wanted) {
-      inputs.dumps.logical = DumpEntriesOf(*inputs.snapshot);
+      inputs.dumps.logical = ListDumpEntries(*inputs.snapshot);
       return inputs;
     }
     inputs.dumps = format.read_dumps(inputs.source());
@@ -315,7 +315,7 @@ class Analyze : public EachOf<Analyze> {
       if (!selection.keys) layer.k.pieces.clear();
       if (!selection.values) layer.v.reset();
     }
-    WarnOf(snapshot.notes, source.path, context.console);
+    WarnAboutNotes(snapshot.notes, source.path, context.console);
     const std::string rotated = HadamardRemark(snapshot);
     if (!rotated.empty()) context.console.Warn(source.path, rotated);
     snapshot.CheckContent();

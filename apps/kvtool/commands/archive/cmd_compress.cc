@@ -176,7 +176,7 @@ const Fields<Compressed::UsedProfile>& UsedProfileFields() {
 }
 
 template <ChunkKind kind>
-const WriteSummary::Part& PartOf(const Compressed& of) {
+const WriteSummary::Part& FindPart(const Compressed& of) {
   return of.made.parts[static_cast<size_t>(kind)];
 }
 
@@ -195,9 +195,9 @@ const Fields<Compressed>& CompressedFields() {
             return Saving{of.made.source_bytes, of.made.archive_bytes};
           },
           SavingFields()),
-      {"k", "Chunks of K", PartOf<ChunkKind::kKey>, CodedPartFields()},
-      {"v", "Chunks of V", PartOf<ChunkKind::kValue>, CodedPartFields()},
-      {"other", "Chunks of everything else", PartOf<ChunkKind::kOpaque>, CodedPartFields()},
+      {"k", "Chunks of K", FindPart<ChunkKind::kKey>, CodedPartFields()},
+      {"v", "Chunks of V", FindPart<ChunkKind::kValue>, CodedPartFields()},
+      {"other", "Chunks of everything else", FindPart<ChunkKind::kOpaque>, CodedPartFields()},
       {"solid", "Files that are coded together, so that chunks span them", &Compressed::made,
        solid_fields},
       {"ordered_chunks",

@@ -265,8 +265,9 @@ ExitStatus VerifyArchive(const std::string& input, const std::string& against,
   }
   // A chunk of a newer codec may be intact; only this program cannot decode it.
   const bool unsupported = std::any_of(
-      findings.restored.damage.begin(), findings.restored.damage.end(),
-      [](const Damage& damage) { return InfoOf(damage.finding).code == ErrorCode::kUnsupported; });
+      findings.restored.damage.begin(), findings.restored.damage.end(), [](const Damage& damage) {
+        return FindInfo(damage.finding).code == ErrorCode::kUnsupported;
+      });
   const ExitStatus status = unsupported ? kUnsupported : findings.good() ? kDone : kVerdict;
   const Verified result = MakeResult(std::move(findings), archive, input, against);
   report.Emit(context.console, "verify", VerifiedFields, result);

@@ -511,7 +511,7 @@ class Gate : public EachOf<Gate> {
     if (page_.wanted()) {
       page = gate::SummaryPage({&summary, 1}, mnn::Engine());
       page_.CheckPictures(*page, *this);
-      files.Write(page_.html, page->Text(OriginOf(*this, context.console)));
+      files.Write(page_.html, page->Text(DescribeOrigin(*this, context.console)));
     }
     if (!junit_.empty()) files.Write(junit_, gate::SummaryJunit(summary, mnn::Engine()));
     files.Commit();

@@ -31,7 +31,7 @@ namespace {
 
 constexpr uint64_t kMostConfigBytes = uint64_t{16} << 20;
 
-std::string FlagOf(std::string_view name) {
+std::string NameFlag(std::string_view name) {
   std::string flag = "--" + std::string(name);
   std::replace(flag.begin(), flag.end(), '_', '-');
   return flag;
@@ -181,7 +181,7 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec, ThreadPool& pool)
                              Printable(snapshot_path), Printable(beside)));
   }
   auto opened = std::make_unique<Pair>(Pair{
-      OpenSnapshot(how.Open(snapshot_path), options, trace ? GeometryOf(*trace) : std::nullopt),
+      OpenSnapshot(how.Open(snapshot_path), options, trace ? FindGeometry(*trace) : std::nullopt),
       std::move(trace)});
   const Snapshot& snapshot = opened->snapshot;
   if (snapshot.layers.empty()) {
@@ -194,7 +194,7 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec, ThreadPool& pool)
     const std::string undefined = Remark(CheckTraceRows(*opened->trace, pool));
     if (!undefined.empty()) console_.Warn(trace_path, undefined);
   }
-  WarnOf(snapshot.notes, snapshot_path, console_);
+  WarnAboutNotes(snapshot.notes, snapshot_path, console_);
   opened->snapshot_hash = Record(snapshot.source);
   if (opened->trace) opened->trace_hash = Record(trace_files);
   if (!spec.reference.empty()) opened->reference = &Reference(spec, options);
@@ -216,7 +216,7 @@ const Snapshot& GateInputs::Reference(const gate::CaseSpec& spec, OpenOptions op
     SnapshotOptions unused;
     TakeRun(path, unused);
     reference = std::make_unique<Snapshot>(OpenSnapshot(options_.Open(path), options));
-    WarnOf(reference->notes, spec.reference, console_);
+    WarnAboutNotes(reference->notes, spec.reference, console_);
     Record(reference->source);
   }
   return *reference;
@@ -253,11 +253,11 @@ void EngineLogOptions::Declare(CommandLine& line) {
     const std::string text(told.text);
     if (told.value.empty()) {
       line.OnFlag(
-              FlagOf(name), [this, key] { analyzer.emplace_back(key, ""); }, text)
+              NameFlag(name), [this, key] { analyzer.emplace_back(key, ""); }, text)
           .Group(group);
     } else {
       line.OnText(
-              FlagOf(name),
+              NameFlag(name),
               [this, key](const std::string& value) { analyzer.emplace_back(key, value); }, text)
           .ValueName(std::string(told.value))
           .Group(group);
@@ -294,7 +294,7 @@ void EngineLogOptions::AddWords(std::vector<std::string>& words) const {
   AddOption("--offline-lossless-online-json", online, words);
   AddOption("--bench-stdout-log", bench_log, words);
   for (const auto& [name, value] : analyzer) {
-    words.push_back(FlagOf(name));
+    words.push_back(NameFlag(name));
     if (!value.empty()) words.push_back(value);
   }
 }

@@ -34,7 +34,7 @@ std::string FileName(const std::string& path) {
   return (name.has_filename() ? name : name.parent_path()).filename().string();
 }
 
-uint64_t TokensOf(const Snapshot& snapshot) {
+uint64_t CountTokens(const Snapshot& snapshot) {
   uint64_t shortest = UINT64_MAX;
   for (const LayerKv& layer : snapshot.layers) {
     shortest = std::min(shortest, layer.k.tokens());
@@ -44,7 +44,7 @@ uint64_t TokensOf(const Snapshot& snapshot) {
 
 // Runs of the same text through the same layers count as recordings of one setting. Without
 // recorded token ids, equal sizes decide.
-std::string KindOf(const GateInputs::Pair& pair, const gate::DataSize& size) {
+std::string DescribeKind(const GateInputs::Pair& pair, const gate::DataSize& size) {
   const std::vector<int32_t>& tokens =
       pair.trace && !pair.trace->tokens.empty() ? pair.trace->tokens : pair.snapshot.tokens;
   const auto bytes = std::as_bytes(std::span(tokens));
@@ -67,7 +67,7 @@ class Initialiser {
     base.trace = init_.trace;
     base.mode = "store";
     GateInputs::Pair& pair = inputs_.Open(base, pool_);
-    const gate::DataSize size = SizeOf(path, pair);
+    const gate::DataSize size = MeasureSize(path, pair);
 
     gate::MeasuredRun run;
     run.name = names_.Add(FileName(name));
@@ -75,7 +75,7 @@ class Initialiser {
     run.trace = SeenFrom(init_.output, init_.trace);
     run.reading = {init_.reading.open.from, SeenFrom(init_.output, init_.reading.gguf),
                    init_.reading.kv_heads, init_.reading.head_dim};
-    run.kind = KindOf(pair, size);
+    run.kind = DescribeKind(pair, size);
     run.has_attention = size.has_attention;
     for (gate::SizedCase& sized : mnn::SizedCases(size)) {
       sized.spec.name = run.name + "-" + sized.spec.name;
@@ -85,10 +85,10 @@ class Initialiser {
   }
 
  private:
-  gate::DataSize SizeOf(const std::string& path, const GateInputs::Pair& pair) const {
+  gate::DataSize MeasureSize(const std::string& path, const GateInputs::Pair& pair) const {
     gate::DataSize size;
     size.layers = pair.snapshot.layers.size();
-    size.tokens = TokensOf(pair.snapshot);
+    size.tokens = CountTokens(pair.snapshot);
     if (size.tokens < kFewestTokens) {
       throw Error(Finding::kUsage,
                   "a cache of {} tokens is too short to set thresholds by: at least {} are needed",

@@ -187,7 +187,7 @@ void PrintMetrics(Console& console) {
 void PrintAnnotations(Console& console, const gate::GateResult& result, const std::string& config,
                       std::string_view config_text) {
   const auto lines = gate::LinesOfCases(config_text, result);
-  for (const gate::Annotation& one : gate::AnnotationsOf(result, config, lines)) {
+  for (const gate::Annotation& one : gate::MakeAnnotations(result, config, lines)) {
     console.Say(gate::WorkflowCommand(one), -1);
   }
 }

@@ -291,10 +291,10 @@ class ReplayBlend : public Command {
     AttentionTrace trace;
     if (!trace_.empty()) trace = OpenTrace(trace_, options);
     const std::vector<std::string> old_paths = OldPaths();
-    const auto full = Open(context, full_, options, GeometryOf(trace));
+    const auto full = Open(context, full_, options, FindGeometry(trace));
     std::vector<std::shared_ptr<const Snapshot>> old;
     for (const std::string& path : old_paths) {
-      old.push_back(Open(context, path, old_options, HeadsOf(*full)));
+      old.push_back(Open(context, path, old_options, FindHeads(*full)));
     }
     if (!trace_.empty()) {
       RequireMatch(trace, *full);
@@ -306,7 +306,7 @@ class ReplayBlend : public Command {
     {
       ProgressLine progress(context.console, context.global.progress_when(), "replay");
       blend::Request whole = request;
-      whole.suffix = SuffixOf(caches);
+      whole.suffix = CountSuffixTokens(caches);
       result = blend::Replay(caches, trace_.empty() ? nullptr : &trace, whole, pool, &progress);
     }
     for (const std::string& warning : result.warnings) context.console.Warn(full_, warning);
@@ -345,12 +345,12 @@ class ReplayBlend : public Command {
     RequireHeads(*snapshot, "a replay");
     RequireHadamardKnown(*snapshot);
     snapshot->CheckContent();
-    WarnOf(snapshot->notes, path, context.console);
+    WarnAboutNotes(snapshot->notes, path, context.console);
     return snapshot;
   }
 
   // Chunks get the full run's heads.
-  static std::optional<ModelGeometry> HeadsOf(const Snapshot& full) {
+  static std::optional<ModelGeometry> FindHeads(const Snapshot& full) {
     if (full.layers.empty()) return std::nullopt;
     ModelGeometry geometry;
     geometry.source = full.source.path;
@@ -371,7 +371,7 @@ class ReplayBlend : public Command {
     return {std::move(whole), std::move(joined), rope_.model.Resolve(options, full.get())};
   }
 
-  uint64_t SuffixOf(const blend::CachePair& caches) const {
+  uint64_t CountSuffixTokens(const blend::CachePair& caches) const {
     if (suffix_) return *suffix_;
     if (caches.old().chunks.size() > 1) return caches.old().chunks.back().tokens;
     throw Error(Finding::kUsage,

@@ -33,12 +33,12 @@ class ParameterFlags {
     mnn::runtime::Config defaults;
     SwitchOn(defaults);
     mnn::runtime::ForEachParameter(defaults, [&](std::string_view name, const auto& value) {
-      Add(line, name, TextOf(value),
+      Add(line, name, WriteValue(value),
           "The engine's lossless parameters (defaults as in the engine, but switched on)");
     });
     mnn::h2o::ForEachParameter({}, [&](std::string_view name, double value) {
       const bool is_word = name == "h2o_target_mode";
-      Add(line, name, is_word ? "adaptive" : TextOf(value),
+      Add(line, name, is_word ? "adaptive" : WriteValue(value),
           "The engine's H2O parameters (defaults as in the engine)");
     });
     line.Add("--h2o-enable", h2o_enable_, "1: H2O evicts (0; 1 with --preset gate or block scores)")
@@ -70,7 +70,7 @@ class ParameterFlags {
     config.enable = config.gear_delta = config.runtime_enable = true;
   }
 
-  static std::string TextOf(const mnn::runtime::ParameterValue& value) {
+  static std::string WriteValue(const mnn::runtime::ParameterValue& value) {
     if (const auto* number = std::get_if<double>(&value)) {
       return fmt::format("{}", static_cast<float>(*number));
     }
@@ -197,8 +197,8 @@ class ReplayLossless : public EachOf<ReplayLossless> {
     std::optional<AttentionTrace> trace;
     if (!trace_.empty()) trace = OpenTrace(trace_, options);
     Snapshot snapshot =
-        OpenSnapshot(snapshot_.Open(input_), options, trace ? GeometryOf(*trace) : std::nullopt);
-    WarnOf(snapshot.notes, input_, context.console);
+        OpenSnapshot(snapshot_.Open(input_), options, trace ? FindGeometry(*trace) : std::nullopt);
+    WarnAboutNotes(snapshot.notes, input_, context.console);
     if (trace) {
       for (const Note& note : trace->notes) context.console.Warn(trace_, note.text);
     }
@@ -268,7 +268,7 @@ class ReplayLossless : public EachOf<ReplayLossless> {
 
   void Print(Context& context, const mnn::runtime::ReplayResult& r) const {
     Console& console = context.console;
-    const mnn::runtime::Totals totals = mnn::runtime::TotalsOf(r);
+    const mnn::runtime::Totals totals = mnn::runtime::SumTotals(r);
     const mnn::runtime::Measured& m = r.measured;
     const mnn::runtime::Resident &first = r.steps.front(), &last = r.steps.back();
     console.Line(fmt::format("{}: {}, prompt {}, {} decoded; engine {}, mode {}, scope {}",

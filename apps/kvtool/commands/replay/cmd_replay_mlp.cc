@@ -26,7 +26,7 @@
 namespace kv {
 namespace {
 
-RecordedQueries QueriesOf(const AttentionTrace& trace) {
+RecordedQueries ListQueries(const AttentionTrace& trace) {
   if (trace.level != TraceLevel::kQueries) {
     throw Error(Finding::kTraceMismatch, "holds {}, but only queries can measure a changed cache",
                 Name(trace.level))
@@ -37,7 +37,7 @@ RecordedQueries QueriesOf(const AttentionTrace& trace) {
   queries.positions.resize(trace.rows);
   std::iota(queries.positions.begin(), queries.positions.end(),
             static_cast<int64_t>(trace.q_start));
-  queries.rule_of = [&trace](uint32_t index) { return RuleOf(trace, *trace.Find(index)); };
+  queries.rule_of = [&trace](uint32_t index) { return MakeRule(trace, *trace.Find(index)); };
   queries.read = [&trace](uint32_t index, uint32_t head, std::vector<float>& out) {
     const TraceLayer* layer = trace.Find(index);
     if (layer == nullptr || !layer->queries) return false;
@@ -99,13 +99,13 @@ class ReplayMlp : public Command {
     const OpenOptions options = snapshot_.Resolve();
     AttentionTrace trace;  // must live as long as the queries read from it
     if (!trace_path_.empty()) trace = OpenTrace(trace_path_, options);
-    Snapshot cache = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));
+    Snapshot cache = OpenSnapshot(snapshot_.Open(input_), options, FindGeometry(trace));
     QualityOptions quality = ResolveQuality(options, cache, context.console);
     if (!trace_path_.empty()) {
       RequireMatch(trace, cache);
       const std::string undefined = Remark(CheckTraceRows(trace, pool));
       if (!undefined.empty()) context.console.Warn(trace_path_, undefined);
-      quality.queries = QueriesOf(trace);
+      quality.queries = ListQueries(trace);
     }
     if (!dtype_.empty()) cache = CastSnapshot(std::move(cache), ParseCacheDType(), pool);
     RequireImageWithin(cache);
@@ -195,8 +195,8 @@ class ReplayMlp : public Command {
   }
 
   void WarnAbout(Console& console, const Snapshot& cache, const CompressorWeights& weights) const {
-    WarnOf(cache.notes, input_, console);
-    WarnOf(weights.notes, weights_path_, console);
+    WarnAboutNotes(cache.notes, input_, console);
+    WarnAboutNotes(weights.notes, weights_path_, console);
     if (cache.key_rotation == KeyRotation::kUnrotated) {
       console.Warn(input_, "K is stored before RoPE, compressors are trained on rotated K");
     }

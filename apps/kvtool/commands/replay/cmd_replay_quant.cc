@@ -392,14 +392,14 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     std::vector<std::string> warnings = QuantWarnings(snapshot, request, result);
     std::ranges::move(transforms.Warnings(), std::back_inserter(warnings));
     for (const std::string& warning : warnings) context.console.Warn(input_, warning);
-    const std::vector<std::string> notes = quantisation::NotesOf(result);
+    const std::vector<std::string> notes = quantisation::WriteNotes(result);
     const quantisation::Report report{snapshot, trace, request, result, detail_, ModelName(trace)};
     QuantReplayed replayed{{HashedFile::Of(snapshot.source)}, report, {}, {}, warnings, {}};
     replayed.transform = transforms.Use();
-    if (plan) replayed.plan = {Evaluate(result, ChoiceOf(*plan, request, result)), result.tokens};
+    if (plan) replayed.plan = {Evaluate(result, FindChoice(*plan, request, result)), result.tokens};
     if (found) replayed.advice.emplace(QuantAdvice{limits, request, result, *found});
     if (found && found->best && !plan_out_.empty())
-      WritePlan(snapshot, PlanOf(request, result, found->best->choice));
+      WritePlan(snapshot, MakeQuantPlan(request, result, found->best->choice));
     if (!out_.empty()) replayed.out = WriteState(context, snapshot, options, request, plan, pool);
     if (page_.wanted()) {
       std::vector<std::string> remarks = notes;
@@ -540,7 +540,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     const bool is_bf16 = snapshot.layers.front().k.dtype == DType::kBF16;
     std::vector<std::string> names = {is_bf16 ? "bf16" : "f16"};
     names.insert(names.end(), k.begin(), k.end());
-    request.prompt_tokens = PromptOf(trace);
+    request.prompt_tokens = CountPromptTokens(trace);
     store.k_types = TypesFor(names, true, request.prompt_tokens, transforms);
     names.resize(1);
     names.insert(names.end(), v.begin(), v.end());
@@ -576,7 +576,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     return request;
   }
 
-  uint64_t PromptOf(const AttentionTrace& trace) const {
+  uint64_t CountPromptTokens(const AttentionTrace& trace) const {
     uint64_t prompt = prompt_ >= 0          ? static_cast<uint64_t>(prompt_)
                       : trace.prompt_tokens ? *trace.prompt_tokens
                       : run_                ? run_->prompt_tokens

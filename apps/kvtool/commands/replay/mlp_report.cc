@@ -128,7 +128,7 @@ const Fields<HeadQuality>& HeadQualityFields() {
   return fields;
 }
 
-std::vector<HeadQuality> HeadsOf(const MethodQuality::Layer& layer) {
+std::vector<HeadQuality> ListHeads(const MethodQuality::Layer& layer) {
   std::vector<HeadQuality> heads;
   for (const AttentionSummary& head : layer.heads) heads.push_back({heads.size(), head});
   return heads;
@@ -146,7 +146,7 @@ const Fields<MethodAgainst>& MethodFields() {
   static const Fields<Method::Layer> layers = {
       {"layer", "Number of the layer", &Method::Layer::layer},
       {"all", "Figures over its heads", &Method::Layer::all, AttentionFields()},
-      {"heads", "Figures of each query head", HeadsOf, HeadQualityFields()}};
+      {"heads", "Figures of each query head", ListHeads, HeadQualityFields()}};
   static const Fields<Method> own = {
       {"name", "Name of the way to shrink the cache", &Method::name},
       {"description", "What it does, in words", &Method::description},
@@ -172,7 +172,7 @@ const Fields<MethodAgainst>& MethodFields() {
   return fields;
 }
 
-std::vector<MethodAgainst> MethodsOf(const StepQuality& quality) {
+std::vector<MethodAgainst> ListMethods(const StepQuality& quality) {
   std::vector<MethodAgainst> methods;
   for (const MethodQuality& method : quality.methods) {
     methods.push_back({method, quality.bytes_full});
@@ -293,7 +293,7 @@ const Fields<StepQuality>& StepQualityFields() {
        &StepQuality::norm_ratios, norms},
       {"methods",
        "The step first, then the others",
-       MethodsOf,
+       ListMethods,
        MethodFields(),
        {.items = 1, .rows = true}}};
   return fields;

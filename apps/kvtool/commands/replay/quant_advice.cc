@@ -110,7 +110,7 @@ quantisation::SearchResult SearchTypes(const QuantLimits& asked, const ReplayReq
     limits.loss = *asked.max_kl;
     if (result.kl_method) {
       const eviction::Calibration& calibration =
-          CalibrationOf(*result.kl_method, eviction::Cause::kQuantisation);
+          FindCalibration(*result.kl_method, eviction::Cause::kQuantisation);
       limits.loss = *asked.max_kl * calibration.median;
     }
   }
@@ -137,11 +137,11 @@ const Fields<QuantBest>& QuantBestFields() {
   return fields;
 }
 
-std::optional<QuantBest> BestOf(const QuantAdvice& of) {
+std::optional<QuantBest> FindBest(const QuantAdvice& of) {
   if (!of.found.best) return std::nullopt;
   const std::vector<size_t>& choice = of.found.best->choice;
   return QuantBest{{Evaluate(of.result, choice), of.result.tokens},
-                   PlanOf(of.request, of.result, choice)};
+                   MakeQuantPlan(of.request, of.result, choice)};
 }
 
 struct QuantStep {
@@ -157,7 +157,7 @@ const Fields<QuantStep>& QuantStepFields() {
   return fields;
 }
 
-std::vector<QuantStep> PathOf(const QuantAdvice& of) {
+std::vector<QuantStep> ListSteps(const QuantAdvice& of) {
   std::vector<QuantStep> path;
   for (const quantisation::SearchPoint& point : of.found.path)
     path.push_back({point.bytes / static_cast<double>(of.result.tokens), point.loss});
@@ -182,7 +182,7 @@ const Fields<QuantAdvice>& QuantAdviceFields() {
       {"best",
        "The choice within the limits: with --max-kl the one of fewest bytes, else the one that "
        "loses least; null: none is within them",
-       BestOf, QuantBestFields()},
+       FindBest, QuantBestFields()},
       {"flags", "The best that llama.cpp's flags can say; null: none within the limits",
        [](const QuantAdvice& of) {
          return of.found.best_with_flags
@@ -193,7 +193,7 @@ const Fields<QuantAdvice>& QuantAdviceFields() {
       {"path",
        "Choices from the whole cache to the smallest one, each with fewer bytes than the one "
        "before",
-       PathOf, QuantStepFields()}};
+       ListSteps, QuantStepFields()}};
   return fields;
 }
 

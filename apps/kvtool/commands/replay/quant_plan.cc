@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kMostLayer = 65535;
 
-QuantPlan PlanOf(const nlohmann::json& document) {
+QuantPlan MakeQuantPlan(const nlohmann::json& document) {
   const auto layers = document.find("layers");
   if (layers == document.end() || !layers->is_array() || layers->empty()) {
     throw Error(Finding::kBadField, "'layers' is not a list of layers");
@@ -50,7 +50,7 @@ QuantPlan ReadQuantPlan(const std::string& path) {
   const auto file = FileSource::OpenSmall(path, kLargestDocument, "a plan of types");
   const nlohmann::json document = ReadDocument(*file, "kvtool.quant-plan/1");
   try {
-    return PlanOf(document);
+    return MakeQuantPlan(document);
   } catch (Error& error) {
     throw error.File(path);
   }
@@ -58,8 +58,8 @@ QuantPlan ReadQuantPlan(const std::string& path) {
 
 }  // namespace
 
-QuantPlan PlanOf(const ReplayRequest& request, const ReplayResult& result,
-                 const std::vector<size_t>& choice) {
+QuantPlan MakeQuantPlan(const ReplayRequest& request, const ReplayResult& result,
+                        const std::vector<size_t>& choice) {
   QuantPlan plan;
   for (size_t l = 0; l < choice.size(); ++l) {
     const TypePair& pair = result.pairs[choice[l]];
@@ -91,7 +91,7 @@ std::vector<const quant::CacheType*> ParseTypes(const std::vector<std::string>& 
 
 namespace {
 
-TypePair PairOf(const QuantPlan::Layer& layer, const ReplayRequest& request) {
+TypePair FindPair(const QuantPlan::Layer& layer, const ReplayRequest& request) {
   const auto at = [](const std::vector<const quant::CacheType*>& types, const std::string& name) {
     const quant::CacheType* type = quant::FindCacheType(name);
     return static_cast<uint32_t>(std::find(types.begin(), types.end(), type) - types.begin());
@@ -116,20 +116,20 @@ QuantPlan TakePlan(const std::string& path, const Snapshot& snapshot, ReplayRequ
   request.store.v_types = ParseTypes(v, "--plan");
   request.pairs = {{0, 0}};
   for (const QuantPlan::Layer& layer : plan.layers) {
-    const TypePair pair = PairOf(layer, request);
+    const TypePair pair = FindPair(layer, request);
     if (std::find(request.pairs.begin(), request.pairs.end(), pair) == request.pairs.end())
       request.pairs.push_back(pair);
   }
   return plan;
 }
 
-std::vector<size_t> ChoiceOf(const QuantPlan& plan, const ReplayRequest& request,
-                             const ReplayResult& result) {
+std::vector<size_t> FindChoice(const QuantPlan& plan, const ReplayRequest& request,
+                               const ReplayResult& result) {
   std::vector<size_t> choice(result.layers.size(), 0);
   for (const QuantPlan::Layer& layer : plan.layers) {
     for (size_t l = 0; l < result.layers.size(); ++l) {
       if (result.layers[l].layer != layer.layer) continue;
-      const TypePair pair = PairOf(layer, request);
+      const TypePair pair = FindPair(layer, request);
       choice[l] = static_cast<size_t>(std::find(result.pairs.begin(), result.pairs.end(), pair) -
                                       result.pairs.begin());
     }

@@ -27,8 +27,9 @@ struct QuantPlan {
 };
 
 // Returns the plan of a choice of pairs for the measured layers.
-QuantPlan PlanOf(const quantisation::ReplayRequest& request,
-                 const quantisation::ReplayResult& result, const std::vector<size_t>& choice);
+QuantPlan MakeQuantPlan(const quantisation::ReplayRequest& request,
+                        const quantisation::ReplayResult& result,
+                        const std::vector<size_t>& choice);
 const Fields<QuantPlan>& QuantPlanFields();
 
 // Returns the types that a flag names, each once.
@@ -39,8 +40,8 @@ std::vector<const quant::CacheType*> ParseTypes(const std::vector<std::string>& 
 QuantPlan TakePlan(const std::string& path, const Snapshot& snapshot,
                    quantisation::ReplayRequest& request);
 // Returns the pair that a plan names for each replayed layer.
-std::vector<size_t> ChoiceOf(const QuantPlan& plan, const quantisation::ReplayRequest& request,
-                             const quantisation::ReplayResult& result);
+std::vector<size_t> FindChoice(const QuantPlan& plan, const quantisation::ReplayRequest& request,
+                               const quantisation::ReplayResult& result);
 
 // Prints one line: size and loss of all layers together.
 void PrintOutcome(Console& console, std::string_view what, const quantisation::Outcome& outcome,

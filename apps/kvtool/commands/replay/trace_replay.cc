@@ -24,7 +24,7 @@ TraceReplay::Opened TraceReplay::Open(Console& console) const {
   RequireTrace(trace_, input_);
   const OpenOptions options = snapshot_.Resolve(flags_for());
   AttentionTrace trace = OpenTrace(trace_, options);
-  Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));
+  Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options, FindGeometry(trace));
   if (snapshot.layers.empty()) {
     throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers").File(input_);
   }
@@ -36,7 +36,7 @@ TraceReplay::Opened TraceReplay::Open(Console& console) const {
     if (flags_for() == FlagsFor::kSeveral) error.In("with " + input_);
     throw;
   }
-  WarnOf(snapshot.notes, input_, console);
+  WarnAboutNotes(snapshot.notes, input_, console);
   for (const Note& note : trace.notes) console.Warn(trace_, note.text);
   return {options, std::move(trace), std::move(snapshot)};
 }

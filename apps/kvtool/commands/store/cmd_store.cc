@@ -175,7 +175,7 @@ namespace {
 constexpr uint32_t kMostBlockTokens = 1 << 20;
 
 // Returns the source of a state that was added.
-HashedFile SourceOf(const StoreAdded& of) {
+HashedFile DescribeSource(const StoreAdded& of) {
   const store::StateRecord& state = of.report.state;
   return {of.file, state.source_bytes, HashDigits(state.source_hash)};
 }
@@ -210,8 +210,8 @@ const Fields<StoreAdded>& StoreAddedFields() {
       {"check", "Whether each new object was decoded and compared", &Params::check},
       {"from", "Format that the source was read as; opaque: its bytes as they are", &Params::from}};
   static const Fields<StoreAdded> fields = {
-      {"inputs", "What was added", [](const StoreAdded& of) { return std::vector{SourceOf(of)}; },
-       HashedFileFields()},
+      {"inputs", "What was added",
+       [](const StoreAdded& of) { return std::vector{DescribeSource(of)}; }, HashedFileFields()},
       {"params", "What was asked for", &StoreAdded::params, store_add_params},
       {"store", kStoreText, &StoreAdded::store},
       Fields<StoreAdded>::Inline(&StoreAdded::report, StoreAddReportFields()),
@@ -281,7 +281,7 @@ class StoreAdd : public StoreCommand {
     ExitStatus status = kDone;
     for (const std::string& input : paths) {
       try {
-        add.name = name_.empty() ? NameOf(input) : name_;
+        add.name = name_.empty() ? NameState(input) : name_;
         add.added_us = NowMicroseconds(context.global);
         const StoreAdded added = AddToStore(snapshot_.Open(input), options, add, pool, context);
         totals.Count(added);
@@ -290,7 +290,7 @@ class StoreAdd : public StoreCommand {
       } catch (Error& error) {
         if (error.code() == ErrorCode::kUsage) throw;
         context.console.Report(error.File(input));
-        status = Worse(status, StatusOf(error.code()));
+        status = Worse(status, ExitStatusFor(error.code()));
         totals.failed.push_back(input);
         if (keep_going_) continue;
         if (&input != &paths.back()) context.console.Say(kGoOnHint, -1);
@@ -303,7 +303,7 @@ class StoreAdd : public StoreCommand {
   }
 
  private:
-  static std::string NameOf(const std::string& input) {
+  static std::string NameState(const std::string& input) {
     if (input == "-")
       throw Error(Finding::kUsage, "standard input has no name").Hint("give --name NAME");
     return LastName(input);
@@ -322,9 +322,9 @@ class StoreAdd : public StoreCommand {
       std::set<std::string> names;
       for (const CorpusEntry& entry : found.entries) {
         paths.push_back(entry.path);
-        if (found.searched.empty() || names.insert(NameOf(entry.path)).second) continue;
+        if (found.searched.empty() || names.insert(NameState(entry.path)).second) continue;
         throw Error(Finding::kUsage, "two states in it are called {}",
-                    Printable(NameOf(entry.path)))
+                    Printable(NameState(entry.path)))
             .File(given)
             .Hint("add such states one by one, with --name NAME");
       }

@@ -293,7 +293,7 @@ class StoreShowStats : public StoreCommand {
     });
     const size_t shown = std::min(uses.size(), kMostShown);
     if (shown == 0) return;
-    console.Data(Table(TextTableOf(StateUseFields(), std::span(uses).first(shown))).Text());
+    console.Data(Table(MakeTextTable(StateUseFields(), std::span(uses).first(shown))).Text());
     if (shown < uses.size())
       console.Line(fmt::format("and {} more, which --json and --csv list", uses.size() - shown));
   }

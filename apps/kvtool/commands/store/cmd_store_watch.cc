@@ -165,7 +165,7 @@ class StoreWatch : public StoreCommand {
       if (once_) totals_.failed.push_back(path);
       // Each reason is reported once.
       if (std::exchange(file.said, error.what()) != error.what()) context.console.Report(error);
-      status_ = Worse(status_, StatusOf(error.code()));
+      status_ = Worse(status_, ExitStatusFor(error.code()));
     }
     constexpr std::chrono::milliseconds kLongestPause = std::chrono::minutes(1);
     const std::chrono::milliseconds shortest(settle_ms_);

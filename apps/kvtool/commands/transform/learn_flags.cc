@@ -68,7 +68,7 @@ class Lessons {
     const TokenRange middle = transform::MiddleRange(k.tokens(), flags_.sinks, flags_.window);
     for (Lesson* lesson : {&k_, &v_}) {
       transform::CacheRows rows =
-          transform::RowsOf(snapshot, lesson == &k_, rope ? &*rope : nullptr, middle);
+          transform::CollectRows(snapshot, lesson == &k_, rope ? &*rope : nullptr, middle);
       transform::DropNotFinite(rows);
       Take(rows, *lesson);
     }
@@ -161,7 +161,7 @@ Transform LearnFlags::Learn(const std::vector<std::string>& inputs,
   for (const std::string& input : inputs) {
     try {
       const Snapshot snapshot = OpenSnapshot(snapshots.Open(input), options);
-      WarnOf(snapshot.notes, input, context.console);
+      WarnAboutNotes(snapshot.notes, input, context.console);
       snapshot.CheckContent();
       lessons.Add(snapshot, rope.Resolve(options, &snapshot), transform);
       if (transform.model.empty()) transform.model = snapshot.model.substr(0, 255);

@@ -201,8 +201,8 @@ namespace {
 
 // Returns the transform of an artifact. An artifact does not record layers, heads and RoPE, so they
 // are the cache's; its number of features must fit.
-Transform TransformOf(const KvtcArtifact& artifact, const Snapshot& snapshot,
-                      const ModelRope* rope) {
+Transform MakeTransform(const KvtcArtifact& artifact, const Snapshot& snapshot,
+                        const ModelRope* rope) {
   const LayerKv& first = snapshot.layers.front();
   Transform transform;
   transform.layers = static_cast<uint32_t>(snapshot.layers.size());
@@ -246,7 +246,7 @@ void TransformTypes::Open(const Snapshot& snapshot, const ModelRope* rope) {
     const Source source = Source::Open(file_);
     if (source.is_folder) throw Error(Finding::kUsage, "--transform: a folder, expected a file");
     transform_ = LooksLikeTorch(source)
-                     ? TransformOf(ReadKvtcArtifact(source, worker_), snapshot, rope)
+                     ? MakeTransform(ReadKvtcArtifact(source, worker_), snapshot, rope)
                      : ReadTransform(source.files.at(0).data->bytes());
     transform::RequireOrthonormal(*transform_);
     hashed_ = HashedFile::Of(source);

@@ -72,9 +72,9 @@ WeightsVerdict WeightsLimit::Verify(const Source& source) const {
   return VerifyWeights(source, options);
 }
 
-void WarnOf(const WeightsFile& file, Console& console) {
+void WarnAboutNotes(const WeightsFile& file, Console& console) {
   const std::string& path = file.weights.source.path;
-  WarnOf(file.weights.notes, path, console);
+  WarnAboutNotes(file.weights.notes, path, console);
   if (!file.shares || file.shares->untrained.empty()) return;
   console.Warn(path, fmt::format("the optimizer kept no state for {}: these were never trained",
                                  fmt::join(file.shares->untrained, ", ")));
@@ -208,7 +208,7 @@ class ConvertVerb : public WeightsCommand {
     const CompressorWeights& weights = file.weights;
     const DType dtype = TargetDType(file, to);
     console.Say(fmt::format("{}: {}", Printable(input_), ChoiceText(weights)));
-    WarnOf(file, console);
+    WarnAboutNotes(file, console);
     for (const WeightsFault& fault : CheckWeights(weights)) {
       console.Warn(input_, fault.ToError().what());
     }
@@ -294,7 +294,7 @@ std::optional<uint64_t> FirstBeyond(const ValueDiff& diff) {
   return diff.beyond > 0 ? std::optional(diff.first_beyond) : std::nullopt;
 }
 
-std::optional<std::string> ProblemOf(const BlockDiff& block) {
+std::optional<std::string> FindProblem(const BlockDiff& block) {
   return block.problem.empty() ? std::nullopt : std::optional(block.problem);
 }
 
@@ -323,7 +323,7 @@ const Fields<BlockDiff>& BlockDiffFields() {
       {"name", "Layer, MLP and slot, as layer 0 compress_tk slot 3", &BlockDiff::name},
       {"problem",
        "Why the block could not be compared, as another shape; absent where there is nothing",
-       ProblemOf, Absent()},
+       FindProblem, Absent()},
       {"weight", "How the weight differs; absent where it could not be compared",
        &BlockDiff::weight, ValueDiffFields(), Absent()},
       {"bias", "How the bias differs; absent where there is none or it could not be compared",
@@ -371,8 +371,8 @@ class DiffVerb : public WeightsCommand {
     const WeightsOpenOptions compat{{}, KvcmReading::kCompat};
     const WeightsFile a = limit_.Open(a_, compat);
     const WeightsFile b = limit_.Open(b_, compat);
-    WarnOf(a, context.console);
-    WarnOf(b, context.console);
+    WarnAboutNotes(a, context.console);
+    WarnAboutNotes(b, context.console);
     const WeightsDiff diff = DiffWeights(a.weights, b.weights, atol_, rtol_);
     if (!report_.json) Print(diff, context.console);
     const DiffedWeights result = {

@@ -117,7 +117,7 @@ class InspectVerb : public WeightsCommand {
     std::vector<WeightsBlock> blocks = Blocks(weights);
     if (!report_.json) Print(file, blocks, context.console);
     if (with_stats_) WarnOfUntrained(weights, blocks, context.console);
-    WarnOf(file, context.console);
+    WarnAboutNotes(file, context.console);
     WarnOfFaults(file, context.console);
     const InspectedWeights result = {file, std::move(blocks), context.console.warning_texts()};
     report_.Emit(context.console, "weights-inspect", InspectedWeightsFields, result);
@@ -351,7 +351,7 @@ class VerifyVerb : public WeightsCommand {
     std::vector<WeightsFault> misfits;
     if (verdict.weights) misfits = CheckExpectation(*verdict.weights, expected_);
 
-    const ExitStatus status = StatusOf(verdict, misfits);
+    const ExitStatus status = JudgeStatus(verdict, misfits);
     if (!report_.json) Print(verdict, misfits, status, context.console);
     const VerifiedWeights result = {{HashedFile::Of(source)},
                                     compat_.empty() ? "strict" : compat_,
@@ -363,8 +363,8 @@ class VerifyVerb : public WeightsCommand {
   }
 
  private:
-  ExitStatus StatusOf(const WeightsVerdict& verdict,
-                      const std::vector<WeightsFault>& misfits) const {
+  ExitStatus JudgeStatus(const WeightsVerdict& verdict,
+                         const std::vector<WeightsFault>& misfits) const {
     if (!compat_.empty()) {
       const LoaderVerdict& loader = compat_ == "csrc" ? verdict.csrc : verdict.legacy;
       return loader.loads ? kDone : kVerdict;

@@ -47,7 +47,7 @@ class WeightsCommand : public Command {
 };
 
 // Prints notes of the reader and hints about the checkpoint as warnings.
-void WarnOf(const WeightsFile& file, Console& console);
+void WarnAboutNotes(const WeightsFile& file, Console& console);
 
 // Returns the fields of the header and of the names of the MLPs.
 const Fields<CompressorWeights>& WeightsHeaderFields();

@@ -199,8 +199,8 @@ bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, 
     model.SetRow(x.data() + row * columns, means.data(), inverse_scales.data());
     std::memcpy(halves.data(), values.data() + 2 * row * columns, 2 * columns);
     slots.resize(slots.size() + columns);
-    code.SlotsOf(halves.data(), means.data(), inverse_scales.data(), columns,
-                 slots.data() + slots.size() - columns);
+    code.FindSlots(halves.data(), means.data(), inverse_scales.data(), columns,
+                   slots.data() + slots.size() - columns);
     model.EndRow();
     if (forecast != nullptr) forecast->Learn(row, x.data() + row * columns);
   }

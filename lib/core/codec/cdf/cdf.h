@@ -95,13 +95,13 @@ class LogisticCode {
 
   // Returns the slot of a place. Every value has a probability of at least 2^4 / 2^30, so that even
   // an infinity can be coded.
-  CodeSlot SlotOf(uint32_t place, float mean, float inverse_scale) const {
+  CodeSlot FindSlot(uint32_t place, float mean, float inverse_scale) const {
     const uint32_t start = Below(place, mean, inverse_scale);
     return {start, Below(place + (1u << shares_.unit_bits), mean, inverse_scale) - start};
   }
   // Computes the slots of `count` half floats.
-  void SlotsOf(const uint16_t* halves, const float* means, const float* inverse_scales,
-               size_t count, CodeSlot* slots) const {
+  void FindSlots(const uint16_t* halves, const float* means, const float* inverse_scales,
+                 size_t count, CodeSlot* slots) const {
     LogisticSlots(shares_, halves, means, inverse_scales, count, slots);
   }
   // Returns the value whose slot contains `target`, and its slot.

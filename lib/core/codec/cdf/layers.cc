@@ -325,7 +325,7 @@ bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
                     uint64_t to_beat, CodecScratch& scratch, Bytes& payload,
                     const RowSteps& steps) {
   const Arena::Scope temporaries(&scratch.context.arena);
-  const ChunkGrid grid = GridOf(shape, raw.size());
+  const ChunkGrid grid = FindGrid(shape, raw.size());
   if (!FitsLayers(shape) || grid.rows != shape.tokens) return false;
   const Halves halves(shape.dtype, raw, &scratch.context.arena);
   const ByteSpan values = halves.bytes();
@@ -350,8 +350,8 @@ bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
   const uint64_t head_bytes = payload.size() - begin;
   LayerForecast forecast(head, grid, steps, &source);
   if (to_beat > head_bytes &&
-      EncodeCdf(values, FormOf(HalvesShape(shape)), grid.rows, grid.columns, HeadDim(shape), steps,
-                to_beat - head_bytes, payload, &scratch.context.arena, &forecast)) {
+      EncodeCdf(values, MakeForm(HalvesShape(shape)), grid.rows, grid.columns, HeadDim(shape),
+                steps, to_beat - head_bytes, payload, &scratch.context.arena, &forecast)) {
     return true;
   }
   payload.resize(begin);
@@ -359,7 +359,7 @@ bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
 }
 
 NeighbourChunk WidenToHalves(NeighbourChunk chunk) {
-  if (ByteShiftOf(chunk.dtype) == 0) return chunk;
+  if (FindByteShift(chunk.dtype) == 0) return chunk;
   const Halves halves(chunk.dtype, *chunk.raw, nullptr);
   return {DType::kF16, std::make_shared<const Bytes>(halves.bytes().begin(), halves.bytes().end())};
 }
@@ -391,14 +391,14 @@ void DecodeByLayers(const ChunkShape& shape, ByteSpan payload, std::span<std::by
                     CodecScratch& scratch, const ChunkInputs& inputs) {
   ByteReader reader(payload);
   const LayersHead head = ReadLayersHead(reader);
-  const ChunkGrid grid = GridOf(shape, raw.size());
+  const ChunkGrid grid = FindGrid(shape, raw.size());
   if (shape.order != Order::kTokenHeadDim || !IsLayersGrid(grid) || grid.rows != shape.tokens)
     RefuseLayers(0, "the chunk's rows are not tokens");
   if (head.turns)
     CheckRotation(head.rotation.distance, head.rotation.turns.size(), grid.columns, 0);
   CheckSteps(inputs.steps, grid.rows);
   LayerForecast forecast(head, grid, inputs.steps, inputs.neighbours);
-  DecodeCdf(reader.Take(reader.remaining(), "distributions"), FormOf(shape), raw, inputs.steps,
+  DecodeCdf(reader.Take(reader.remaining(), "distributions"), MakeForm(shape), raw, inputs.steps,
             &scratch.context.arena, &forecast);
 }
 

@@ -295,7 +295,7 @@ void JoinWords(const WordPlanes& split, ByteSpan planes, std::span<std::byte> ra
 
 PlaneChoices EncodeGear(GearKind kind, ByteSpan raw, const GearOptions& options,
                         CodecScratch& scratch, Bytes& out) {
-  const uint32_t count = PlanesOf(kind);
+  const uint32_t count = CountPlanes(kind);
   if (raw.empty() || raw.size() % count != 0) {
     throw Error(Finding::kSizeMismatch, "{} bytes are not a positive number of {}-byte words",
                 raw.size(), count);
@@ -353,8 +353,8 @@ GearLayout ReadGear(GearKind kind, ByteSpan container) {
   ByteReader reader(container);
   GearLayout layout;
   layout.words = ReadWords(reader);
-  ReadPlanes(reader, PlanesOf(kind), layout);
-  reader.ExpectEnd(fmt::format("plane {}, the last", PlanesOf(kind) - 1));
+  ReadPlanes(reader, CountPlanes(kind), layout);
+  reader.ExpectEnd(fmt::format("plane {}, the last", CountPlanes(kind) - 1));
   return layout;
 }
 
@@ -362,9 +362,9 @@ GearLayout ReadGear(ByteSpan container) {
   ByteReader reader(container);
   GearLayout layout;
   layout.words = ReadWords(reader);
-  ReadPlanes(reader, PlanesOf(GearKind::kTwoPlanes), layout);
+  ReadPlanes(reader, CountPlanes(GearKind::kTwoPlanes), layout);
   if (reader.at_end()) return layout;
-  ReadPlanes(reader, PlanesOf(GearKind::kFourPlanes), layout);
+  ReadPlanes(reader, CountPlanes(GearKind::kFourPlanes), layout);
   reader.ExpectEnd("plane 3, the last");
   return layout;
 }
@@ -396,7 +396,7 @@ void DecodeGear(GearKind kind, ByteSpan container, std::span<std::byte> raw,
                 raw.size())
         .At(0);
   }
-  JoinWords({PlanesOf(kind), false}, DecodePlanes(layout, scratch), raw);
+  JoinWords({CountPlanes(kind), false}, DecodePlanes(layout, scratch), raw);
 }
 
 Bytes DecodeGear(GearKind kind, ByteSpan container, CodecScratch& scratch) {
@@ -406,7 +406,7 @@ Bytes DecodeGear(GearKind kind, ByteSpan container, CodecScratch& scratch) {
     // damaged container costs no more memory than it really holds.
     const ByteSpan planes = DecodePlanes(layout, scratch);
     Bytes raw(layout.raw_bytes());
-    JoinWords({PlanesOf(kind), false}, planes, raw);
+    JoinWords({CountPlanes(kind), false}, planes, raw);
     return raw;
   } catch (const std::bad_alloc&) {
     throw Error(Finding::kLimit, "decoding needs {} bytes of memory", 2 * layout.raw_bytes());

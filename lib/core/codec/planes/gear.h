@@ -99,7 +99,7 @@ void JoinWords(const WordPlanes& split, ByteSpan planes, std::span<std::byte> ra
 // planes.
 
 enum class GearKind : uint8_t { kTwoPlanes = 2, kFourPlanes = 4 };
-constexpr uint32_t PlanesOf(GearKind kind) { return static_cast<uint32_t>(kind); }
+constexpr uint32_t CountPlanes(GearKind kind) { return static_cast<uint32_t>(kind); }
 constexpr uint32_t kMaxGearPlanes = 4;
 // Gear counts in 32 bits; chunks stay far below that limit, and longer ones go to zstd.
 constexpr uint64_t kMostGearBytes = uint64_t{2} << 30;

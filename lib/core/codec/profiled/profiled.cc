@@ -445,7 +445,7 @@ class SomeValues {
 
 std::optional<size_t> FindProfileEntry(const Profile& profile, const ProfilePlace& place,
                                        const ChunkShape& shape, ByteSpan raw, Arena* arena) {
-  const ChunkGrid grid = GridOf(shape, raw.size());
+  const ChunkGrid grid = FindGrid(shape, raw.size());
   if (raw.empty() || raw.size() % (2 * grid.columns) != 0 || grid.columns > kMostProfileColumns ||
       (grid.rows > 1 && grid.columns < kRansLanes)) {
     return std::nullopt;
@@ -476,7 +476,7 @@ EncodedChunk EncodeWithProfile(const Profile& profile, const ProfilePlace& place
   if (!entry) return own(shape, raw);
   scratch.Expect(raw.size());
   EncodedChunk chunk{CodecId::kProfiled, scratch.NewPayload(), {}};
-  const auto columns = static_cast<uint32_t>(GridOf(shape, raw.size()).columns);
+  const auto columns = static_cast<uint32_t>(FindGrid(shape, raw.size()).columns);
   EncodeProfiled(profile, *entry, columns, raw, scratch, chunk.payload);
   // 8192 = 1024 values of `expected`, times 8 bits a byte.
   const uint64_t expected =

@@ -38,7 +38,7 @@ uint64_t CodedRows(const NearRows& near) {
 void ComputeClasses(const NearRows& near, const std::vector<int16_t>& scales, uint8_t* classes) {
   for (uint64_t row = 0; row < near.rows(); ++row) {
     if (near.factors[row] >= kEqualRow) continue;
-    ResidualClassesOf(near.expected.data() + row * near.columns, scales.data(), near.columns,
+    ClassifyResiduals(near.expected.data() + row * near.columns, scales.data(), near.columns,
                       near.factors[row] - kFactorOfUsual, near.form.bfloat, classes);
     classes += near.columns;
   }
@@ -130,7 +130,7 @@ void ExpectedRows::Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expe
   const uint64_t row_bytes = columns_ / info.block_elements * info.block_bytes;
   KV_ASSERT(row_bytes > 0 && from.size() % row_bytes == 0);
   const bool same_type = form_.byte_shift != 0
-                             ? ByteShiftOf(dtype) == form_.byte_shift
+                             ? FindByteShift(dtype) == form_.byte_shift
                              : dtype == (form_.bfloat ? DType::kBF16 : DType::kF16);
   if (turn == 0 && same_type) {
     const Halves halves(dtype, from, nullptr);

@@ -169,7 +169,7 @@ bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& sc
       means[c] = expected.Mean(c, means[c]);
       inverse_scales[c] = expected.InverseScale(c, inverse_scales[c]);
     }
-    code.SlotsOf(values, means.data(), inverse_scales.data(), near.columns, to);
+    code.FindSlots(values, means.data(), inverse_scales.data(), near.columns, to);
     to += near.columns;
     model.EndRow();
     expected.Learn(row, values);

@@ -92,7 +92,7 @@ class NeighbourErrors::Taps {
   Taps(const ErrorsHead& head, const ErrorNeighbour& one, NeighbourChunk chunk, uint64_t rows,
        std::span<const ReferenceRun> runs, const ReferenceRows& references, Hash128Bytes& hash)
       : wanted_(one.neighbour.columns),
-        form_{chunk.dtype == DType::kBF16, ByteShiftOf(chunk.dtype)},
+        form_{chunk.dtype == DType::kBF16, FindByteShift(chunk.dtype)},
         chunk_(WidenToHalves(std::move(chunk))),
         columns_(CheckColumns(one.neighbour, rows)),
         value_of_(form_.bfloat, LmsScale(LmsLargestExponent(*chunk_.raw, form_.bfloat))),

@@ -207,10 +207,10 @@ class ByReference {
         columns_(row_bytes_ / Info(shape.dtype).block_bytes),
         halves_(AreHalves(shape.dtype)),
         values_(shape.dtype, raw, &scratch.context.arena),
-        expected_(FormOf(HalvesShape(shape)), columns_, rotation),
+        expected_(MakeForm(HalvesShape(shape)), columns_, rotation),
         is_own_(rows_, 1),
         near_(&scratch.context.arena) {
-    near_.form = FormOf(HalvesShape(shape));
+    near_.form = MakeForm(HalvesShape(shape));
     near_.columns = columns_;
   }
 

@@ -78,7 +78,7 @@ ReferenceHead ReadReferenceHead(ByteReader& reader, const ChunkShape& shape, uin
 
 uint64_t ReferenceGridRows(const ChunkShape& shape, uint64_t raw_bytes) {
   if (shape.order != Order::kTokenHeadDim) return 1;
-  const uint64_t rows = GridOf(shape, raw_bytes).rows;
+  const uint64_t rows = FindGrid(shape, raw_bytes).rows;
   return raw_bytes % rows == 0 && rows <= UINT32_MAX ? rows : 1;
 }
 
@@ -106,7 +106,7 @@ void RequireHash(ByteSpan rows, const ReferenceRun& run) {
   }
 }
 
-uint64_t BytesOf(const ChunkShape& shape) {
+uint64_t RawBytes(const ChunkShape& shape) {
   return shape.tokens * shape.heads * shape.units_per_head * Info(shape.dtype).block_bytes;
 }
 
@@ -135,7 +135,7 @@ void DecodeByNeighbours(const ChunkShape& shape, const ErrorsHead& head,
 
 std::vector<ReferenceRun> ReadReferenceRuns(const ChunkShape& shape, ByteSpan payload) {
   ByteReader reader(payload);
-  return ReadReferenceHead(reader, shape, BytesOf(shape)).runs;
+  return ReadReferenceHead(reader, shape, RawBytes(shape)).runs;
 }
 
 void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, CodecScratch& scratch,
@@ -161,7 +161,7 @@ void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, Codec
 std::vector<Neighbour> ReadErrorNeighbours(const ChunkShape& shape, ByteSpan payload) {
   ByteReader reader(payload);
   uint64_t near_runs = 0;
-  for (const ReferenceRun& run : ReadReferenceHead(reader, shape, BytesOf(shape)).runs)
+  for (const ReferenceRun& run : ReadReferenceHead(reader, shape, RawBytes(shape)).runs)
     near_runs += run.equal ? 0 : 1;
   std::vector<Neighbour> neighbours;
   if (near_runs == 0) return neighbours;
@@ -216,7 +216,7 @@ class ReferenceDecoder {
   void SizeNearRows() {
     uint64_t rows = 0;
     for (const ReferenceRun& run : near_runs_) rows += run.rows;
-    near_.form = FormOf(HalvesShape(shape_));
+    near_.form = MakeForm(HalvesShape(shape_));
     near_.columns = row_bytes_ / Info(shape_.dtype).block_bytes;
     near_.factors.resize(rows);
     near_.expected.resize(rows * near_.columns);

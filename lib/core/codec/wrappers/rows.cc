@@ -184,7 +184,7 @@ EncodedChunk JoinRows(const RowPlan& plan, EncodedChunk inner, CodecScratch& scr
 
 void DecodeRepeatedRows(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                         CodecScratch& scratch, const ChunkInputs& inputs, InnerDecoder inner) {
-  const ChunkGrid grid = GridOf(shape, raw.size());
+  const ChunkGrid grid = FindGrid(shape, raw.size());
   const uint64_t row_bytes = raw.size() / grid.rows;
   if (raw.empty() || row_bytes * grid.rows != raw.size()) {
     throw Error(Finding::kBadFrame, "{} bytes are not {} rows", raw.size(), grid.rows);

@@ -326,7 +326,7 @@ const gate::Engine& Engine() {
                                                  .pairs = kPairs,
                                                  .history = kHistory,
                                                  .remarks = kRemarks,
-                                                 .row = RowOf,
+                                                 .row = MakeRow,
                                                  .row_schema = RowSchema,
                                                  .log_figures = LogFigureSchemas,
                                                  .logs_schema = LogsSchema,

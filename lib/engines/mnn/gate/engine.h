@@ -32,7 +32,7 @@ inline constexpr std::string_view kRuntimeSuite = "runtime", kDemoSuite = "llm_d
 std::span<const gate::MetricInfo> GateMetrics();
 
 // Returns the row that MNN's suite writes of a case, with kvtool's figures (null: not measured).
-Value RowOf(const gate::CaseResult& result, const gate::OutputNames& outputs);
+Value MakeRow(const gate::CaseResult& result, const gate::OutputNames& outputs);
 Value RowSchema();
 // Reads a row that MNN's suite wrote, and restores its rules from the figures, because it does not
 // record them.

@@ -57,7 +57,7 @@ AttentionCost MeasureAttention(const runtime::ReplayResult& row, const Subject& 
 // Returns the original's estimate, computed one layer at a time: groups and chunks never cross
 // layers, so the sums are those of one run over all of them.
 std::vector<offline::Result> FrontLayers(const Subject& subject) {
-  const std::vector<DumpEntry> entries = DumpEntriesOf(subject.snapshot);
+  const std::vector<DumpEntry> entries = ListDumpEntries(subject.snapshot);
   offline::Options options = offline::OnlineSimOptions();
   options.scope = offline::Scope::kLayerIds;
   std::vector<offline::Result> results;

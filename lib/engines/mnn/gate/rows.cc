@@ -266,7 +266,7 @@ const Fields<logs::LosslessLines::Layer>& LayerLinesFields() {
 
 std::span<const MetricInfo> GateMetrics() { return kMetrics; }
 
-Value RowOf(const CaseResult& result, const OutputNames& outputs) {
+Value MakeRow(const CaseResult& result, const OutputNames& outputs) {
   return RowFields().Object({result, outputs});
 }
 

@@ -233,7 +233,7 @@ eviction::LayerSchedule IntervalSchedule(const eviction::BlockConfig& config, ui
     }
     since_trigger = 0;
     ++schedule.triggers;
-    const eviction::BlockBudget budget = eviction::BlockBudgetOf(config, length);
+    const eviction::BlockBudget budget = eviction::ComputeBlockBudget(config, length);
     if (budget.floor_dominates) {
       ++schedule.floor_dominated;
     } else if (budget.quantised < length) {

@@ -33,7 +33,7 @@ const Fields<PlanEvent>& EvictionFields() {
 // unknown.
 std::optional<std::vector<std::array<uint64_t, 2>>> PlannedBy(const MnnCall& call) {
   if (!call.end.decision.plan.empty() && call.planned.empty()) return std::nullopt;
-  return eviction::RangesOf(call.planned);
+  return eviction::ListRanges(call.planned);
 }
 
 const Fields<MnnCall>& DecisionFields() {
@@ -282,7 +282,7 @@ const Fields<Report>& ReportFields() {
       {"params", "What was asked for", Whole, ParamsFields()},
       {"quality_rows", "Query rows of a layer that the attention figures are of",
        [](const Report& of) { return of.result.measured; }, eviction::MeasuredFields()},
-      {"runs", "One entry per policy and target", eviction::RunsOf, runs, CsvRows(Items(1))},
+      {"runs", "One entry per policy and target", eviction::ListRuns, runs, CsvRows(Items(1))},
       {"notes",
        "What the figures mean here: a rule that equals another, a budget met in blocks, rows that "
        "the trace lacks.",

@@ -233,7 +233,7 @@ std::optional<uint64_t> TokenBudget(const Config& c, const LayerCall& call) {
   return front && !front_disabled ? call.length : call.final_keep_tokens;
 }
 
-ColdRange ColdRangeOf(const Config& c, uint64_t budget) {
+ColdRange FindColdRange(const Config& c, uint64_t budget) {
   const uint64_t begin = std::min(budget, static_cast<uint64_t>(c.hot_sink_tokens));
   const uint64_t hot = std::min(budget, static_cast<uint64_t>(c.hot_recent_tokens));
   return {begin, std::max(begin, budget - hot)};

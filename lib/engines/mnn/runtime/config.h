@@ -101,7 +101,7 @@ struct ColdRange {
   uint64_t size() const { return end - begin; }
   bool operator==(const ColdRange&) const = default;
 };
-ColdRange ColdRangeOf(const Config& sanitised, uint64_t budget);
+ColdRange FindColdRange(const Config& sanitised, uint64_t budget);
 
 // State of a layer between calls.
 struct LayerClock {

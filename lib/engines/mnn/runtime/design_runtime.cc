@@ -433,7 +433,7 @@ class DesignRuntime : public Runtime {
     const Layer& layer = layers_[index];
     Block rest;
     if (!kept.empty()) rest.id = next_id_++;
-    for (const uint32_t token : TokensOf(kept)) rest.positions.push_back(block.positions[token]);
+    for (const uint32_t token : ListTokens(kept)) rest.positions.push_back(block.positions[token]);
     for (const bool is_value : {false, true}) {
       if (is_value && !layer.hot.has_values()) continue;
       if (!kept.empty()) {

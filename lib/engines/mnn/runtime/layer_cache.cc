@@ -13,11 +13,11 @@
 namespace kv::mnn::runtime {
 namespace {
 
-TensorShape ShapeOf(const KvTensor& tensor) {
+TensorShape ReadShape(const KvTensor& tensor) {
   return {tensor.dtype, tensor.heads, tensor.head_dim, tensor.unit_bytes()};
 }
 
-const KvTensor& TensorOf(const LayerKv& layer, bool is_value) {
+const KvTensor& FindTensor(const LayerKv& layer, bool is_value) {
   return is_value ? *layer.v : layer.k;
 }
 
@@ -51,8 +51,8 @@ uint64_t RangeBytes::size() const {
 
 LayerCache::LayerCache(const LayerKv& source, uint64_t expand_tokens)
     : source_(&source), expand_tokens_(expand_tokens) {
-  shapes_[0] = ShapeOf(source.k);
-  if (source.v) shapes_[1] = ShapeOf(*source.v);
+  shapes_[0] = ReadShape(source.k);
+  if (source.v) shapes_[1] = ReadShape(*source.v);
 }
 
 void LayerCache::Append(uint64_t begin, uint64_t end) {
@@ -67,7 +67,7 @@ void LayerCache::Append(uint64_t begin, uint64_t end) {
   }
   for (const bool is_value : {false, true}) {
     if (is_value && !has_values()) continue;
-    const KvTensor& tensor = TensorOf(*source_, is_value);
+    const KvTensor& tensor = FindTensor(*source_, is_value);
     const uint64_t row = tensor.row_bytes();
     rows_[is_value].resize(size() * row);
     kv::Gather(tensor, begin, count, 0, tensor.heads, Order::kTokenHeadDim,
@@ -184,8 +184,8 @@ void ContentCheck::Add(const ContentCheck& other) {
 void CompareRows(const LayerKv& source, bool is_value, std::span<const uint32_t> positions,
                  ByteSpan rows, Order order, ContentCheck& check) {
   if (positions.empty()) return;
-  const KvTensor& tensor = TensorOf(source, is_value);
-  const TensorShape shape = ShapeOf(tensor);
+  const KvTensor& tensor = FindTensor(source, is_value);
+  const TensorShape shape = ReadShape(tensor);
   Bytes theirs = SourceRows(tensor, positions);
   KV_ASSERT(theirs.size() == rows.size());
   if (order == Order::kHeadTokenDim) {

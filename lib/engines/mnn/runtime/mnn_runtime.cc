@@ -129,7 +129,7 @@ class MnnRuntime : public Runtime {
     const auto budget = TokenBudget(config, call);
     if (!budget) return false;
     Layer& layer = layers_[call.layer];
-    const ColdRange cold = ColdRangeOf(config, *budget);
+    const ColdRange cold = FindColdRange(config, *budget);
     const bool plan_cleared = Shrink(cold, layer.clock);
     if (plan_cleared) ShrinkBlocks(layer);
     const auto range = NextEncode(config, setup_.trigger_min, setup_.update_interval, layer.clock,

@@ -471,7 +471,7 @@ class Replayer {
       const uint64_t length = runtime_->positions(i).size();
       result_.layers.push_back(
           {runtime_->Record(i), snapshot_.layers[i].index, h2o_range().Contains(i), length,
-           ColdRangeOf(result_.lossless, length).size(), runtime_->LayerBytes(i)});
+           FindColdRange(result_.lossless, length).size(), runtime_->LayerBytes(i)});
       result_.layers.back().end.full = result_.end * snapshot_.layers[i].row_bytes();
       result_.measured.Add(result_.layers.back().measured);
     }

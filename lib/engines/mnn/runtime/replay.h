@@ -127,7 +127,7 @@ report::Page ReportPage(const std::string& name, const ReplayResult& result);
 struct Totals {
   uint64_t held_tokens = 0, cold_tokens = 0;  // counted once in each layer
 };
-Totals TotalsOf(const ReplayResult& result);
+Totals SumTotals(const ReplayResult& result);
 
 // Returns why nothing was encoded, naming the parameter; "" if something was.
 std::string WhyNothing(const ReplayResult& result);

@@ -376,7 +376,7 @@ void AddEngineTerms(const ReplayResult& result, report::Page& page) {
 
 }  // namespace
 
-Totals TotalsOf(const ReplayResult& result) {
+Totals SumTotals(const ReplayResult& result) {
   Totals totals;
   for (const LayerResult& layer : result.layers) {
     totals.held_tokens += layer.length;
@@ -398,7 +398,7 @@ std::string WhyNothing(const ReplayResult& result) {
     return fmt::format("h2o_trigger_min_tokens {}: no layer was that long",
                        result.h2o.trigger_min_tokens);
   }
-  if (TotalsOf(result).cold_tokens == 0) {
+  if (SumTotals(result).cold_tokens == 0) {
     return fmt::format(
         "h2o_lossless_hot_sink_tokens {} (--hot-sink) and h2o_lossless_hot_recent_tokens {} "
         "(--hot-recent) leave no cold zone",
@@ -432,9 +432,9 @@ const Fields<Report>& ReportFields() {
        },
        Absent()},
       {"held_token_rows", "Tokens that layers hold at the end, summed over layers",
-       [](const Report& of) { return TotalsOf(of.result).held_tokens; }},
+       [](const Report& of) { return SumTotals(of.result).held_tokens; }},
       {"cold_token_rows", "Of these, those that are neither sink nor recent",
-       [](const Report& of) { return TotalsOf(of.result).cold_tokens; }},
+       [](const Report& of) { return SumTotals(of.result).cold_tokens; }},
       {"content", "Comparison of what the cache held with the snapshot",
        result(&ReplayResult::content), ContentFields()},
       {"memory", "Bytes of K and V of all layers", std::identity(), MemoryFields()},

@@ -56,7 +56,7 @@ class BlockRule : public Rule {
       std::vector<double> of_block(CeilDiv(scores.size(), block));
       for (size_t j = 0; j < scores.size(); ++j) of_block[j / block] += scores[j];
       // `keep` is a number of whole blocks above the floor, so the target keeps exactly that many.
-      const BlockBudget budget = BlockBudgetOf(options_.config, scores.size(), keep);
+      const BlockBudget budget = ComputeBlockBudget(options_.config, scores.size(), keep);
       BlockChoice decision = KeepBlocks(options_.config, budget, of_block);
       KV_ASSERT(decision.kept == keep);
       CompactScores(decision.plan, scores);

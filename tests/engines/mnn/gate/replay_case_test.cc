@@ -23,7 +23,7 @@ struct RealCase {
   Snapshot snapshot = OpenSnapshot(Source::Open(KVTOOL_TESTDATA "/trace/s260k.seq0.bin"), {});
   ThreadPool pool{2};
 
-  RealCase() { ApplyGeometry(GeometryOf(trace).value(), snapshot); }
+  RealCase() { ApplyGeometry(FindGeometry(trace).value(), snapshot); }
   Subject subject() { return {snapshot, &trace, true, pool, nullptr}; }
 };
 
@@ -96,7 +96,7 @@ TEST_CASE("A replayed case measures the original's figures and the true ones bes
   CHECK(Figure(result, "attention_error.worst") >= Figure(result, "attention_error.p95"));
   CHECK(Figure(result, "resident_bytes.peak") >= Figure(result, "resident_bytes.final"));
   CHECK(Figure(result, "kv_content_consistency_pass") == 1);
-  const auto entries = DumpEntriesOf(real.snapshot);
+  const auto entries = ListDumpEntries(real.snapshot);
   CHECK(Figure(result, "lossless_selected_value") ==
         mnn::offline::Simulate(entries, mnn::offline::OnlineSimOptions(), real.pool).ratio());
   // A figure that only an engine or a clock can measure has a reason instead.

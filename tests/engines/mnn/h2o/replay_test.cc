@@ -376,7 +376,7 @@ TEST_CASE("sinks turned to their places in the cache attend as if nothing lay be
       eviction::CompareReRotated(attention, turned.runs[0].plans[0], 0, last, floats, v);
   const KeepPlan held = turned.runs[0].plans[0].HeldBefore(0, 159);
   REQUIRE(held == KeepPlan{{0, 4}, {133, 26}});
-  std::vector<uint32_t> tokens = TokensOf(held);
+  std::vector<uint32_t> tokens = ListTokens(held);
   tokens.push_back(159);
   std::vector<double> weights;
   double sum = 0;

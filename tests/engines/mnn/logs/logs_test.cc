@@ -39,7 +39,7 @@ std::string Log(const std::vector<Row>& rows) {
   return text;
 }
 
-const RuleOutcome& RuleOf(const CaseResult& c, std::string_view metric) {
+const RuleOutcome& MakeRule(const CaseResult& c, std::string_view metric) {
   for (const RuleOutcome& rule : c.rules) {
     if (rule.rule.metric == metric) return rule;
   }
@@ -86,18 +86,18 @@ TEST_CASE("a good row does not hide a bad one", "[gate]") {
   const EngineVerdict verdict = AnalyzeEngineLogs(input);
   REQUIRE(verdict.cases.size() == 1);
   const CaseResult& c = verdict.cases[0];
-  const RuleOutcome& lossy = RuleOf(c, "lossy_best");
+  const RuleOutcome& lossy = MakeRule(c, "lossy_best");
   CHECK(lossy.engine_value == 3.2);
   CHECK(lossy.engine_pass == true);
   CHECK(lossy.value == 2.4);
   CHECK(lossy.status == Status::kFail);
   CHECK(lossy.where.log == "out/logs/run_0001.log row 2");
   // The engine prints 1.4; its own byte counts give 1.25.
-  const RuleOutcome& lossless = RuleOf(c, "lossless_selected_value");
+  const RuleOutcome& lossless = MakeRule(c, "lossless_selected_value");
   CHECK(lossless.engine_pass == true);
   CHECK(lossless.value == Approx(1.25));
   CHECK(lossless.status == Status::kFail);
-  CHECK(RuleOf(c, "kv_content_consistency_pass").status == Status::kNotRun);
+  CHECK(MakeRule(c, "kv_content_consistency_pass").status == Status::kNotRun);
   CHECK(verdict.engine_pass);
   CHECK(verdict.status == Status::kFail);
   CHECK(c.status == Status::kFail);
@@ -118,25 +118,25 @@ TEST_CASE("a difference below the noise of the baselines is no verdict", "[gate]
   Write(dir.path() / "runtime_full/summary.md", report(6.0));
   const auto alone = AnalyzeEngineLogs(Logs(dir.path()));
   CHECK_FALSE(alone.baseline_noise.relative());
-  CHECK(RuleOf(alone.cases[0], "decode_drop_ratio").status == Status::kPass);
+  CHECK(MakeRule(alone.cases[0], "decode_drop_ratio").status == Status::kPass);
   CHECK(alone.absent_cases.size() == 5);
 
   Write(dir.path() / "runtime_store/summary.md", report(5.0));
   const auto both = AnalyzeEngineLogs(Logs(dir.path()));
   CHECK(both.baseline_noise.relative().value() == Approx(0.5 / 5.5));
   // 5 % slower and 14 % faster, with 9 % of noise.
-  CHECK(RuleOf(both.cases[0], "decode_drop_ratio").status == Status::kNotRun);
-  CHECK(RuleOf(both.cases[1], "decode_drop_ratio").status == Status::kPass);
+  CHECK(MakeRule(both.cases[0], "decode_drop_ratio").status == Status::kNotRun);
+  CHECK(MakeRule(both.cases[1], "decode_drop_ratio").status == Status::kPass);
   CHECK(both.notes.size() == 1);
   // Neither report is complete, and four cases of the suite are missing.
-  CHECK(RuleOf(both.cases[0], "missing_evidence").status == Status::kFail);
+  CHECK(MakeRule(both.cases[0], "missing_evidence").status == Status::kFail);
   CHECK(both.absent_cases.size() == 4);
   CHECK(both.status == Status::kFail);
 
   // 8 % slower with a limit of 5 % and 11 % of noise: neither passed nor failed.
   Write(dir.path() / "runtime_full/summary.md", report(6.2));
   const auto beyond = AnalyzeEngineLogs(Logs(dir.path()));
-  const RuleOutcome& open = RuleOf(beyond.cases[0], "decode_drop_ratio");
+  const RuleOutcome& open = MakeRule(beyond.cases[0], "decode_drop_ratio");
   CHECK(open.status == Status::kInconclusive);
   CHECK(open.reason.find("more repeats of the baseline") != std::string::npos);
   CHECK(beyond.cases[0].status == Status::kFail);  // because the report is cut
@@ -163,7 +163,7 @@ TEST_CASE("the measured ratio is that of the worst row, the mean has its own nam
   const CaseResult c = AnalyzeEngineLogs(Logs(dir.path())).cases.at(0);
   CHECK(c.logs->true_figures.at("measured_ratio").get<double>() == Approx(1.25));
   CHECK(c.logs->true_figures.at("measured_ratio_mean").get<double>() == Approx(1.625));
-  const RuleOutcome& rule = RuleOf(c, "lossless_selected_value");
+  const RuleOutcome& rule = MakeRule(c, "lossless_selected_value");
   CHECK(rule.value == Approx(1.25));
   CHECK(rule.status == Status::kFail);
   CHECK(rule.where.log == "out/runtime_full/logs/a.log row 2");
@@ -186,8 +186,8 @@ TEST_CASE("a suite case without a report fails, with the figures of its logs bes
   CHECK(verdict.cases[0].logs->row.at("failure_reason") == "error: it broke");
   CHECK(verdict.cases[0].status == Status::kFail);
   CHECK(verdict.cases[0].reason == "return_code 3, needs == 0: error: it broke");
-  CHECK(RuleOf(verdict.cases[0], "lossy_best").status == Status::kPass);
-  CHECK(RuleOf(verdict.cases[0], "runtime_decomp_required").value == 1e-05);
+  CHECK(MakeRule(verdict.cases[0], "lossy_best").status == Status::kPass);
+  CHECK(MakeRule(verdict.cases[0], "runtime_decomp_required").value == 1e-05);
   REQUIRE_FALSE(verdict.cases[0].warnings.empty());
   CHECK(verdict.cases[0].warnings[0].find("'1e-05") != std::string::npos);
   CHECK(verdict.cases[1].logs->row.at("failure_reason") == "report json missing");
@@ -217,8 +217,8 @@ TEST_CASE("real prompts have ratios that the engine does not judge", "[gate]") {
   const EngineVerdict verdict = AnalyzeEngineLogs(Logs(dir.path()));
   CHECK(verdict.engine_pass);
   CHECK(verdict.status == Status::kFail);
-  CHECK_FALSE(RuleOf(verdict.cases[0], "candidate_lossy_ratio_avg").engine_pass.has_value());
-  CHECK(RuleOf(verdict.cases[0], "candidate_lossless_ratio_avg").status == Status::kFail);
+  CHECK_FALSE(MakeRule(verdict.cases[0], "candidate_lossy_ratio_avg").engine_pass.has_value());
+  CHECK(MakeRule(verdict.cases[0], "candidate_lossless_ratio_avg").status == Status::kFail);
   // The report states 5.5 tokens/s, its runs 5.
   REQUIRE(verdict.cases[0].warnings.size() == 1);
   CHECK(verdict.cases[0].warnings[0].find("baseline_decode_tps_avg 5.5") != std::string::npos);
@@ -235,8 +235,8 @@ TEST_CASE("loose runs of llm_demo are judged without a baseline", "[gate]") {
   const EngineVerdict verdict = AnalyzeEngineLogs(Logs(dir.path()));
   REQUIRE(verdict.cases.size() == 1);
   CHECK(verdict.cases[0].spec.suite == "llm_demo");
-  CHECK(RuleOf(verdict.cases[0], "decode_drop_ratio").status == Status::kNotRun);
-  CHECK(RuleOf(verdict.cases[0], "candidate_lossy_ratio_avg").status == Status::kFail);
+  CHECK(MakeRule(verdict.cases[0], "decode_drop_ratio").status == Status::kNotRun);
+  CHECK(MakeRule(verdict.cases[0], "candidate_lossy_ratio_avg").status == Status::kFail);
   CHECK(PromptBucket("a/Prompt_512_3.TXT") == "512");
   CHECK(PromptBucket("prompt_512.txt") == "other");
   CHECK(PromptBucket("xprompt_prompt_7_1.txt") == "7");
@@ -314,12 +314,12 @@ TEST_CASE("a folder of bench logs brings its own baseline, and its failed runs c
   const EngineVerdict verdict = AnalyzeEngineLogs(Logs(dir.path()));
   REQUIRE(verdict.cases.size() == 1);
   // The engine compares 5 with the best baseline row, which has another length.
-  const RuleOutcome& drop = RuleOf(verdict.cases[0], "decode_drop_ratio");
+  const RuleOutcome& drop = MakeRule(verdict.cases[0], "decode_drop_ratio");
   CHECK(drop.engine_value.value() == Approx(1 - 5.0 / 6).margin(1e-6));
   CHECK(drop.engine_pass == false);
   CHECK(drop.value.value() == Approx(1 - 5.0 / 5.1));
   CHECK(drop.status == Status::kPass);
-  CHECK(RuleOf(verdict.cases[0], "bench_runs_failed").value == 1);
+  CHECK(MakeRule(verdict.cases[0], "bench_runs_failed").value == 1);
   CHECK(verdict.status == Status::kFail);
   REQUIRE_FALSE(verdict.cases[0].warnings.empty());
   CHECK(verdict.cases[0].warnings[0] == "run run_0002 returned 9");

@@ -176,7 +176,7 @@ TEST_CASE("joined entries follow each other by position and may be cut anywhere"
 TEST_CASE("a snapshot is one entry per layer, the same as its dump") {
   test::CacheShape shape;
   const Snapshot snapshot = test::MakeCache(shape);
-  const std::vector<DumpEntry> entries = DumpEntriesOf(snapshot);
+  const std::vector<DumpEntry> entries = ListDumpEntries(snapshot);
   REQUIRE(entries.size() == snapshot.layers.size());
   Options options = OnlineSimOptions();
   options.chunk_tokens = 5;
@@ -191,7 +191,7 @@ TEST_CASE("a snapshot is one entry per layer, the same as its dump") {
 
   Snapshot no_values = test::MakeCache(shape);
   for (LayerKv& layer : no_values.layers) layer.v.reset();
-  const Result none = Simulate(DumpEntriesOf(no_values), options, one);
+  const Result none = Simulate(ListDumpEntries(no_values), options, one);
   CHECK(none.entries == 0);
   CHECK(none.skip_reasons == Reasons{{"missing_k_or_v_binary", 2}});
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/mnn/runtime/config.h"
-
 #include <catch2/catch.hpp>
 #include <set>
+
+#include "lib/engines/mnn/runtime/config.h"
 
 namespace kv::mnn::runtime::schedule_test {
 namespace {
@@ -71,10 +71,10 @@ TEST_CASE("the budget is the length in front and H2O's number behind", "[lossles
 
 TEST_CASE("the cold range never leaves its budget", "[lossless]") {
   const Config c = Sanitised({});
-  CHECK(ColdRangeOf(c, 10) == ColdRange{10, 10});
-  CHECK(ColdRangeOf(c, 200) == ColdRange{16, 16});
-  CHECK(ColdRangeOf(c, 272) == ColdRange{16, 16});
-  CHECK(ColdRangeOf(c, 1025) == ColdRange{16, 769});
+  CHECK(FindColdRange(c, 10) == ColdRange{10, 10});
+  CHECK(FindColdRange(c, 200) == ColdRange{16, 16});
+  CHECK(FindColdRange(c, 272) == ColdRange{16, 16});
+  CHECK(FindColdRange(c, 1025) == ColdRange{16, 769});
 }
 
 TEST_CASE("parameters are read by the engine's names and words", "[lossless]") {
