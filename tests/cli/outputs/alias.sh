@@ -100,7 +100,8 @@ try "weights verify" w.bin "--json-out --csv" w.bin
 try "weights diff" w.bin "--json-out --csv" w.bin t.npz
 try "plan check" b.json "--json-out" b.json --snapshot s.npz
 try "plan check" s.npz "--json-out --csv" b.json --snapshot s.npz
-try "replay-quant" s.npz "--html-out --svg-out --figure-out --plan-out --output --json-out --csv" s.npz --trace t.npz
+try "replay-quant" s.npz "--html-out --svg-out --figure-out --output --json-out --csv" s.npz --trace t.npz
+try "replay-quant" s.npz "--plan-out" s.npz --trace t.npz --advise --max-kl 1
 try "replay-quant" t.npz "--json-out" s.npz --trace t.npz
 try "advise" s.npz "--plan-out --chosen-plan-out --quant-plan-out --html-out --svg-out --figure-out --json-out --csv" s.npz --trace t.npz
 try "advise" t.npz "--json-out" s.npz --trace t.npz
