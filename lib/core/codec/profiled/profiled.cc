@@ -204,6 +204,16 @@ void PlaceRows(const RowCodes& codes, const ProfileEntry& entry, uint32_t listed
   }
 }
 
+// Appends the listed rows of `raw` to `out`.
+void GatherRows(ByteSpan raw, const RowCodes& rows, uint64_t row_bytes,
+                ArenaVector<std::byte>& out) {
+  out.reserve(out.size() + rows.size() * row_bytes);
+  for (const uint32_t row : rows) {
+    const ByteSpan bytes = raw.subspan(row * row_bytes, row_bytes);
+    out.insert(out.end(), bytes.begin(), bytes.end());
+  }
+}
+
 }  // namespace
 
 void EncodeProfiled(const Profile& profile, size_t entry_number, uint32_t columns, ByteSpan raw,
@@ -220,11 +230,7 @@ void EncodeProfiled(const Profile& profile, size_t entry_number, uint32_t column
   ArenaVector<std::byte> gathered(arena);
   const bool has_rows = grid.rows < codes.size();
   if (has_rows) {
-    gathered.reserve(grid.rows * row_bytes);
-    for (const uint32_t row : fresh) {
-      const ByteSpan bytes = raw.subspan(row * row_bytes, row_bytes);
-      gathered.insert(gathered.end(), bytes.begin(), bytes.end());
-    }
+    GatherRows(raw, fresh, row_bytes, gathered);
     values = gathered;
   }
   const size_t count = values.size() / 2;
