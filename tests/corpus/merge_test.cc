@@ -226,11 +226,11 @@ TEST_CASE("What is no result is named with its file and line", "[corpus]") {
   foreign["corpus_xxh3"] = "d";
   CHECK_THAT(with(foreign.dump(), 1), Contains("of another shard or corpus"));
   TestJson of_other = LineOf(0, HeadOf(1, 2, 0));
-  CHECK_THAT(with(of_other.dump(), 1), Contains("the result of 000 is in file"));
+  CHECK_THAT(with(of_other.dump(), 1), Contains("the result of 000 is also in file"));
   TestJson hidden = LineOf(1, HeadOf(1, 2, 0));
   hidden["name"] = std::string("a\0b", 3);
   CHECK_THAT(with(hidden.dump(), 1), Contains("holds a NUL"));
-  CHECK_THAT(Failure({good[0]}), Contains("missing or not complete: 1"));
+  CHECK_THAT(Failure({good[0]}), Contains("missing or incomplete: 1"));
   CHECK_THAT(Failure({good[0], ""}), Contains("file1: has no results"));
 }
 

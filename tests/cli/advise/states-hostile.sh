@@ -17,7 +17,7 @@ mkdir slots/faked && cp "$state" slots/faked/inside && ln -s /dev/null slots/fak
 $VALIDATE < out.json
 jq -c '.results[0] | [.states[] | [.name, .kinship]], [.left_out[] | .name]' out.json
 jq -c '.results[0].left_out[] | select(.name == "pipe" or .name == "out" or .name == "run" or .name == "store") | .why' out.json
-"$KVTOOL" advise slots | grep -c '^left out 10 files: '
+"$KVTOOL" advise slots | grep -c '^left out 11 files: '
 # Two files with one name would be versions of one state, so no command combines them.
 jq -c '.results[0].recommendation | .kind, .command' out.json
 "$KVTOOL" advise slots | tail -1 | sed 's/; .* free there//'

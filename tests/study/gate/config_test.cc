@@ -255,7 +255,7 @@ TEST_CASE("A case may have a reference, and alone it needs nothing else") {
     CHECK(Says(MessageOf(WithCase(R"("name": "a", "reference": "g", )" + members)), part));
   };
   says(R"("tolerance": -1)", "tolerance: expected 0 or more");
-  says(R"("tolerance": "same")", "none of bit_equal");
+  says(R"("tolerance": "same")", "is not one of bit_equal");
   says(R"("tolerance": {"q": 1})", "unknown key 'q'");
   says(R"("tolerance": {"layers": {"x": 1}})", "expected the number of a layer");
 }
