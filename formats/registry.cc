@@ -38,13 +38,13 @@ namespace kv {
 
 namespace {
 
-// Returns what even named arrays and their metadata lose.
+// Lists the parts of the snapshot that are lost even in a format of named arrays with metadata.
 std::vector<std::string> BesideArrays(const Snapshot& snapshot) {
   if (snapshot.storage.count("recurrent") == 0) return {};
   return {"the state of recurrent layers"};
 }
 
-// Returns what formats without cells and text lose.
+// Lists the parts of the snapshot that are lost in a format without cells and text.
 std::vector<std::string> BesideTensors(const Snapshot& snapshot) {
   std::vector<std::string> lost;
   if (!snapshot.cell_groups.empty()) lost.emplace_back("positions and sequences");

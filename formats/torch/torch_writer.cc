@@ -155,7 +155,7 @@ void CheckTuple(const Snapshot& snapshot, const std::string& path) {
   RequireRotatedKeys(snapshot, "a tuple of (K, V)");
   for (size_t i = 0; i < snapshot.layers.size(); ++i) {
     const LayerKv& layer = snapshot.layers[i];
-    if (layer.index != i) throw refuse(fmt::format("layer {} is at place {}", layer.index, i));
+    if (layer.index != i) throw refuse(fmt::format("layer {} is at index {}", layer.index, i));
     if (!layer.v || !layer.has_k()) throw refuse(fmt::format("layer {} lacks K or V", layer.index));
     for (const KvTensor* tensor : {&layer.k, &*layer.v}) {
       if (IsBlockQuantised(tensor->dtype))

@@ -37,8 +37,9 @@ class Signal {
     // A full pipe is readable already.
     [[maybe_unused]] const ssize_t written = ::write(event_.writer, &kOne, sizeof(kOne));
   }
-  // A completion after this call raises again, and the caller's search finds one before it. Always
-  // reads: a Raise at this moment may write after `raised_` is false.
+  // Completions after this call raise the descriptor again; the caller finds earlier ones when it
+  // searches next. The read is unconditional, because a concurrent Raise may write after `raised_`
+  // became false.
   void Lower() {
     std::array<uint64_t, 16> raises;  // a pipe may hold more than one
     [[maybe_unused]] const ssize_t taken =

@@ -74,7 +74,7 @@ void PutDecodedHash(MutatedRecord& record) {
     DecodeChunk(static_cast<CodecId>(head.codec), head.shape(), record.payload, raw, scratch);
     StoreLE(record.head.data() + kDecodedHashAt, Hash64(raw));
   } catch (const Error&) {
-    // Heads and payloads that are refused keep their hashes.
+    // If a header or payload is refused, its hash is left as it is.
   }
 }
 

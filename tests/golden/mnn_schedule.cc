@@ -28,7 +28,7 @@ Config ConfigOf(const json& scenario) {
   return Sanitised(config);
 }
 
-// One layer whose budget equals its length, and from some step on is shorter by a constant. Returns
+// Checks one layer. Its budget is its length, less a constant once a given step is reached. Returns
 // the number of events compared.
 int CheckScheduleScenario(const json& scenario) {
   const Config config = ConfigOf(scenario);

@@ -143,8 +143,8 @@ const Fields<Benched::Entrant>& BenchEntrantFields() {
        [](const Entrant& of) { return of.is_peer ? "peer" : "level"; }, OneOf("level", "peer")},
       {"rounds", "Number of rounds it ran, 1 of slow ones; absent in deterministic output",
        &Entrant::rounds, Absent(AtLeast(1))},
-      {"k", "What it makes of K", &Entrant::k, BenchPartFields()},
-      {"v", "What it makes of V", &Entrant::v, BenchPartFields()},
+      {"k", "Result for K", &Entrant::k, BenchPartFields()},
+      {"v", "Result for V", &Entrant::v, BenchPartFields()},
       Fields<Entrant>::Inline(
           [](const Entrant& of) {
             return Saving{of.both.raw_bytes, of.both.stored_bytes};

@@ -62,7 +62,7 @@ const Fields<AttentionTrace>& AttentionTraceFields() {
   static const Fields<Trace> fields = {
       {"inputs", "What was read", [](const Trace& of) { return std::span(&of, 1); }, input},
       {"file", "Name of the trace as it was given", &Trace::path},
-      {"format", "How it is stored, as npy set",
+      {"format", "Format of the trace, e.g. npy_set",
        [](const Trace& of) { return WithUnderscores(of.format); }},
       {"level", "What was recorded of each query row",
        [](const Trace& of) { return WithUnderscores(Name(of.level)); },

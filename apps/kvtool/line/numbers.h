@@ -18,8 +18,8 @@ namespace kv {
 // opened.
 ValueCheck CheckedBy(std::function<void(const std::string& text)> parse);
 
-// Numbers that both ends belong to, separated by commas: "0-3,27", "512-" (to the end). Also the
-// older "0:4", whose end does not belong, "4:" and ":4". Sorted, what touches joined.
+// Parses ranges separated by commas, which include both ends: "0-3,27", "512-" (to the end). The
+// older forms "0:4", "4:" and ":4" exclude the end. Returns them sorted, with adjacent ones joined.
 std::vector<TokenRange> ParseRanges(std::string_view text, std::string_view flag);
 // The same as a list of few numbers without repeats, each range with an end.
 std::vector<uint32_t> ParseIndexList(std::string_view text, std::string_view flag);

@@ -303,7 +303,7 @@ const char* FindName(uint8_t value, std::span<const Word> words) {
 
 std::vector<uint64_t> ParseShape(nb::handle shape) {
   const Sequence axes(shape, "shape");
-  constexpr size_t kMostAxes = 64;  // of NumPy's arrays and torch's tensors
+  constexpr size_t kMostAxes = 64;  // the limit of NumPy and torch
   if (axes.size() > kMostAxes) throw nb::value_error("shape: expected at most 64 axes");
   std::vector<uint64_t> sizes(axes.size());
   for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = ParseInteger<uint64_t>(axes[i], "shape");

@@ -144,7 +144,7 @@ void RequireSound(const Transform& transform) {
   for (const auto& [name, side] : {std::pair{'K', &transform.k}, std::pair{'V', &transform.v}}) {
     if (side->features() == 0 ||
         side->features() != uint64_t{transform.layers} * side->heads * side->dim) {
-      RefuseSide(name, "the mean has not the features of all layers");
+      RefuseSide(name, "the mean does not have one value per feature");
     }
     if (!AllFinite(side->mean)) RefuseSide(name, "the mean holds values that are not finite");
     RequireParts(name, *side);

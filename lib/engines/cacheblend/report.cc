@@ -290,7 +290,7 @@ const Fields<LayerOf>& LayerFields() {
        "Overlap of the layer's own choice with the check layer's; null where the layer deviates by "
        "rounding only",
        [](const LayerOf& of) { return IfThere(of.ranks.with_check, &Overlap::share); }},
-      {"jaccard", "Tokens in both choices / tokens in one of them; null as overlap is",
+      {"jaccard", "Tokens in both choices / tokens in one of them; null if overlap is",
        [](const LayerOf& of) { return IfThere(of.ranks.with_check, &Overlap::jaccard); }},
       {"spearman_prev",
        "Rank correlation of the layer's scores with those of the layer before; null: there is "

@@ -32,7 +32,7 @@ ContestChunk MakeContestChunk(const KvTensor& tensor, uint32_t layer, bool is_va
 
 // Output of a contestant for one chunk.
 struct ContestPayload : EncodedChunk {
-  ChunkHead head;  // head of the chunk as kvtool's levels coded it
+  ChunkHead head;  // header that kvtool's levels give the chunk
 };
 
 // A way to compress. `encode` appends to `out`, `decode` fills `raw`.

@@ -77,8 +77,8 @@ void NoteSnapKv(const ReplayRun& run, const ReplayResult& result, const Attentio
   const uint64_t rows = first.token + 1 - trace.q_start;
   const uint64_t window = std::min(result.paper.window, rows);
   if (rows < result.paper.window && first.token + 1 > rows) {
-    notes.Add(run, fmt::format("weighs by {} rows, not {}: the trace has no earlier ones", rows,
-                               result.paper.window));
+    notes.Add(run, fmt::format("scores with {} query rows, not {}: the trace lacks earlier ones",
+                               rows, result.paper.window));
   }
   // If layers differ, the last one has the least.
   const std::vector<Eviction>& least = LastEvicting(run)->evictions;

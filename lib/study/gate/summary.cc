@@ -181,11 +181,11 @@ const Fields<Noise>& NoiseFields() {
   static const Fields<Noise> fields = {
       {"runs", "Equal baselines that were timed; 0 if none was",
        [](const Noise& noise) { return noise.baseline_tps.size(); }},
-      {"attention_tps", "Decode steps/s of attention alone, of each baseline",
+      {"attention_tps", "Speed of attention in each baseline, in decode steps/s",
        &Noise::baseline_tps},
       {"median_tps", "Median of these; null if nothing was timed", median(&Noise::baseline)},
       {"candidate_attention_tps",
-       "Decode steps/s of attention alone, of each run with eviction and compression",
+       "Speed of attention in each run with eviction and compression, in decode steps/s",
        &Noise::candidate_tps},
       {"candidate_median_tps", "Median of these; null if nothing was timed",
        median(&Noise::candidate)},

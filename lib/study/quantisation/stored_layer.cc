@@ -72,7 +72,7 @@ class Tile {
     }
   }
 
-  // Does the same for caches that also lost keys, without the figures of attention itself.
+  // Does the same for caches that also lost keys; figures of attention weights are not computed.
   void RunKept(std::span<const KeptPair> kept, std::vector<PairRows>& out) {
     is_plain_ = true;
     Prepare();

@@ -84,9 +84,9 @@ struct KeptPair {
   const eviction::LayerPlan* plan = nullptr;
   TypePair types;
 };
-// Measures a cache that holds the tokens of a plan, stored in the types: [combination][query head],
-// without the figures of attention itself. Stored values are those of the whole cache, because
-// engines store a token when it arrives and drop it later.
+// Measures a cache that holds only the tokens that a plan keeps, stored in the given types. Returns
+// [combination][query head]; figures of attention weights are not computed. Tokens are quantised
+// with the whole cache, because engines store a token when it arrives and drop it later.
 std::vector<std::vector<PairRows>> MeasureKept(
     const LayerAttention& attention, const StoredLayer& stored, const StoreRequest& request,
     std::span<const KeptPair> kept, const eviction::MeasuredRows& rows, ThreadPool& pool);

@@ -116,7 +116,7 @@ def placed(codes, values, listed):
         elif code - 1 - len(listed) < seen:
             out[row] = values[code - 1 - len(listed)]
         else:
-            raise Damaged("profiled: a row repeats one that is not there")
+            raise Damaged("profiled: a row repeats a row that does not exist")
     if seen != len(values):
         raise Damaged("profiled: rows are left over")
     return out

@@ -284,7 +284,7 @@ TEST_CASE("rows refuse references to what is not there, and themselves", "[codec
     bad[at] = std::byte{value};
     CHECK_THROWS_AS(DecodeChunk(CodecId::kRows, shape, bad, out, scratch), Error);
   };
-  refused(0, 18);   // rows in rows
+  refused(0, 18);   // a rows chunk inside a rows chunk
   refused(0, 200);  // no codec
   refused(1, 0);    // no new rows
   refused(1, 51);   // more new rows than rows

@@ -308,7 +308,7 @@ const Fields<EngineSettings>& EngineSettingsFields() {
        AtLeast(advise::kLeastRatio)},
       {"loss", "Largest loss of a run, in the unit that loss.unit names", &S::loss, AtLeast(0)},
       {"note", "What to know before the settings are used", &S::note},
-      {"configuration", "Which of the engine's configurations takes the parameters; null: its own",
+      {"configuration", "The engine's configuration that takes the parameters; null: its options",
        IfAny(&S::configuration)}};
   return fields;
 }

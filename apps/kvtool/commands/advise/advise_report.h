@@ -46,7 +46,7 @@ struct SavingsOptions {
 // Settings with which an engine does what one candidate does, and their result.
 struct EngineSettings {
   std::string engine;
-  std::string configuration;  // of the engine; empty: the parameters are options of its own
+  std::string configuration;  // name of the engine's configuration; empty: command-line options
   const advise::Candidate* candidate = nullptr;
   Value parameters;
   double ratio = 1, loss = 0;  // of the worst prompt, as shown

@@ -209,7 +209,7 @@ const Fields<Damage>& DamageFields() {
        [](const Damage& damage) { return FindingId(damage.finding); }, kFindingNumber},
       {"text", "What is wrong", &Damage::text},
       {"archive_offset", "Where in the archive, in bytes from its beginning", &Damage::offset},
-      {"chunk", "The chunk that is damaged; absent where it is none", &Damage::chunk, ChunkFields(),
+      {"chunk", "The damaged chunk; absent for other damage", &Damage::chunk, ChunkFields(),
        Absent()}};
   return fields;
 }
@@ -223,7 +223,7 @@ const Fields<Lost>& LostFields() {
       {"runs", "Number of runs", [](const Lost& lost) { return lost.range.runs; }},
       {"run_step_bytes", "Bytes from the beginning of one run to that of the next",
        [](const Lost& lost) { return lost.range.run_step; }},
-      {"chunk", "The chunk that held them; absent where it was none",
+      {"chunk", "The chunk that held them; absent if no chunk did",
        [](const Lost& lost) { return lost.range.chunk; }, ChunkFields(), Absent()}};
   return fields;
 }

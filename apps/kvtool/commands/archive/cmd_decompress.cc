@@ -73,8 +73,7 @@ const Fields<Decompressed::Source>& RestoredSourceFields() {
        "XXH3 hash (64 bits, 16 hex digits) of what was restored; null: so much is lost that it was "
        "not computed",
        [](const Source& source) { return RestoredHash(source.report); }, kHashText},
-      {"identical", "Whether nothing is lost and the hash is that of the source",
-       &Source::identical},
+      {"identical", "True if nothing is lost and the source's hash matches", &Source::identical},
       {"damage", "What is damaged in the archive",
        [](const Source& source) { return source.report.damage; }, DamageFields()},
       {"lost", "Ranges of the source that could not be restored", &Source::lost, LostFields()}};

@@ -126,7 +126,7 @@ const Fields<Verified>& VerifiedFields() {
       {"file", "File of the original; empty where there is only one", &Difference::file},
       {"offset", "Where in that file, in bytes from its beginning", &Difference::offset},
       {"text", "What differs", &Difference::text},
-      {"chunk", "The chunk that it is in; absent where it is in none", &Difference::chunk,
+      {"chunk", "The chunk with the difference; absent if no chunk has it", &Difference::chunk,
        ChunkFields(), Absent()}};
   static const Fields<Verified> fields = {
       {"inputs", "The archive or frame", &Verified::inputs, SizedFileFields()},
@@ -148,7 +148,7 @@ const Fields<Verified>& VerifiedFields() {
        LostFields()},
       {"missing", "Chunks that the archive should have and lacks",
        [](const Verified& of) { return of.found.missing; }, ChunkFields()},
-      {"differences", "Where what was restored differs from --against",
+      {"differences", "Differences between the restored bytes and --against",
        [](const Verified& of) { return of.found.differences; }, source_difference}};
   return fields;
 }

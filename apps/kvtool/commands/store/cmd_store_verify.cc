@@ -111,7 +111,7 @@ const Fields<store::StateUse>& StateUseFields() {
        Heading("size", format::AsBytes)},
       {"shared_bytes", "Decoded bytes that other states need, too", &Use::shared_bytes,
        Heading("shared", format::AsBytes)},
-      {"own_stored_bytes", "Bytes on the disk that only it needs, its record included",
+      {"own_stored_bytes", "Bytes on disk that only this state needs, with its record",
        &Use::own_stored_bytes, Heading("only its own", format::AsBytes)},
       {"added", "When it was added, in UTC; a store does not record reads",
        [](const Use& of) { return TimeText(of.row.added_us); }, Heading("added")},

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 
 // Prev frames (prev.h; FORMAT.md, "Prev frames") and the parts of frames that lms and profiled
-// chunks share: states and words, escapes, raw planes, and the bytes that the lanes' states hide.
+// chunks share: states and words, escapes, raw planes, and the bytes in the lanes' first states.
 
 #include "lib/core/codec/context/prev.h"
 
@@ -167,7 +167,7 @@ void CutSymbols(uint32_t cut, std::vector<uint8_t>& symbols) {
   for (uint8_t& symbol : symbols) symbol = static_cast<uint8_t>(symbol >> cut);
 }
 
-// Flag of a frame's header: lane states hide bytes.
+// Flag of a frame's header: the first states of the lanes hold the last bytes of the planes.
 constexpr uint16_t kHidden = 1;
 
 }  // namespace
@@ -221,9 +221,8 @@ void DecodeContext(ByteSpan frame, HalfForm form, std::span<std::byte> values,
   RansGrid grid;
   ReadSymbolsAndLanes(reader, shape, grid);
   shape.exponent_base = reader.U8("exponent base");
-  const uint16_t hides = reader.U16("what states hide");
-  if (hides > kHidden)
-    throw Error(Finding::kBadFrame, "the frame has the unknown form {}", hides).At(2);
+  const uint16_t hides = reader.U16("bytes in lane states");
+  if (hides > kHidden) throw Error(Finding::kBadFrame, "unknown form {} of the frame", hides).At(2);
   grid.rows = reader.U32("rows");
   grid.columns = reader.U32("columns");
   const uint32_t escape_count = reader.U32("escape count");

@@ -90,9 +90,9 @@ CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid,
 // Throws kBadPayload unless all words were used and every lane ended in a permitted first state:
 // from 2^15 to 2^15 + `most`.
 void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states, uint32_t most);
-// Returns the number of bytes that the lane states hide. A lane may start with any 15 bits on top
-// of 2^15, which a decoder finds again at the end: they hold the last bytes of the planes, which
-// the frame then omits.
+// Returns the number of bytes that the first states of the lanes hold. A lane may start with any 15
+// bits on top of 2^15, which a decoder finds again at the end: they hold the last bytes of the
+// planes, which the frame then omits.
 size_t HiddenBytes(uint32_t lanes);
 // Moves the last `count` bytes of `out` into the states that the decoder will end with.
 void HideLast(size_t count, Bytes& out, RansStates& states);

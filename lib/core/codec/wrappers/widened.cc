@@ -89,7 +89,7 @@ void DecodeWide(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> 
   // is filled here.
   if (form < 1 || form > 2 || reserved != 0 || codec == CodecId::kRows || !MayBeInside(codec) ||
       raw.size() % 4 != 0) {
-    throw Error(Finding::kBadFrame, "the floats have the unknown form {}", form).At(0);
+    throw Error(Finding::kBadFrame, "unknown form {} of widened floats", form).At(0);
   }
   const size_t count = raw.size() / 4;
   const std::span<std::byte> halves = scratch.halves.Get(2 * count).first(2 * count);
