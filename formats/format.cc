@@ -17,7 +17,7 @@ namespace kv {
 
 namespace {
 
-constexpr uint64_t kMostViews = 1 << 20;  // of all layers and batch rows together
+constexpr uint64_t kMostViews = 1 << 20;  // views of all layers and batch rows together
 
 }  // namespace
 

@@ -108,7 +108,7 @@ struct FormatEntry {
   std::string_view id;  // the name for --from and --to
   std::string_view summary;
   std::string_view needs;  // input that the user must supply beyond the file, for `kvtool targets`
-  unsigned traits;         // of FormatTraits
+  unsigned traits;         // bits of FormatTraits
   // Detects the format from content only. Null for formats that cannot be detected.
   Confidence (*probe)(const Source& source);
   // Reads metadata and maps tensor bytes. Throws Error. Null for formats without a reader.

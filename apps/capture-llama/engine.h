@@ -63,7 +63,7 @@ struct ContextOptions {
   int32_t ubatch = 512;
   int32_t threads = 0;         // 0: the engine's default
   std::optional<bool> flash;   // empty: the engine's default
-  std::string type_k, type_v;  // of the cache; "": the engine's default, f16
+  std::string type_k, type_v;  // types of the cache; "": the engine's default, f16
 };
 
 // A context with one sequence.

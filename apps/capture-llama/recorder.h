@@ -32,7 +32,7 @@ class Recorder : public Observer {
   struct Options {
     bool half = false;           // queries and probabilities as f16
     bool probabilities = false;  // requires that the engine does not use flash attention
-    int32_t tokens = 0;          // of the whole run; only needed for probabilities
+    int32_t tokens = 0;          // tokens of the whole run; only needed for probabilities
   };
   Recorder(const RunFolder& folder, const Options& options) : folder_(folder), options_(options) {}
 
@@ -62,7 +62,7 @@ class Recorder : public Observer {
   Options options_;
   Geometry geometry_;
   bool flash_ = false;
-  const ggml_tensor* checked_mask_ = nullptr;  // of the current batch
+  const ggml_tensor* checked_mask_ = nullptr;  // mask of the current batch
   int64_t checked_window_ = 0;
   std::map<int32_t, LayerRule> rules_;
   std::map<int32_t, RowFile> queries_;

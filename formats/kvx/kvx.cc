@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kKvxMagic = "KVTOOL-X";
 constexpr uint32_t kKvxVersion = 1;
-constexpr uint32_t kKvxFeatures = 1 << 20;  // of a side
+constexpr uint32_t kKvxFeatures = 1 << 20;  // features of one side
 constexpr uint64_t kKvxHash = sizeof(Hash128Bytes);
 
 void PutText(std::string_view text, ByteWriter& out) {

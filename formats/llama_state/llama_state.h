@@ -94,7 +94,7 @@ struct RecurrentState {
 struct Reading {
   const Layout* layout = nullptr;
   std::vector<Cache> caches;
-  std::optional<RecurrentState> recurrent = std::nullopt;  // of hybrid models
+  std::optional<RecurrentState> recurrent = std::nullopt;  // only hybrid models have it
 
   // Returns the layout's word and, for a cache without V, its parts: "E", "E-k", "E-kv,k".
   std::string Word() const;

@@ -15,7 +15,7 @@ namespace kv::lmcache {
 class BlockStore {
  public:
   struct Entry {
-    uint64_t offset = 0, size = 0;  // of the values, in the file
+    uint64_t offset = 0, size = 0;  // offset and size of the values, in the file
     std::string format, dtype;      // LMCache's words; empty if the index lacks them
     std::vector<int64_t> shape;     // empty if the index lacks it
   };

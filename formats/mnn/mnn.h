@@ -80,7 +80,7 @@ struct DumpMeta {
 
   // Only for packed dumps.
   PackGeometry pack;
-  uint64_t key_head_bytes = 0, value_head_bytes = 0;  // of one head in the files
+  uint64_t key_head_bytes = 0, value_head_bytes = 0;  // bytes of one head in the files
 
   uint64_t end() const { return begin + tokens; }
   uint64_t k_bytes() const;  // size that the file must have

@@ -203,7 +203,7 @@ constexpr double kTiny = 1e-12;
 
 struct Resemblance {
   double q = 0;
-  double variance = 0;  // of log q
+  double variance = 0;  // variance of log q
   bool is_measured = false;
 };
 

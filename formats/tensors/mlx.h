@@ -26,7 +26,7 @@ enum class LayerClass {
   kChunked,  // a cache whose beginning is cut off
   kRing,
   kQuantised,
-  kBatch,  // of sequences, with padding before the shorter ones
+  kBatch,  // several sequences, with padding before the shorter ones
   kBatchRing,
   kStateSpace,
   kOther

@@ -146,7 +146,7 @@ std::string_view ExampleLayout(size_t rank);
 // and rows with NaN or Inf are left out.
 struct TokenAxis {
   double log_ratio = 0;      // above 0: the first axis counts tokens
-  double variance = 0;       // of log_ratio if neither axis had structure
+  double variance = 0;       // variance of log_ratio if neither axis had structure
   bool is_measured = false;  // false: nothing could be compared
 
   // Returns the distance between the evidence and a tie, in standard errors.

@@ -83,12 +83,12 @@ class PickleValue {
     const char* text;
     PickleId* items;  // capacity is the next power of two above size
   } content_;
-  uint64_t size_;  // of the text, or number of items
+  uint64_t size_;  // bytes of the text, or number of items
 };
 static_assert(sizeof(PickleValue) == 24);
 
 // Sizes of pages, which grow, because small files have many small pickles.
-inline constexpr size_t kFirstPickleValues = 32, kMostPickleValues = 8192;  // of a page
+inline constexpr size_t kFirstPickleValues = 32, kMostPickleValues = 8192;  // values of a page
 
 // Values by id, which are never moved.
 class PickleValues {
@@ -133,7 +133,7 @@ class PickleValues {
   }
 
   std::vector<std::unique_ptr<PickleValue[]>> pages_;
-  PickleValue *next_ = nullptr, *end_ = nullptr;  // of the last page
+  PickleValue *next_ = nullptr, *end_ = nullptr;  // free part of the last page
   size_t size_ = 0;
 };
 
@@ -155,7 +155,7 @@ class Pickle {
   const PickleValue& operator[](PickleId id) const { return values_[id]; }
   PickleId root() const { return root_; }
   size_t size() const { return values_.size(); }  // ids are below it
-  uint64_t length() const { return length_; }     // of the stream, STOP included
+  uint64_t length() const { return length_; }     // length of the stream, STOP included
 
   // Returns the class "module.name" of a node: the callable of an object, or "".
   std::string_view FindClass(PickleId id) const;
@@ -212,7 +212,7 @@ class PickleMemo {
   static constexpr PickleId kUnset = UINT32_MAX;
   static constexpr uint64_t kReach = 8;
   std::vector<PickleId> near_;
-  uint64_t set_ = 0;  // of near_
+  uint64_t set_ = 0;  // number of entries of near_ that are set
   std::unordered_map<uint64_t, PickleId> far_;
 };
 
@@ -276,7 +276,7 @@ class PickleMachine {
 
  private:
   // Run one opcode, by group; each returns false if the opcode is not in its group.
-  bool RunGrouped(uint8_t opcode);  // of any group
+  bool RunGrouped(uint8_t opcode);  // handles opcodes of any group
   bool Scalar(uint8_t opcode);
   bool Text(uint8_t opcode);
   bool Make(uint8_t opcode);  // a container

@@ -29,7 +29,7 @@ namespace {
 struct TraceMetadata {
   bool is_marked = false;  // the file itself says that it is a trace
   std::optional<uint64_t> g_start;
-  std::map<uint32_t, LayerRule> rules;  // of layers that differ from the common rule
+  std::map<uint32_t, LayerRule> rules;  // rules of layers that differ from the common rule
 };
 
 Error BadValue(const std::string& key, const std::string& text, std::string_view expected) {

@@ -21,7 +21,7 @@ struct ZipEntry {
   std::string_view name;
   bool deflated = false;  // false: stored
   uint32_t crc32 = 0;
-  uint64_t size = 0;  // of the content
+  uint64_t size = 0;  // size of the content
   uint64_t compressed_size = 0;
   uint64_t data_offset = 0;   // in the archive file
   uint64_t spool_offset = 0;  // in the spool, once inflated
@@ -99,7 +99,7 @@ class ZipWriter : public Sink {
   AtomicFile& file_;
   Zip64 zip64_;
   std::vector<Member> members_;
-  uint64_t written_ = 0;  // of the open member
+  uint64_t written_ = 0;  // bytes of the open member
 };
 
 }  // namespace kv

@@ -102,7 +102,7 @@ struct kvt_writer {
   size_t next = 0;
   bool failed = false, finished = false;
   std::optional<PartialFile> file;  // only the part being added is in memory
-  Snapshot snapshot;                // of that file
+  Snapshot snapshot;                // snapshot of that file
   std::optional<ArchiveWriter> archive;
 };
 
@@ -204,7 +204,8 @@ kvt_status kvt_writer_create(kvt_ctx* ctx, const kvt_part* parts, size_t count,
 
 kvt_status kvt_writer_add(kvt_writer* writer, size_t index, const void* src, size_t n) {
   return WriterCall(writer, [&] {
-    Require(index == writer->next && index < writer->parts.size(), "index: parts come in order");
+    Require(index == writer->next && index < writer->parts.size(),
+            "index: parts must be added in order");
     const kvt_writer::Part& part = writer->parts[index];
     const ByteSpan from = Span(src, n);
     Require(n == part.bytes, "n: differs from the part's bytes");

@@ -37,7 +37,7 @@ class Batch {
   bool encodes_, is_table_;
   kvt_table table_ = {};
   Elements<kvt_item> items_;
-  Elements<kvt_entry> entries_;  // of the table
+  Elements<kvt_entry> entries_;  // entries of the table
   FrameDescription page_;
 };
 

@@ -29,7 +29,7 @@ uint64_t NumberIn(const nlohmann::ordered_json& object, const char* key, size_t 
 struct Member {
   std::string name;
   uint64_t bytes = 0;
-  std::string xxh3;  // of its content; empty if it has not been read
+  std::string xxh3;  // hash of its content; empty if it has not been read
 };
 
 // Identifies a corpus, whatever the order of its members.
@@ -63,7 +63,7 @@ constexpr std::string_view kResultsSchema = "kvtool.results/1";
 
 // The first line of a file of results (kvtool.results/1): what the following lines belong to.
 struct ResultsHead {
-  std::string version;  // of the tool
+  std::string version;  // version of the tool
   std::string command;
   std::vector<std::string> parameters;  // as given
   std::string parameters_xxh3;          // also of the files that they name
@@ -71,7 +71,7 @@ struct ResultsHead {
   uint64_t corpus_entries = 0, corpus_bytes = 0;
   Shard shard;
   std::string balance = "hash";  // or "bytes"
-  uint64_t entries = 0;          // of this shard
+  uint64_t entries = 0;          // entries of this shard
 
   nlohmann::ordered_json ToJson(const nlohmann::ordered_json& tool) const;
   // Throws kInvalidData errors.

@@ -19,7 +19,7 @@ namespace {
 
 using MergeJson = nlohmann::ordered_json;
 using Figures = std::vector<std::pair<FigureKey, FigureValue>>;
-constexpr uint64_t kHighestStatus = 255;  // of a process
+constexpr uint64_t kHighestStatus = 255;  // highest exit status of a process
 
 // Returns a number of bytes, which some documents write as 122880.0; 0 for anything else.
 uint64_t BytesIn(const MergeJson& value) {

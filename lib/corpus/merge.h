@@ -109,9 +109,9 @@ struct MergedInput {
   std::string name, model, format;
   uint64_t bytes = 0;
   int exit_code = 0;
-  std::string finding, text;  // of its first error
+  std::string finding, text;  // its first error
   std::string verdict;        // empty if the command gives none
-  std::string reason;         // of that verdict
+  std::string reason;         // reason for that verdict
   std::vector<CaseVerdict> cases;
 };
 
@@ -140,13 +140,13 @@ class Merged {
   uint64_t entries = 0, done = 0, negative = 0, failed = 0;
   int worst_exit_code = 0;
   std::map<std::string, uint64_t> verdicts;  // number of occurrences of each word
-  std::vector<MergedCase> cases;             // of a gate, in order of first occurrence
+  std::vector<MergedCase> cases;             // cases of a gate, in order of first occurrence
   std::vector<MergedGroup> groups;           // in order of first occurrence
   std::map<FigureKey, FigureExtent> figures;
 
   void ForEachInput(const std::function<void(const MergedInput&)>& call) const;
   MergedInput Input(uint64_t place) const;
-  // Calls with the values in ascending order, equal ones in the order of names.
+  // Passes `call` the values in ascending order, equal ones in the order of names.
   void ForEachValue(const FigureExtent& figure,
                     const std::function<void(const FigureValue&)>& call) const;
   double ValueAt(const FigureExtent& figure, uint64_t place) const;
@@ -202,7 +202,7 @@ const Fields<Spread>& SpreadFields();
 // A value far from the others.
 struct Outlier {
   FigureKey key;
-  std::string name;  // of the input
+  std::string name;  // name of the input
   double value = 0, median = 0;
   std::string command;
 };

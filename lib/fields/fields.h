@@ -84,8 +84,8 @@ struct FieldShape {
   Kind kind = Kind::kAny;
   bool nullable = false;
   std::vector<FieldShape> of{};        // the element of a list or map
-  size_t length = 0;                   // of a list with a fixed length; 0: any
-  const FieldTable* fields = nullptr;  // of an object
+  size_t length = 0;                   // length of a list with a fixed length; 0: any
+  const FieldTable* fields = nullptr;  // fields of an object
 };
 
 // The part of a table that does not depend on the type of its results: names, sentences and shapes.

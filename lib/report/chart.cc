@@ -30,7 +30,7 @@ struct Box {
 
 // Places a name at a dot: beside it, above, below, or further away with a line to it.
 struct Place {
-  double x, y;         // of the text
+  double x, y;         // position of the text
   const char* anchor;  // class for its alignment
   Box box;
   bool is_away;
@@ -52,9 +52,9 @@ std::vector<Place> PlacesAt(double x, double y, double width) {
 }
 
 constexpr size_t kMostNamed = 60;       // points of one chart that need a place for their name
-constexpr size_t kMostPoints = 2000;    // of a series: more than fits a screen
-constexpr size_t kMostEntries = 40;     // of a legend
-constexpr double kMostNameWidth = 190;  // of a point
+constexpr size_t kMostPoints = 2000;    // points of a series: more than fits a screen
+constexpr size_t kMostEntries = 40;     // entries of a legend
+constexpr double kMostNameWidth = 190;  // width of a name beside a point
 constexpr double kMostTickWidth = 90;
 constexpr double kLeastLog = 1e-300;  // powers of ten below it count as 0
 
@@ -139,7 +139,7 @@ Plot MakePlot(const LineChart& chart) {
   if (!IsRange(plot.y.low, plot.y.high)) plot.y.high = plot.y.low + 2 * ReachAround(plot.y.low);
   if (!chart.y_min) plot.y.RoundLow();
   if (!chart.y_max) plot.y.RoundHigh();
-  double widest = 0;  // of the labels at the left
+  double widest = 0;  // widest of the labels at the left
   for (const double value : plot.y.Ticks()) {
     widest = std::max(widest, TextWidth(plot.y.Label(value)));
   }

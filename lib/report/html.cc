@@ -77,7 +77,7 @@ constexpr size_t kMostTableRows = 2000;
 
 struct ColumnUnit {
   std::string_view name;
-  double factor;  // of units that are written side by side
+  double factor;  // common factor of units that are written side by side
 };
 constexpr std::array<ColumnUnit, 14> kUnits = {{{"x", 1},
                                                 {"%", 1},
@@ -143,7 +143,7 @@ Number NumberIn(std::string_view cell) {
 
 struct TableColumn {
   bool is_number = false;
-  const ColumnUnit* unit = nullptr;  // of all cells, for the header
+  const ColumnUnit* unit = nullptr;  // unit of all cells, for the header
   bool has_units = false;            // different units: cells carry their values for the script
 };
 

@@ -91,8 +91,8 @@ class Page {
   // that title.
   void Records(const std::vector<std::string>& header, const std::vector<Record>& records,
                bool link = false);
-  // Adds a table of words in their colours, one row per name and one column per occasion. The names
-  // stay visible, and each header may be longer than its visible part.
+  // Adds a table of coloured words with a row for each name. The names stay visible while the table
+  // scrolls. A header has a short text, which is shown, and a longer one.
   void Grid(const std::vector<std::pair<std::string, std::string>>& header,
             const std::vector<GridRow>& rows);
   // Adds a command line unchanged.

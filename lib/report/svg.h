@@ -32,9 +32,9 @@ struct Mark {
   std::string classes = {};
   double x = 0, y = 0;
   double right = 0, bottom = 0;     // the other end of a line or corner of a rectangle
-  double radius = 0;                // of a circle
-  double strength = 1;              // of its fill
-  std::vector<Step> steps = {};     // of a path
+  double radius = 0;                // radius of a circle
+  double strength = 1;              // opacity of its fill
+  std::vector<Step> steps = {};     // steps of a path
   std::string text = {}, tip = {};  // as given: escaped where it is written
 };
 

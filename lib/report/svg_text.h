@@ -27,7 +27,7 @@ struct Axis {
     return begin + share * (end - begin);
   }
   std::vector<double> Ticks() const;
-  std::string Label(double value) const;  // of a tick
+  std::string Label(double value) const;  // label of a tick
   std::string Exact(double value) const;  // as tables write it
   // Extends the axis to ticks.
   void RoundLow();
@@ -61,7 +61,7 @@ void DrawTickLabels(const Axis& axis, double shift, double y, Marks& marks);
 // Entries side by side in rows below a chart, in their order.
 struct LegendEntry {
   std::vector<Mark> marks;  // drawn around (0, 0), the middle of its left end
-  double width = 0;         // of the marks
+  double width = 0;         // width of the marks
   std::string text;
   bool is_bold = false;
 };

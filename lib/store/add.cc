@@ -25,7 +25,7 @@ constexpr uint64_t kBlockTokens = 256, kLongBlockTokens = 1024;
 struct Cut {
   size_t file = 0, extent = 0;
   uint64_t begin = 0, count = 0;
-  uint64_t offset = 0;  // of the extent in its file
+  uint64_t offset = 0;  // offset of the extent in its file
 };
 
 struct CutObject {
@@ -481,7 +481,7 @@ class Store::Adder {
   ThreadPool& pool_;
   uint64_t block_tokens_;
   AddReport report_;
-  uint64_t number_ = 0;  // of the state, if it is added
+  uint64_t number_ = 0;  // number of the state, if it is added
   uint64_t newest_ = 0;  // state of this name that the source was compared with; 0: none
   std::mutex mutex_;
   std::map<ObjectId, bool> sound_;  // earlier results of Has
@@ -506,7 +506,7 @@ struct Step {
   const Extent* extent = nullptr;
   const Piece* piece = nullptr;  // nullptr: the literal
   uint64_t begin = 0;
-  bool is_last = false;  // of its extent
+  bool is_last = false;  // last step of its extent
 };
 
 struct Loaded {

@@ -128,7 +128,7 @@ class Database {
   IndexFiles files_;
   Use use_;
   sqlite3* handle_ = nullptr;
-  std::atomic<uint64_t> work_ = 0;  // of the running statement
+  std::atomic<uint64_t> work_ = 0;  // work of the running statement
 };
 
 // Applies everything until Commit, or nothing.

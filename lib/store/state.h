@@ -69,8 +69,8 @@ struct Extent {
 
   Kind kind = Kind::kLiteral;
   Bytes literal;             // a few bytes, unchanged
-  DType dtype = DType::kU8;  // of kOpaque and kTensor
-  uint64_t bytes = 0;        // of kOpaque
+  DType dtype = DType::kU8;  // type of kOpaque and kTensor
+  uint64_t bytes = 0;        // bytes of kOpaque
   // Fields of kTensor. Objects hold rows, [token][head][unit], whatever the order in the file.
   uint32_t layer = 0, heads = 0, units = 0;
   bool is_value = false;
@@ -153,7 +153,7 @@ bool IsWorthKeeping(const Extent& extent, uint64_t begin, uint64_t count, uint64
 struct Guide {
   const StoredFile* file = nullptr;
   const Extent* extent = nullptr;
-  uint64_t offset = 0;  // of the extent in its file
+  uint64_t offset = 0;  // offset of the extent in its file
   ObjectId id = {};
 };
 Guide FindGuide(const Source& source, const std::vector<StoredFile>& files);

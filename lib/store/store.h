@@ -197,16 +197,16 @@ struct CollectReport {
   uint64_t removed_objects = 0, removed_packs = 0, rewritten_packs = 0;
   uint64_t skipped_packs = 0;  // to be rewritten, but there was no space
   uint64_t leftover_files = 0;
-  uint64_t before_bytes = 0, after_bytes = 0;  // of the whole store
+  uint64_t before_bytes = 0, after_bytes = 0;  // bytes of the whole store
   std::vector<StateRow> unlisted;              // kept, so all packs stay
 };
 
 // A state's share of the store's objects.
 struct StateUse {
   StateRow row;
-  bool is_newest = false;         // of its name
+  bool is_newest = false;         // newest state of its name
   uint64_t shared_bytes = 0;      // decoded size of objects that other states need, too
-  uint64_t own_stored_bytes = 0;  // of objects that only this state needs, and of its record
+  uint64_t own_stored_bytes = 0;  // bytes of objects that only this state needs, and of its record
 };
 
 struct StoreStats {
@@ -216,7 +216,7 @@ struct StoreStats {
   uint64_t states = 0, names = 0, source_bytes = 0, objects = 0;
   // Disk space.
   uint64_t pack_bytes = 0, record_bytes = 0, index_bytes = 0, packs = 0;
-  uint64_t live_stored_bytes = 0;     // of objects that some state needs
+  uint64_t live_stored_bytes = 0;     // bytes of objects that some state needs
   uint64_t live_raw_bytes = 0;        // their decoded size
   uint64_t shared_raw_bytes = 0;      // the part of it that is needed more than once
   uint64_t referenced_raw_bytes = 0;  // sum over all states of what each needs

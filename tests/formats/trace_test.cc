@@ -173,7 +173,7 @@ TEST_CASE("layers follow rules of their own", "[trace]") {
                            {"window.1", "0"},
                            {"softcap.1", "30"},
                            {"scale.2", "0.5"},
-                           {"window.9", "3"},  // of a layer that the trace lacks
+                           {"window.9", "3"},  // a layer that the trace lacks
                            {"a.1", "another's"}});
   const AttentionTrace trace = OpenTrace(written.Write(folder), {});
   const auto rule = [&](uint32_t layer) { return MakeRule(trace, *trace.Find(layer)); };

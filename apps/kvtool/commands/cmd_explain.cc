@@ -20,7 +20,7 @@ struct Explanation {
   Finding finding;
   std::string_view why;      // why the finding matters
   std::string_view what;     // what the user can do
-  std::string_view example;  // lines of a terminal, or of a program for findings of the library
+  std::string_view example;  // commands, or lines of code for findings of the library
 };
 
 using enum Finding;

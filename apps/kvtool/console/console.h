@@ -104,7 +104,7 @@ class Console {
   // -qq .. -vv: -2 exit status only, -1 errors only, 0 normal, 1 and 2 more.
   int verbosity = 0;
   When colour = When::kAuto;
-  std::string command_line;  // of the run, in the form for a shell
+  std::string command_line;  // command line of the run, in the form for a shell
   // standard output is read by a program, so text for people is omitted
   bool only_products = false;
 

@@ -468,7 +468,7 @@ class EachRun {
   const InputOptions& inputs_;
   std::vector<CorpusEntry> entries_;
   const bool tells_;
-  std::vector<corpus::Member> members_, all_;  // of a corpus: of this shard, and of all
+  std::vector<corpus::Member> members_, all_;  // members of this shard, and of the whole corpus
   const std::vector<std::string>& parameters_;
   Context& context_;
   corpus::Shard shard_;

@@ -69,7 +69,7 @@ class EachCommand : public Command {
 
   InputOptions inputs_;
   std::string place_;
-  std::string name_;                 // of this copy's input
+  std::string name_;                 // name of this copy's input
   std::vector<std::string> joined_;  // all inputs if they are joined, otherwise one
 };
 

@@ -67,7 +67,7 @@ class Option {
   Option& Needs(Option other);
   Option& Excludes(Option other);
   Option& Environment(const std::string& variable);  // read where the option is not given
-  Option& Separator(char separator);                 // of a list within one word
+  Option& Separator(char separator);                 // separator of a list within one word
   Option& KeepAll();                                 // given twice: a list, not the last
   Option& Once();                                    // given twice: an error
   Option& ShowDefault();
@@ -183,7 +183,7 @@ class CommandLine {
 
   std::unique_ptr<CLI::App> root_;  // none of a verb, which belongs to its command
   CLI::App* app_;
-  std::shared_ptr<Option::WriteNotes> notes_;  // of the command and its verbs
+  std::shared_ptr<Option::WriteNotes> notes_;  // notes of the command and its verbs
   std::vector<std::unique_ptr<CommandLine>> verbs_;
   std::vector<std::string> given_;  // the words that were parsed
 };

@@ -31,7 +31,7 @@ Error UnknownCommand(std::string_view name);
 std::string VersionLine();
 // Names, versions, notices and texts of all that is linked in (scripts/cmake/Licences.cmake).
 std::string_view Licences();
-Value VersionDocument();    // of --version --json
+Value VersionDocument();    // output of --version --json
 std::string FirstScreen();  // the commands of every day
 // -h: summary, examples, usage, and as many of the first options as one screen holds. --help:
 // everything.

@@ -229,7 +229,7 @@ void Buffer::Describe(const Tensor& tensor) {
     }
   }
   const nb::dlpack::dtype type = tensor.dtype();
-  constexpr uint8_t kOpaqueHandle = 3;  // of DLPack: pointers
+  constexpr uint8_t kOpaqueHandle = 3;  // DLPack's type code of pointers
   if (type.code == kOpaqueHandle || type.bits == 0 || type.bits % 8 != 0) {
     throw nb::type_error("the tensor's values are not whole bytes: pass a view as torch.uint8");
   }

@@ -67,7 +67,7 @@ class Buffer {
   void Describe(const Tensor& tensor);
 
   View view_;
-  nb::object owner_;                     // of a view that was created here
+  nb::object owner_;                     // owner of a view that was created here
   std::optional<nb::ndarray<>> tensor_;  // by DLPack
   std::optional<nb::ndarray<nb::ro>> read_tensor_;
   void* data_ = nullptr;

@@ -37,7 +37,7 @@ struct kvt_policy {
   const kvt_geometry geometry;
   uint64_t positions = 0;      // tokens that the cache ever held
   uint64_t rows_end = 0;       // position after the last row
-  std::vector<float> queries;  // of the last rows, [row][query head][dim]
+  std::vector<float> queries;  // queries of the last rows, [row][query head][dim]
 
   // The layer as the rules see it. These objects refer to one another.
   kv::AttentionTrace trace;
@@ -54,7 +54,7 @@ struct kvt_policy {
   std::optional<int64_t> beyond_mean;
 
   bool failed = false;                         // a call failed after it had changed something
-  std::vector<std::vector<kvt_range>> ranges;  // of the plans lent to the caller
+  std::vector<std::vector<kvt_range>> ranges;  // ranges of the plans lent to the caller
   std::vector<kvt_plan> plans;
 };
 

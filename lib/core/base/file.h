@@ -104,9 +104,9 @@ class FileSource {
   ByteSpan bytes_;
   Bytes owned_;
   void* map_ = nullptr;
-  std::shared_ptr<FetchedFile> fetched_;     // of a remote file
-  std::shared_ptr<const FileSource> whole_;  // of a slice
-  std::optional<State> state_;               // of a mapped file with a name
+  std::shared_ptr<FetchedFile> fetched_;     // bytes of a remote file
+  std::shared_ptr<const FileSource> whole_;  // the file that a slice belongs to
+  std::optional<State> state_;               // state of a mapped file with a name
 };
 
 struct SourceFile {

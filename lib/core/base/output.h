@@ -23,7 +23,7 @@ enum class Overwrite { kRefuse, kAllow };
 
 // Access rights of a source, which its outputs take over.
 struct Permissions {
-  uint32_t mode = 0;  // of a file, 0777
+  uint32_t mode = 0;  // mode of a file, 0777
   uid_t owner = 0;
   gid_t group = 0;
 

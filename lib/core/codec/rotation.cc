@@ -36,7 +36,7 @@ class Circle {
       c = next;
     }
   }
-  // `angle` is in units of 2^-32 turns.
+  // `angle` is in units of 2^-32 full circles.
   void At(uint32_t angle, float& cosine, float& sine) const {
     const uint32_t i = angle >> kBelow;
     const float part = static_cast<float>(angle & ((1u << kBelow) - 1)) * (1.0f / (1u << kBelow));
@@ -155,7 +155,7 @@ double ComputeAngle(double base, uint64_t pair, uint64_t head_dim) {
   return std::pow(base, -2 * static_cast<double>(pair) / static_cast<double>(head_dim));
 }
 
-// Returns the turns of a head whose angles are spaced by `base`, in units of 2^-32.
+// Returns the angles of a head, spaced by `base`, in units of 2^-32 full circles.
 std::vector<uint32_t> ComputeTurns(double base, uint64_t head_dim) {
   std::vector<uint32_t> turns;
   for (uint64_t pair = 0; pair < head_dim / 2; ++pair) {
@@ -269,9 +269,9 @@ Rotation ReadRotation(ByteReader& reader, uint64_t columns) {
   Rotation rotation;
   const uint64_t at = reader.offset();
   rotation.distance = reader.U16("distance of partners");
-  const uint32_t turns = reader.U16("number of rotations");
+  const uint32_t turns = reader.U16("number of angles");
   CheckRotation(rotation.distance, turns, columns, at);
-  for (uint32_t i = 0; i < turns; ++i) rotation.turns.push_back(reader.U32("turn"));
+  for (uint32_t i = 0; i < turns; ++i) rotation.turns.push_back(reader.U32("angle"));
   return rotation;
 }
 

@@ -39,7 +39,7 @@ struct Rotation {
   // Distance between the partners of a pair: 1 if they are channels 2i and 2i + 1, half a head if
   // they are channels i and i + distance.
   uint32_t distance = 1;
-  // Angle by which each pair of a head rotates per row, in units of 2^-32 turns; empty if no
+  // Angle by which each pair of a head rotates per row, in units of 2^-32 circles; empty if no
   // rotation is known. If distance > 1, a head has `distance` pairs.
   std::vector<uint32_t> turns;
 };
@@ -50,9 +50,10 @@ struct Rotation {
 Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, uint64_t columns,
                       uint64_t head_dim, const RowSteps& steps, Arena* arena = nullptr);
 
-// Throws kBadFrame at `offset` if a row of `columns` cannot have this distance and number of turns.
+// Throws kBadFrame at `offset` if a row of `columns` cannot have this distance and number of
+// angles.
 void CheckRotation(uint64_t distance, uint64_t turns, uint64_t columns, uint64_t offset);
-// Writes u16 distance of partners, u16 number of turns, then each turn as u32.
+// Writes u16 distance of partners, u16 number of angles, then each angle as u32.
 void WriteRotation(const Rotation& rotation, ByteWriter& out);
 // Throws kTruncated, and kBadFrame if a row of `columns` cannot have this rotation.
 Rotation ReadRotation(ByteReader& reader, uint64_t columns);

@@ -21,7 +21,7 @@ namespace kv {
 
 // The figures that decoding a page needs besides its payload and description.
 struct PageEntry {
-  uint32_t bytes = 0;  // of the payload
+  uint32_t bytes = 0;  // bytes of the payload
   CodecId codec = CodecId::kRaw;
   uint64_t raw_hash = 0;  // XXH3-64 of the raw bytes
 };

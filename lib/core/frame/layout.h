@@ -46,7 +46,7 @@ struct FrameHeader {
   Effort level = Effort::kDefault;
   Segmentation segmentation = Segmentation::kNone;
   uint16_t segment_rows = 0;
-  CodecId codec = CodecId::kRaw;  // of the only segment; in version 2 of all segments
+  CodecId codec = CodecId::kRaw;  // codec of the only segment; in version 2 of all segments
   uint64_t raw_bytes = 0;
   uint64_t payload_bytes = 0;  // everything after the header, including the segment table
   Hash128Bytes raw_hash{};

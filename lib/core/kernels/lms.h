@@ -25,7 +25,7 @@ struct LmsChannels {
   const float* p1 = nullptr;  // the partner's value one row up
   const float* x2 = nullptr;  // value two rows up
   const float* p2 = nullptr;  // the partner's value two rows up
-  float* weights[5] = {};     // of x1, p1, x2, p2 and the mean
+  float* weights[5] = {};     // weights of x1, p1, x2, p2 and the mean
   float* mean = nullptr;
   float* sigma = nullptr;  // running mean of the prediction's absolute error
   float* prediction = nullptr;

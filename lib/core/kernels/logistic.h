@@ -14,7 +14,7 @@ namespace kv {
 // The slot of a value lies between the distribution's shares below its two borders. Every place
 // also owns a floor, so that no value is impossible.
 struct LogisticShares {
-  static constexpr uint32_t kTotalBits = 30;  // of the sum of all shares
+  static constexpr uint32_t kTotalBits = 30;  // bits of the sum of all shares
   static constexpr uint32_t kSteps = 16;      // table steps per unit
   static constexpr uint32_t kSpan = 24;       // units on either side of 0
   static constexpr uint32_t kFloorBits = 4;   // every place owns at least 2^4

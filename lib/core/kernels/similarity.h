@@ -39,9 +39,9 @@ NearestSignature FindNearest(const uint64_t* signatures, size_t stride, size_t w
 
 // Sums, over all channels, of products of two rows' deviations.
 struct DeviationProducts {
-  float own = 0;    // of the first row with itself
-  float other = 0;  // of the second row with itself
-  float both = 0;   // of the first row with the second
+  float own = 0;    // product of the first row with itself
+  float other = 0;  // product of the second row with itself
+  float both = 0;   // product of the first row with the second
 };
 
 // Compares two rows of `count` channels by their deviations, (x - mean[c]) * inverse[c] in channel

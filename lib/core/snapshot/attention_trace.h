@@ -61,7 +61,7 @@ struct GradientRows {
 
 // Block sums of one call of a layer, in the engine's order.
 struct BlockScoreCall {
-  uint64_t line = 0;  // of the file
+  uint64_t line = 0;  // line of the file
   uint64_t step = 0;  // decode step, from 1
   uint32_t layer = 0;
   std::vector<float> block_sums;

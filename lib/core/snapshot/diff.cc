@@ -280,7 +280,7 @@ std::vector<TensorPair> MatchSnapshots(const Snapshot& a, const Snapshot& b,
   return Matcher(a, b, options, diff).Run();
 }
 
-constexpr uint64_t kChunkBytes = 1 << 20;  // of rows, per side and task
+constexpr uint64_t kChunkBytes = 1 << 20;  // bytes of rows, per side and task
 constexpr uint64_t kExtentBytes = 4 << 20;
 
 uint64_t PlainExtent(const KvTensor& tensor, const StridedPiece& piece) {

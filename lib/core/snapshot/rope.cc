@@ -186,8 +186,8 @@ double Llama3Frequency(double frequency, const RopeScaling& scaling) {
   return (1 - t) * frequency / scaling.factor + t * frequency;
 }
 
-// Returns the (fractional) index of the pair that makes this number of turns over the original
-// length.
+// Returns the (fractional) index of the pair that rotates by this number of full circles over the
+// original length.
 double PairOfTurns(double turns, const Rope& rope, uint32_t dim) {
   return dim * std::log(rope.scaling.original / (turns * 2 * std::numbers::pi)) /
          (2 * std::log(rope.theta));

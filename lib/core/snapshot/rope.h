@@ -55,7 +55,7 @@ struct ModelRope {
   ModelRope() = default;
   ModelRope(Rope all) : rope(std::move(all)) {}  // NOLINT: one for all layers is a model's too
 
-  Rope rope = {};                 // of all layers that are not listed
+  Rope rope = {};                 // rope of all layers that are not listed
   std::vector<Rope> layers = {};  // by the model's layer numbers; empty if all are the same
 
   const Rope& Of(uint32_t layer) const { return layer < layers.size() ? layers[layer] : rope; }

@@ -111,7 +111,7 @@ struct KvTensor {
 
   uint64_t channels() const { return uint64_t{heads} * head_dim; }
   uint64_t tokens() const;
-  uint64_t bytes() const;           // of the logical values, without padding
+  uint64_t bytes() const;           // bytes of the logical values, without padding
   uint64_t row_bytes() const;       // one token, all heads
   uint64_t units_per_head() const;  // head_dim, or blocks of it
   uint32_t unit_bytes() const { return Info(dtype).block_bytes; }
@@ -223,7 +223,7 @@ struct ModelGeometry {
   };
   std::vector<Layer> layers;  // empty if only the uniform values are known
   Layer uniform;              // from --kv-heads / --head-dim
-  uint32_t query_heads = 0;   // of the first layer with a cache; 0 = unknown
+  uint32_t query_heads = 0;   // query heads of the first layer with a cache; 0 = unknown
   double rope_base = 0;       // 0 = unknown
   uint32_t rope_dims = 0;
   std::string rope_style;  // "neox" (pairs i, i+d/2), "gptj" (pairs 2i, 2i+1) or empty

@@ -28,7 +28,7 @@ enum class CodeType : uint8_t {
 struct CodeTypeInfo {
   CodeType type;
   std::string_view name;
-  uint32_t bits;        // of a coefficient
+  uint32_t bits;        // bits of a coefficient
   uint32_t scale_bits;  // per group and token: two binary16, one or none
 };
 
@@ -73,7 +73,7 @@ struct StepCode {
 // An orthonormal basis of the features of some adjacent layers.
 struct TransformPart {
   uint32_t first_feature = 0, features = 0;
-  std::vector<double> variances;  // of each component, falling; 0 if unknown
+  std::vector<double> variances;  // variance of each component, falling; 0 if unknown
   std::vector<float> vectors;     // [component][feature]
 
   uint64_t rank() const { return variances.size(); }

@@ -145,7 +145,7 @@ class Finder {
   TensorFile file_;
   const CheckpointOptions options_;
   CompressorWeights weights_;
-  std::unordered_map<std::string, const NamedTensor*> by_key_;  // of the container
+  std::unordered_map<std::string, const NamedTensor*> by_key_;  // tensors of the container
   std::vector<std::pair<Key, const NamedTensor*>> keys_;        // wanted ones, in file order
   std::set<std::string> used_;
 };

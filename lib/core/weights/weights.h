@@ -31,7 +31,7 @@ inline constexpr std::array<std::string_view, kMlpRoles> kMlpPrefixes = {
 struct LinearBlock {
   TensorView weight;       // [rows = out_features][cols = in_features]
   TensorView bias;         // as many values as rows, or data == nullptr
-  uint64_t offset = 0;     // of its 12-byte header in a .bin; 0 elsewhere
+  uint64_t offset = 0;     // offset of its 12-byte header in a .bin; 0 elsewhere
   uint32_t bias_flag = 0;  // has_bias as stored
 
   uint64_t rows() const { return weight.shape[0]; }
@@ -56,7 +56,7 @@ struct CompressorWeights {
 
   std::string format;         // "kvcm", "torch", "safetensors"
   std::string container;      // path of the weights in the file: "model_state_dict/compressor"
-  DType dtype = DType::kF16;  // of all blocks of a .bin; of the first weight of a checkpoint
+  DType dtype = DType::kF16;  // type of all blocks of a .bin; of the first weight of a checkpoint
   WeightsHeader header;
   // Prefix of blocks 3i .. 3i+2 of a layer. A .bin does not name them: this is then the loaders'
   // fixed order, and names_assumed is set.
@@ -64,7 +64,7 @@ struct CompressorWeights {
   bool names_assumed = false;
   std::vector<uint32_t> slots;      // indices in the checkpoint's Sequential: 0,3,6 or 0,2,5
   std::vector<LinearBlock> blocks;  // layer-major
-  Bytes metadata;                   // of a .bin, opaque
+  Bytes metadata;                   // metadata of a .bin, opaque
   std::vector<Note> notes;
 
   // Returns block `index` of `layer`, in file order.
@@ -155,7 +155,7 @@ struct StepPlan {
   uint32_t factor = 0;
   uint32_t min_seq_len = 0;
   bool factor_from_weights = false, min_seq_len_from_weights = false;
-  uint64_t tokens = 0;     // of the cache, after clamping
+  uint64_t tokens = 0;     // tokens of the cache, after clamping
   uint64_t image_len = 0;  // after clamping
   Segment image, text;
   uint64_t new_length = 0;

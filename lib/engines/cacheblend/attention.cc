@@ -72,7 +72,7 @@ void TileOutputs(std::span<const double> p, uint64_t rows, const HeadKv& kv,
 // Sums of one kv head's query heads; rows are summed over heads in head order by the caller.
 struct Sums {
   double probability2 = 0;                         // |P - P'|^2
-  std::vector<double> error2, full2, blend2, dot;  // of each row's outputs
+  std::vector<double> error2, full2, blend2, dot;  // figures of each row's outputs
 
   explicit Sums(uint64_t rows) : error2(rows), full2(rows), blend2(rows), dot(rows) {}
 

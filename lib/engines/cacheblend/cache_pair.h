@@ -87,7 +87,7 @@ KeyStateFlag ParseKeyState(std::string_view text, std::string_view flag);
 enum class BosRule {
   kNone,     // chunks are those of the prompt
   kDrop,     // later chunks begin with one, which must be left out
-  kDropped,  // later chunks lost it already: their first token was at position 1
+  kDropped,  // BOS is already removed from later chunks, whose first position was 1
 };
 // Throws kUsage.
 BosRule ParseBosRule(std::string_view text);
@@ -145,8 +145,8 @@ class CachePair {
   const std::vector<KvRows::Layer>& layers() const { return full_.rows.layers(); }
   // Returns the index in layers() of the layer with this number, if there is one.
   std::optional<size_t> Place(uint32_t layer) const;
-  DType dtype() const;     // of the full run's first layer
-  uint64_t bytes() const;  // of K and V of both caches
+  DType dtype() const;     // dtype of the full run's first layer
+  uint64_t bytes() const;  // bytes of K and V of both caches
 
   // Write the keys or values of tokens [begin, begin + count) as floats, [token][head][dim].
   // `layer` is an index into layers().

@@ -30,7 +30,7 @@ enum class ScoreRule { kV, kK, kKAndV };
 // the paper. Both engines have lists for it in their configuration, but no code.
 struct Filter {
   uint32_t layer = 0;  // layer number in the snapshot
-  double ratio = 0;    // of the scored tokens
+  double ratio = 0;    // share of the scored tokens
 };
 
 struct Request {
@@ -39,7 +39,7 @@ struct Request {
   uint32_t check_layer = 1;  // layer number in the snapshot
   double ratio = 0.16;
   std::vector<Filter> filters;  // at ascending layers, with ratios that do not rise
-  std::vector<double> ratios;   // of the curve, ascending; `ratio` is among them
+  std::vector<double> ratios;   // ratios of the curve, ascending; `ratio` is among them
   uint64_t suffix = 0;          // number of last tokens, which are the question
   Mask mask = Mask::kExact;
   uint64_t seed = 0;

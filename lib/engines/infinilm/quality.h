@@ -56,7 +56,7 @@ enum class PositionRule : uint8_t { kNewLength, kOriginal };
 // of the prefill.
 struct RecordedQueries {
   uint32_t query_heads = 0;
-  std::vector<int64_t> positions;  // of the rows, ascending
+  std::vector<int64_t> positions;  // positions of the rows, ascending
   // Returns the rule of a recorded layer.
   std::function<AttentionRule(uint32_t layer)> rule_of = [](uint32_t) { return AttentionRule(); };
   // Writes rows x head_dim values of one head of one layer. Returns false if the layer was not
@@ -78,7 +78,7 @@ struct MethodQuality {
   std::string name;
   std::string description;
   uint64_t tokens = 0;  // left in each layer
-  uint64_t bytes = 0;   // of all measured layers
+  uint64_t bytes = 0;   // bytes of all measured layers
   bool moved = false;   // true if queries are rotated to positions from the new length on
   struct Layer {
     uint32_t layer = 0;
@@ -102,7 +102,7 @@ struct StepQuality {
   uint64_t query_rows = 0;
   uint32_t query_heads = 0;
   bool positions_moved = false;        // true if PositionRule::kNewLength could be applied
-  uint64_t bytes_full = 0;             // of the measured layers
+  uint64_t bytes_full = 0;             // full bytes of the measured layers
   std::vector<MethodQuality> methods;  // the compression step first
   std::vector<NormRatio> norm_ratios;
 };

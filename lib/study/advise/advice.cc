@@ -43,7 +43,7 @@ Step ToStep(const Mixture& mixture) {
 struct Move {
   size_t unit = 0;
   uint32_t option = 0;
-  double price = kInfinity;  // of loss, per share
+  double price = kInfinity;  // price of loss, per share
 };
 
 double ComputeSavingPrice(const Mixture::Change& change) {

@@ -68,7 +68,7 @@ std::vector<Outcome> MeasurePlans(const AdviseRun& run, std::span<const PlansOfR
 
 // Limits that a plan has to meet.
 struct Limits {
-  std::optional<double> loss;  // of the worst run; for kOutput the square of the error
+  std::optional<double> loss;  // loss of the worst run; for kOutput the square of the error
   double share = 1;            // largest share of the whole cache's bytes, in the worst run
 };
 bool Meets(const Outcome& outcome, const Limits& limits);

@@ -58,8 +58,8 @@ void RequireLike(const AdviseRun& run, const AdviseRun& first);
 struct Candidate {
   std::string policy;
   eviction::KeepBudget budget;
-  eviction::BlockConfig config;     // of policy block, sanitised
-  eviction::PaperParameters paper;  // of the other policies
+  eviction::BlockConfig config;     // config of policy block, sanitised
+  eviction::PaperParameters paper;  // parameters of the other policies
   std::string parameters;  // parameters that distinguish it from similar candidates: "sinks 4"
 
   std::string Text() const;       // "streaming 0.25, sinks 4"
@@ -76,7 +76,7 @@ struct CandidateRequest {
   std::vector<uint64_t> sinks = {4, 16};     // first tokens that streaming keeps
   std::vector<double> recent = {0.25, 0.5};  // share of a budget, for block and h2o
   std::vector<uint64_t> windows = {16, 64};  // query rows by which snapkv and pyramid weigh keys
-  uint64_t seed = 0;                         // of policy random
+  uint64_t seed = 0;                         // seed of policy random
 };
 
 // Returns the budgets that are tried by default.

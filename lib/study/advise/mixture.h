@@ -93,7 +93,7 @@ struct Outcome {
   double worst_loss() const;
   double median_loss() const;
   double mean_share() const;
-  double worst_share() const;  // of the largest run
+  double worst_share() const;  // share of the largest run
   double ratio() const { return 1 / mean_share(); }
   double mean_ratio() const;  // over all decode steps, over which losses are means, too
 };

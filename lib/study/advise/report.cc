@@ -192,7 +192,7 @@ const Fields<Report>& ParamsFields() {
        [](const Report& of) { return of.request.candidates.recent; }},
       {"windows", "Numbers of rows by which the policies snapkv and pyramid weigh tokens",
        [](const Report& of) { return of.request.candidates.windows; }},
-      {"granularity", "What chooses on its own: each layer, or each kv head",
+      {"granularity", "Unit that gets its own choice: each layer, or each kv head",
        [](const Report& of) {
          return of.request.measure.units == eviction::Granularity::kLayer ? "layer" : "kv-head";
        },

@@ -64,7 +64,7 @@ struct SavingRow {
   std::string plan;
   double bytes_per_token = 0;  // in the engine's memory at the end, divided by all tokens seen
   double link_bytes = 0;       // bytes per token and step that are fetched from elsewhere
-  double mean_loss = 0, worst_loss = 0, standard_error = 0;  // of the worst run
+  double mean_loss = 0, worst_loss = 0, standard_error = 0;  // figures of the worst run
   double added_loss = NAN;  // sum of the losses of eviction and of types alone
   bool on_front = false;    // true if no other row has fewer bytes in memory and no more loss
   std::string flags;        // llama.cpp's flags, if it can express the row

@@ -186,7 +186,7 @@ void ProveKinships(std::vector<SavedState>& states, const std::vector<size_t>& o
 }  // namespace
 
 uint64_t MostComparedTokens(uint64_t states) {
-  constexpr uint64_t kMostHashes = uint64_t{64} << 20;  // of 16 bytes per token: 1 GiB
+  constexpr uint64_t kMostHashes = uint64_t{64} << 20;  // 16 bytes per token: 1 GiB
   return std::min(kMostComparedTokens, kMostHashes / std::max<uint64_t>(states, 1));
 }
 

@@ -179,8 +179,8 @@ std::vector<std::string> StatesFacts(const StatesAdvice& of, size_t most_left_ou
 
 // The originals stay until the result is verified, so the result needs space beside them.
 std::string RoomText(const StatesAdvice& of) {
-  if (!of.free_bytes) return "which it needs beside the originals first";
-  return fmt::format("which it needs beside the originals first; {}{} free there",
+  if (!of.free_bytes) return "which must fit beside the originals";
+  return fmt::format("which must fit beside the originals; {}{} free there",
                      *of.free_bytes < of.result_bytes ? "only " : "",
                      format::Bytes(*of.free_bytes));
 }
@@ -269,7 +269,7 @@ const Fields<StatesAdvice>& StatesFields() {
       {"left_out", "What is not a state or cannot be read", &A::left_out, LeftOutFields()},
       {"shared_bytes", "Bytes of K and V that a store would hold once instead of again",
        &A::shared_bytes},
-      {"contained_states", "States all of whose rows another state has", &A::contained_states},
+      {"contained_states", "States whose rows are all in another state", &A::contained_states},
       {"contained_bytes", "Bytes of these", &A::contained_bytes},
       {"alike_states", "States with the compared rows of another, but other bytes elsewhere",
        &A::alike_states},

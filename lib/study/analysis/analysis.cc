@@ -28,8 +28,8 @@ constexpr uint64_t kSliceTokens = 1024;
 
 // Sums of one head over all tokens.
 struct Sums {
-  std::vector<double> first;   // of each channel
-  std::vector<double> second;  // of each product of two channels
+  std::vector<double> first;   // sum of each channel
+  std::vector<double> second;  // sum of each product of two channels
 };
 
 Sums ComputeSums(const KvTensor& tensor, uint32_t head) {
@@ -334,8 +334,7 @@ const Fields<Extreme>& ExtremeFields() {
       {"layer", "Number of the layer", &Extreme::layer},
       {"tensor", "Whether it is K or V", [](const Extreme& of) { return of.is_value ? "v" : "k"; },
        OneOf("k", "v")},
-      {"ratio",
-       "Its ratio under the better of both codecs, original / coded; null without any tensor",
+      {"ratio", "Original / coded bytes with the better of the two codecs; null without any tensor",
        [](const Extreme& of) { return of.ratio == 0 ? std::nullopt : std::optional(of.ratio); },
        AtLeast(0)}};
   return fields;

@@ -415,7 +415,7 @@ const Fields<Measured>& MeasuredFields() {
 const Fields<EntropyModel>& EntropyModelFields() {
   static const Fields<EntropyModel> fields = {
       {"name", "Name of the model", &EntropyModel::name},
-      {"bits", "Bits per value that a coder needs which knows the context that the model sees",
+      {"bits", "Bits per value that an ideal coder needs with this model's context",
        &EntropyModel::bits, AtLeast(0)},
       {"table_bits",
        "Bits per value that describing the model's own numbers costs; 0 for adaptive models",

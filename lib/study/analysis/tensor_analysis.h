@@ -44,7 +44,7 @@ class StructureFinder {
   uint32_t unit_bytes_;
   Structure found_;
   Bytes first_, differs_;             // the first row; the bits in which any later row differs
-  std::vector<uint64_t> row_hashes_;  // of rows that are not zero
+  std::vector<uint64_t> row_hashes_;  // hashes of rows that are not zero
 };
 
 // Counts the values of an f32 cache that a type of half the size represents exactly.
@@ -78,7 +78,7 @@ struct Measured : Coded {
   // Payloads with their headers, by byte plane of a value, least significant first. A chunk that is
   // stored raw counts in equal parts for all planes. Empty for types without planes.
   std::vector<Coded> planes;
-  uint64_t raw_hash = 0, decoded_hash = 0;  // of all chunks, in order
+  uint64_t raw_hash = 0, decoded_hash = 0;  // hashes of all chunks, in order
   uint64_t chunks = 0;
   std::map<CodecId, uint64_t> codecs;  // the number of chunks that each codec coded
 

@@ -172,7 +172,7 @@ class AttentionSamples {
     Pooled mass, changed_mass, kl, js, output_error, output_cosine;
     std::array<Pooled, kTopK.size()> top_k;
     double error2 = 0, norm2 = 0;
-    ClusterError squared_error;  // of error2 / norm2
+    ClusterError squared_error;  // clustered error of error2 / norm2
 
     void AddHead(const AttentionRows& head, std::span<const uint64_t> rows);
     void AddRow(std::span<const AttentionRows> heads, uint64_t row);

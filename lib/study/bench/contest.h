@@ -17,7 +17,7 @@
 namespace kv {
 
 struct ContestChunk {
-  ChunkHead head;  // of rows, in [token][head][unit]
+  ChunkHead head;  // header of rows, in [token][head][unit]
   Bytes raw;
   Bytes by_head;  // [head][token][unit], as the engine codes it; empty if `raw` has the same order
   std::shared_ptr<const RowOrder> order = nullptr;  // order of the chunk's cells; null if unknown

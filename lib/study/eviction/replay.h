@@ -26,7 +26,7 @@ struct EngineRun {
   virtual ~EngineRun() = default;
 
   std::vector<LayerSchedule> schedules;  // of every layer; empty for layers without known decisions
-  std::vector<LayerPlan> plans;          // of every layer; empty if policy "block" has to make them
+  std::vector<LayerPlan> plans;  // plans of every layer; empty if policy "block" has to make them
   // Per step: capacity of all buffers together; layers without known decisions hold every token.
   std::vector<uint64_t> allocated_tokens;
   // triggers at which sink and recent blocks already reach the target
@@ -87,16 +87,16 @@ struct ReplayRun {
   std::string policy;
   BlockConfig config;                       // sanitised
   std::optional<KeepBudget> budget;         // budget of every layer
-  uint64_t end = 0;                         // of the decode positions, exclusive
-  std::vector<LayerSchedule> schedules;     // of every layer
-  std::vector<LayerPlan> plans;             // of the traced layers
+  uint64_t end = 0;                         // end of the decode positions, exclusive
+  std::vector<LayerSchedule> schedules;     // schedules of every layer
+  std::vector<LayerPlan> plans;             // plans of the traced layers
   std::shared_ptr<const EngineRun> engine;  // null unless the engine itself made these plans
   // The policy that would keep the same tokens here; empty if none.
   std::string_view same_as;
   // why no token was evicted; empty if some were, or if the reason is unknown
   std::string nothing_because;
   std::vector<StepBytes> steps;
-  std::vector<LayerQuality> layers;          // of the traced layers; empty without quality
+  std::vector<LayerQuality> layers;          // figures of the traced layers; empty without quality
   std::optional<AttentionSummary> quality;   // over all rows of the traced layers
   std::optional<AttentionSummary> evicting;  // over the rows that evict
   std::optional<PredictedKl> predicted_kl;
@@ -125,7 +125,7 @@ struct ReplayResult {
   WeightRule weights = WeightRule::kSoftmax;
   uint64_t prompt = 0, end = 0;  // decode positions [prompt, end)
   MeasuredRows measured;         // empty without quality
-  UndefinedRows undefined;       // of the whole trace
+  UndefinedRows undefined;       // undefined rows of the whole trace
   UndefinedRows undefined_gradients;
   // Set if the trace or the request allows a prediction in nats; a single run may still lack it.
   std::optional<KlMethod> kl_method;

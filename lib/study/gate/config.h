@@ -79,7 +79,7 @@ struct MeasuredCase {
 };
 
 struct MeasuredRun {
-  std::string name;             // of the run; names of cases begin with it
+  std::string name;             // name of the run; names of cases begin with it
   std::string snapshot, trace;  // as the config gives them
   Reading reading;
   std::string kind;  // runs of one kind are recordings of one setting: they show its noise

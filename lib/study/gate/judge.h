@@ -19,7 +19,7 @@ struct JudgeOptions {
   bool strict = false;             // rules and cases that were not decided fail
   bool lenient_baseline = false;   // problems of the baselines only warn
   bool new_recordings = false;     // the baselines come from other recordings, which is accepted
-  std::string version = {};        // of the program that judges
+  std::string version = {};        // version of the program that judges
   std::string pinned_commit = {};  // the commit that the pinned baseline must be of; empty: any
   bool partial = false;            // some cases were left out on purpose
   bool may_start = false;          // logs that no rule judges pass: they are the first baseline

@@ -127,7 +127,7 @@ struct HistoryFigure {
 // A table of how reports show an engine's cases. The engine's own tools write the same rows and
 // lines.
 struct EngineReport {
-  std::string_view title;                     // of summary.md
+  std::string_view title;                     // title of summary.md
   std::span<const std::string_view> columns;  // the table of true figures in summary.md
   std::span<const FigurePair> pairs;
   std::span<const HistoryFigure> history;
@@ -154,7 +154,7 @@ struct Engine {
   std::span<const MetricInfo> metrics;           // besides OwnMetrics()
   std::span<const DeltaRule> baseline_rules;     // if a config has none
   std::span<const SuiteInfo> suites;             // the first is the default of a case
-  std::span<const std::string_view> case_names;  // of all suites, in their order
+  std::span<const std::string_view> case_names;  // names of the cases of all suites, in their order
   // One of `case_names` with its suite, mode, parameters and rules.
   CaseSpec (*suite_case)(std::string_view name);
   std::vector<Rule> (*rules_of)(std::string_view mode);  // if a config has none
@@ -250,14 +250,14 @@ struct CaseResult {
   std::string reason;  // why it failed, was not run or is inconclusive
   std::vector<RuleOutcome> rules;
   Measurements measured;
-  Noise noise;  // of speeds, over this case's snapshot
+  Noise noise;  // noise of speeds, over this case's snapshot
   std::vector<RowFigures> rows;
   std::vector<LayerFigures> layers;
   std::vector<ResidentSample> resident_over_time;
   std::vector<std::string> warnings;
   std::optional<LogFigures> logs;         // if the case comes from engine logs
-  std::string snapshot_hash;              // of the snapshot's files; empty without one
-  std::string trace_hash;                 // of the trace's files; empty without one
+  std::string snapshot_hash;              // hash of the snapshot's files; empty without one
+  std::string trace_hash;                 // hash of the trace's files; empty without one
   std::optional<SnapshotDiff> reference;  // how the cache differs from its reference
 
   const RuleOutcome* first(Status status) const;  // null if no rule has this status

@@ -152,7 +152,7 @@ struct RuleOutcome {
 // of equal replays tells whether two speeds really differ.
 struct Noise {
   std::vector<double> baseline_tps, candidate_tps;
-  double seconds = 0;  // of the shortest replay
+  double seconds = 0;  // seconds of the shortest replay
 
   // The wider of the two spreads, each (max - min) / median; nothing from fewer than two runs.
   std::optional<double> relative() const;

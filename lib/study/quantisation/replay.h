@@ -19,7 +19,7 @@ struct ReplayRequest {
   StoreRequest store;
   // The first pair is the unchanged cache, whose types lose nothing.
   std::vector<TypePair> pairs;
-  uint32_t head_dim = 0;          // of K: llama.cpp refuses block types that do not divide a head
+  uint32_t head_dim = 0;  // head dim of K: llama.cpp refuses block types that do not divide a head
   uint64_t prompt_tokens = 0;     // rows from this position on are measured
   uint64_t rows = 512, seed = 0;  // at most this many rows, drawn by `seed`; 0: all
   // predict nats by layer weights; empty: by gradients, if the trace has them

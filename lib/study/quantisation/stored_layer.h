@@ -45,7 +45,7 @@ struct TypePair {
 // One side of a layer, stored in one type.
 struct StoredSide {
   std::vector<float> difference;  // stored - full, [token][kv head][dim]
-  double bytes = 0;               // of all tokens; those kept in full count at 16 bits
+  double bytes = 0;               // bytes of all tokens; those kept in full count at 16 bits
   double signal = 0, noise = 0;   // sums of squares of values and of differences
   uint64_t not_finite = 0;        // stored values that are NaN or infinite
 

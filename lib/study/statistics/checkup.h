@@ -22,7 +22,7 @@ struct CheckupPlace {
 
 // Result of a quick check of a cache's values.
 struct Checkup {
-  uint64_t bytes = 0;       // of K and V
+  uint64_t bytes = 0;       // bytes of K and V
   uint64_t seen_bytes = 0;  // bytes of the values read
   uint64_t layers = 0, seen_layers = 0;
   uint64_t values = 0, nans = 0, infinities = 0;         // among the values read

@@ -17,7 +17,7 @@ RowCoder CodeBySteps(StepCode code);
 // K or V of a whole cache after coding it by a transform.
 struct CodedCache {
   CacheRows rows;              // all tokens, in the type of the cache, keys rotated again
-  double bytes = 0;            // of all tokens, those in full at 16 bits; without the basis
+  double bytes = 0;            // bytes of all tokens, those in full at 16 bits; without the basis
   double middle_bytes = 0;     // bytes of the coded tokens alone
   uint64_t middle_tokens = 0;  // number of coded tokens
   uint64_t not_finite = 0;  // tokens of the middle that stay in full because a value is not finite

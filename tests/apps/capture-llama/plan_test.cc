@@ -88,7 +88,7 @@ TEST_CASE("random plans hide what their events say") {
   for (int round = 0; round < 50; ++round) {
     json events = json::array();
     std::set<int> held;
-    std::vector<std::set<int>> visible(kTokens);  // of each row
+    std::vector<std::set<int>> visible(kTokens);  // visible positions of each row
     for (int token = 0; token < kTokens; ++token) {
       held.insert(token);
       visible[size_t(token)] = held;

@@ -12,7 +12,7 @@ ln slots/whole slots/again
 sed -n '1p;/^left out/p' few.txt | sed 's/([^()]*\(data\|position\|token\)[^()]*)/(why)/'
 # For a few states the commands name each. They make archives or a store first, verify second, and delete the
 # originals last.
-sed -n '/^answer/,$p' few.txt | sed 's/ about .*, which/ about SIZE, which/; s/first; [0-9.]* [KMGTP]iB free/first; ROOM free/'
+sed -n '/^answer/,$p' few.txt | sed 's/ about .*, which/ about SIZE, which/; s/originals; [0-9.]* [KMGTP]iB free/originals; ROOM free/'
 # Speeds are those of the codec alone, in the same unit as all other speeds.
 sed -n '/codec alone, 1 thread/p' few.txt | grep -o 'codec.*'
 grep -c '^fast .* MiB/s .* MiB/s ' few.txt

@@ -191,7 +191,7 @@ TEST_CASE("frames that no encoder writes are refused", "[ref]") {
   CHECK(forged(1, 1) == Finding::kBadFrame);              // reserved
   CHECK(forged(11, 1) == Finding::kBadFrame);             // 2^24 runs
   CHECK(forged(14, 2) == Finding::kBadFrame);             // neither K nor V
-  CHECK(forged(15, 2) == Finding::kBadFrame);             // of an undefined kind
+  CHECK(forged(15, 2) == Finding::kBadFrame);             // a run of an undefined kind
   CHECK(forged(20, 50) == Finding::kBadFrame);            // extends past the chunk
   CHECK(forged(27, 0x80) == Finding::kBadFrame);          // giant
   CHECK(forged(35, 0xff) == Finding::kReferenceDiffers);  // tokens that do not exist

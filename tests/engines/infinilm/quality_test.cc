@@ -221,7 +221,7 @@ TEST_CASE("a rotation that cannot be undone is refused, not guessed", "[mlp]") {
   const Snapshot cache = MakeCache({.tokens = 40});
   QualityOptions options;
   Rope rope;
-  rope.rotary_dim = 8;  // of heads of 4
+  rope.rotary_dim = 8;  // more than the 4 dims of a head
   options.rope = rope;
   CHECK_THROWS_AS(Measure(cache, {}, options), Error);
   rope.rotary_dim = 0;

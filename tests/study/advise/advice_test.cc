@@ -243,7 +243,7 @@ TEST_CASE("events of a mixed plan say what each head holds", "[advise]") {
   const Runs runs = ListRuns({made.get()}, pool);
   const AdviceRequest request = SmallRequest(LossKind::kOutput, eviction::Granularity::kKvHead);
   const Advice advice = Advise(runs, request, pool);
-  const Choice choice = {0, 3, 5, 5, 19, 8};  // of 3 layers with 2 kv heads
+  const Choice choice = {0, 3, 5, 5, 19, 8};  // choices of 3 layers with 2 kv heads
   const auto plans = MakePlans(*runs[0], advice.candidates, advice.measured(), choice, 0, pool);
   uint64_t last_token = 0, events = 0;
   std::vector<uint64_t> length(6, 0), token(6, 0);

@@ -134,7 +134,7 @@ TEST_CASE("undefined rows are counted and stay out of every figure", "[h2o]") {
 
 TEST_CASE("what is no probability is refused wherever it stands", "[h2o]") {
   for (const float bad : {-0.25f, std::nanf(""), INFINITY, 1.5f}) {
-    for (const uint64_t row : {3, 100}) {  // of the prompt, of decode
+    for (const uint64_t row : {3, 100}) {  // a row of the prompt, one of decode
       INFO(bad << " row " << row);
       auto made = MakeAttentionCase({}, 14);
       RecordProbabilities(*made);

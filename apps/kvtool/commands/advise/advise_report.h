@@ -25,7 +25,7 @@ struct FoundSavings {
   std::vector<advise::LosslessLevel> levels;
   std::vector<advise::SavingRow> rows;
 
-  QuantPlan PlanTypes(const advise::Runs& runs) const;  // of the chosen point
+  QuantPlan PlanTypes(const advise::Runs& runs) const;  // types of the chosen point
   void Print(Console& console, const advise::Runs& runs, const advise::AdviceRequest& request,
              const std::optional<advise::Answer>& answer) const;
 };
@@ -49,7 +49,7 @@ struct EngineSettings {
   std::string configuration;  // name of the engine's configuration; empty: command-line options
   const advise::Candidate* candidate = nullptr;
   Value parameters;
-  double ratio = 1, loss = 0;  // of the worst prompt, as shown
+  double ratio = 1, loss = 0;  // figures of the worst prompt, as shown
   std::string note;
 };
 

@@ -522,7 +522,7 @@ class Gate : public EachOf<Gate> {
   std::string config_, suite_, snapshot_path_, trace_, reference_, prompts_, baseline_, pinned_,
       commit_, annotations_, junit_, fault_;
   std::string given_snapshot_, given_trace_, given_prompts_;  // before a run set its own
-  std::shared_ptr<const gate::Config> shared_config_;         // of all inputs
+  std::shared_ptr<const gate::Config> shared_config_;         // one config for all inputs
   std::vector<std::string> only_, required_;
   std::vector<std::string> of_cases_;  // files that the config names
   gate::OutputNames outputs_;

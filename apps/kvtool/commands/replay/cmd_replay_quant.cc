@@ -68,7 +68,8 @@ std::vector<std::byte> Packed(const KvTensor& tensor, const LayerKv& layer, uint
   return quant::PackedRows(type, side, options);
 }
 
-// Returns rows as one head if heads are no whole blocks; a state does not record how rows divide.
+// Returns rows as one head if a head is not a whole number of blocks, because a state does not
+// record the heads.
 KvTensor AsRows(const std::vector<std::byte>& packed, const quant::CacheType& type,
                 const KvTensor& like) {
   const auto row = static_cast<uint32_t>(like.channels());

@@ -214,7 +214,7 @@ const Fields<StepPlan>& StepPlanFields() {
       {"layers", "Layers of the cache", &StepPlan::layers},
       {"tokens", "Tokens of a layer before the step, after --first-tokens", &StepPlan::tokens},
       {"image_tokens", "Tokens of the image prefix, at most all", &StepPlan::image_len},
-      {"factor", "Tokens of a group, which one token stands for afterwards", &StepPlan::factor},
+      {"factor", "Tokens of a group, which the step replaces by one token", &StepPlan::factor},
       {"factor_from",
        "Whether the factor is the weights' or a flag's",
        [](const StepPlan& of) { return Giver(of.factor_from_weights); },
@@ -229,7 +229,7 @@ const Fields<StepPlan>& StepPlanFields() {
          return Cut{of.image, of.factor};
        },
        SegmentFields()},
-      {"text", "What follows it",
+      {"text", "The text after the image prefix",
        [](const StepPlan& of) {
          return Cut{of.text, of.factor};
        },
@@ -279,7 +279,7 @@ const Fields<StepQuality>& StepQualityFields() {
       {"open_loop", "Each layer's cache is the recorded one, whatever layers before it lost",
        [](const StepQuality&) { return true; }, OneOf(true)},
       {"queries",
-       "keys-as-queries: the keys of the last tokens stand in; recorded: those of the trace",
+       "keys-as-queries: keys of the last tokens are used as queries; recorded: the trace's",
        &StepQuality::queries, OneOf("keys-as-queries", "recorded")},
       {"query_rows", "Query rows of a layer", &StepQuality::query_rows},
       {"query_heads", "Query heads of a layer", &StepQuality::query_heads},

@@ -253,7 +253,7 @@ class StoreAdd : public StoreCommand {
              "in common is found in multiples of it")
         .Between(1u, kMostBlockTokens);
     line.AddFlag("--no-check", no_check_,
-                 "Do not decode what is stored and compare it with the source");
+                 "Skip the check that decodes the stored state and compares it with the source");
     line.AddFlag("--keep-going", keep_going_, "Go on with the next input after an error");
     snapshot_.Declare(line);
     report_.Declare(line);

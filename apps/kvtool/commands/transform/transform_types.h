@@ -23,7 +23,7 @@ struct TransformedSide {
   transform::CodedCache coded;  // without its rows
   quant::WholeSide whole;
   quant::CacheType type;
-  double basis_bytes = 0;  // of this side
+  double basis_bytes = 0;  // basis bytes of this side
 };
 
 // Identifies a transform in documents, and each type that was made with it.

@@ -64,7 +64,7 @@ PlaneChoice EncodeLiteralPlane(ByteSpan plane, Noise noise, CodecScratch& scratc
 
 // A frame as found in the file. Its structure has been checked; mode, codec and payload have not.
 struct PlaneFrame {
-  uint64_t offset = 0;  // of the header
+  uint64_t offset = 0;  // offset of the header
   uint8_t mode = 0;
   uint8_t codec = 0;
   uint32_t raw_bytes = 0;

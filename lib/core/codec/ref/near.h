@@ -28,9 +28,9 @@ struct ReferenceRun {
   bool equal = false;  // the rows are copies; otherwise their differences are coded
   uint32_t layer = 0;  // as the reference numbers it
   uint32_t first_row = 0, rows = 0;
-  uint64_t first_token = 0;  // of the reference
+  uint64_t first_token = 0;  // in the reference
   int32_t turn = 0;          // positions by which the rows here are further on than the reference's
-  Hash128Bytes hash = {};    // of the reference's rows
+  Hash128Bytes hash = {};    // hash of the reference's rows
 };
 
 // Gives access to rows of the caches that an archive refers to.
@@ -98,7 +98,7 @@ uint64_t CodedRows(const NearRows& near);  // neither equal nor remaining rows
 // Computes the classes of all coded rows, one after another.
 void ComputeClasses(const NearRows& near, const std::vector<int16_t>& scales, uint8_t* classes);
 
-// Parts that the other codings of near rows share. Equal rows are marked by their factors.
+// Helpers that all codings of similar rows share. Equal rows are marked by their factors.
 void MarkEqualRows(NearRows& near);
 void WriteFactors(const ArenaVector<uint8_t>& factors, CodecScratch& scratch, ByteWriter& out);
 void ReadFactors(ByteReader& reader, NearRows& near, CodecScratch& scratch);
@@ -142,13 +142,13 @@ void DecodeNearDifferences(ByteReader& reader, NearRows& near, CodecScratch& scr
 struct ErrorNeighbour {
   Neighbour neighbour;
   std::vector<uint32_t> layers;  // per similar run, the reference's number of the layer
-  Hash128Bytes hash = {};        // of the reference's rows, run after run
+  Hash128Bytes hash = {};        // hash of the reference's rows, run after run
 };
 
 struct ErrorsHead {
   bool turns = false;  // true if the chunk's own rows are rotated, as those of K are
   std::vector<ErrorNeighbour> neighbours;
-  Rotation rotation;  // of K
+  Rotation rotation;  // rotation of K
   std::vector<int32_t>
       turns_of_runs;  // of K, for each similar run: steps by which it is further on here
 };
@@ -176,7 +176,7 @@ class NeighbourErrors : public ErrorForecast {
   class Taps;
 
   const ErrorsHead& head_;
-  std::vector<uint32_t> rows_;  // of the chunk, per similar row
+  std::vector<uint32_t> rows_;  // rows of the chunk, per similar row
   std::vector<Hash128Bytes> hashes_;
   std::vector<std::unique_ptr<Taps>> taps_;
   BlockRegression block_;

@@ -225,7 +225,7 @@ void DecodeNearDistributions(ByteReader& reader, NearRows& near, CodecScratch& s
   }
   slots.CheckEnd();
   CopyEqualRows(near);
-  reader.ExpectEnd("the near rows");
+  reader.ExpectEnd("the similar rows");
 }
 
 }  // namespace kv

@@ -34,7 +34,7 @@ struct NearChunk {
   Effort effort;
   std::span<const ReferenceRun> runs;  // all runs, equal ones included
   std::span<const size_t> near_of;     // per similar run, the proposed run that it is part of
-  const Rotation& rotation;            // of keys
+  const Rotation& rotation;            // rotation of keys
   const ReferenceRows& references;
   const BesideNeighbours* neighbours;  // may be nullptr
 };

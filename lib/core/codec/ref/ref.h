@@ -20,7 +20,7 @@ struct BesideNeighbours {
     std::vector<ReferenceRun> runs;
   };
   std::vector<One> all;
-  std::vector<int32_t> turns;  // of K, per proposed run
+  std::vector<int32_t> turns;  // rotation of K, per proposed run
   const NeighbourSource& source;
   bool is_value;  // true if the chunk is V
 };

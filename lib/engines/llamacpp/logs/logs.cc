@@ -218,7 +218,7 @@ std::string_view Before(std::string_view text, std::string_view words) {
 // Tokens and their time, summed over all lines of a log.
 struct Speed {
   double ms = 0, tokens = 0;
-  std::optional<double> slowest = {};  // of lines with only a speed
+  std::optional<double> slowest = {};  // slowest of the lines with only a speed
   bool has_line = false;               // true if there was a line of times, even for no work
 
   // Adds a turn. A speed that is not a number stays, so that no later turn hides it.

@@ -24,7 +24,7 @@ gate::CaseResult ReplayCase(const gate::CaseSpec& spec, const gate::Subject& sub
 
 // The attention error that a row's evictions cause, compared with the full cache.
 struct AttentionCost {
-  std::vector<eviction::LayerQuality> layers;  // of the traced layers
+  std::vector<eviction::LayerQuality> layers;  // results of the traced layers
   // over all queries; over those that lost a key
   std::optional<AttentionSummary> summary, evicting;
   std::string missing;  // why nothing could be measured; empty otherwise

@@ -96,7 +96,7 @@ struct EngineVerdict {
   gate::Status status = gate::Status::kNotRun;
   std::vector<gate::CaseResult> cases;    // without the engine in their specs
   std::vector<std::string> absent_cases;  // cases of the suite without anything to judge
-  BaselineNoise baseline_noise;           // of the runtime cases
+  BaselineNoise baseline_noise;           // noise of the runtime cases
   std::vector<std::string> notes = {};
 };
 

@@ -184,7 +184,7 @@ class DesignRuntime : public Runtime {
   struct Stored {
     std::shared_ptr<const Bytes> raw;  // [head][token][dim]
     Bytes blob;
-    uint64_t hash = 0;  // of the raw bytes; set together with the blob
+    uint64_t hash = 0;  // hash of the raw bytes; set together with the blob
   };
   struct Block {
     uint64_t id = 0;

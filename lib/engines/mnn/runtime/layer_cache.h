@@ -26,7 +26,7 @@ struct TensorShape {
   DType dtype = DType::kF16;
   uint32_t heads = 0, head_dim = 0, element_bytes = 0;
 
-  uint64_t head_bytes() const { return uint64_t{head_dim} * element_bytes; }  // of one token
+  uint64_t head_bytes() const { return uint64_t{head_dim} * element_bytes; }  // bytes of one token
   uint64_t row_bytes() const { return heads * head_bytes(); }
 };
 
@@ -52,7 +52,7 @@ struct Difference {
   uint32_t layer = 0;
   bool is_value = false;
   uint32_t head = 0;
-  uint64_t position = 0;  // of the token that differs
+  uint64_t position = 0;  // position of the token that differs
 };
 
 // Counts comparisons, by hash, of the running cache with the snapshot's rows. Ranges are compared
@@ -186,7 +186,7 @@ class RangeCache {
     bool is_value = false;
     DType dtype = DType::kF16;
     uint64_t begin = 0, tokens = 0;  // first position and length
-    uint64_t hash = 0;               // of the raw bytes
+    uint64_t hash = 0;               // hash of the raw bytes
 
     auto operator<=>(const Key&) const = default;
   };

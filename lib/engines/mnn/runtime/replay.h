@@ -52,14 +52,14 @@ struct LayerResult : LayerRecord {
   uint32_t layer = 0;         // layer number in the snapshot
   bool in_h2o_range = false;  // by the range alone, whether H2O is on or not
   uint64_t length = 0;        // tokens held at the end
-  uint64_t cold_tokens = 0;   // of these, tokens that are neither sink nor recent
+  uint64_t cold_tokens = 0;   // those that are neither sink nor recent
   Resident end;
 };
 
 struct Speed {
   uint64_t tokens = 0;
   double seconds = 0;            // spent in layer calls, without work that only a replay does
-  double attention_seconds = 0;  // of these, spent on scores, softmax and values
+  double attention_seconds = 0;  // part of these, spent on scores, softmax and values
 
   double tokens_per_second() const {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;

@@ -86,10 +86,10 @@ struct EncodeTask {
 struct EncodeResult {
   EncodeTask task;
   std::array<Bytes, 2> blobs;
-  std::array<uint64_t, 2> hashes{};  // of the raw bytes
+  std::array<uint64_t, 2> hashes{};  // hashes of the raw bytes
   uint64_t engine_raw_hash = 0, engine_blob_hash = 0;
-  int64_t us = 0;         // of encoding
-  int64_t verify_us = 0;  // of decoding and comparing
+  int64_t us = 0;         // time of encoding
+  int64_t verify_us = 0;  // time of decoding and comparing
   bool failed = false;    // true: an encoder threw or returned nothing
   std::array<bool, 2> verified{};
 
@@ -152,7 +152,7 @@ struct Event {
   uint64_t token = 0;              // position decoded
   uint32_t layer = 0;              // layer number in the snapshot
   uint64_t length = 0;             // tokens in the layer's cache
-  uint64_t begin = 0, tokens = 0;  // of the range, in the layer's cache
+  uint64_t begin = 0, tokens = 0;  // range of tokens in the layer's cache
   uint64_t raw_bytes = 0, compressed_bytes = 0;
   int64_t us = 0;
   std::string_view what;
@@ -212,7 +212,7 @@ struct Measured {
   uint64_t backpressure = 0;
   uint64_t decode_calls = 0;  // decoder runs for a reader
   uint64_t cache_copies = 0;  // reads served from a cache of decoded ranges
-  uint64_t seeded_hits = 0;   // of these, reads of entries that no decoder made
+  uint64_t seeded_hits = 0;   // cache copies of entries that no decoder made
   int64_t encode_us = 0, decode_us = 0, wait_us = 0;
 
   void Add(const Measured& other);

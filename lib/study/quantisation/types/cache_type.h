@@ -43,7 +43,7 @@ struct StoreOptions {
 // Tokens that a query still sees in full, because the engine stores them later.
 enum class Tail {
   kNone,
-  kKeys,    // of n tokens, the last n modulo kTailTokens
+  kKeys,    // keys of n tokens: the last n modulo kTailTokens
   kValues,  // the last kTailTokens
 };
 inline constexpr uint64_t kTailTokens = 128;
@@ -53,7 +53,7 @@ uint64_t CountStored(Tail tail, uint64_t tokens);
 // K or V of a cache whose layers were coded together.
 struct WholeSide {
   std::map<uint32_t, std::vector<float>> layers;  // decoded values, by layer, in the layout of Side
-  double bytes = 0;                               // of all layers
+  double bytes = 0;                               // bytes of all layers
 };
 
 struct CacheType {
