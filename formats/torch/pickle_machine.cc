@@ -7,8 +7,8 @@
 #include <bit>
 #include <cstdint>
 
-#include "formats/torch/pickle.h"
 #include "formats/format.h"
+#include "formats/torch/pickle.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
@@ -322,7 +322,7 @@ void PickleMachine::PushGlobal(std::string_view module, std::string_view name) {
 void PickleMachine::Reduce(PickleId callable, PickleId arguments) {
   const PickleKind kind = out_.values_[callable].kind();
   if (kind != PickleKind::kGlobal && kind != PickleKind::kObject) {
-    Fail("{} is called", out_.Describe(callable));
+    Fail("{} is called, but is no function", out_.Describe(callable));
   }
   if (out_.values_[arguments].kind() != PickleKind::kTuple) {
     Fail("arguments are {}, expected a tuple", out_.Describe(arguments));

@@ -877,7 +877,7 @@ typedef struct {
   uint32_t struct_size, reserved;
   const kvt_desc* desc;  /* describes one page; its context and tag are not used */
   void* pages;           /* encoding reads them, decoding writes them */
-  size_t page_count;     /* pages at `pages`, which index may name */
+  size_t page_count;     /* number of pages at `pages`; each index is below it */
   size_t stride;         /* bytes from page to page, at least page_bytes */
   size_t page_bytes;     /* at most 4 MiB */
   const uint32_t* index; /* `count` numbers of pages; NULL: pages 0, 1, 2 ... */

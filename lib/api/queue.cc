@@ -141,8 +141,8 @@ void Finish(kvt_queue& queue, Slot& slot) {
   completion.failed = slot.batch ? slot.failure->index() : UINT64_MAX;
   completion.offset = error.offset;
   Copy(error.message, completion.message, sizeof completion.message);
-  // In this order, sequentially consistent: a thread that begins to wait either sees the word or is
-  // seen here.
+  // The word is stored before `waiters` is read, both sequentially consistent: a thread that begins
+  // to wait either reads the new word or is counted in `waiters`.
   slot.word = MakeWord(GetGeneration(slot.word), kDone);
   queue.signal.Raise();
   if (slot.waiters == 0) return;

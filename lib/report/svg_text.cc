@@ -67,8 +67,8 @@ constexpr uint16_t kWidths[2][95] = {
      333, 556, 611, 556, 611, 556, 333, 611, 611, 278, 278, 556, 278, 889, 611, 611,
      611, 611, 389, 556, 333, 611, 556, 778, 556, 556, 500, 389, 280, 389, 584}};
 
-// The rules with literal colours of one setting instead of custom properties, which some programs
-// that show SVG do not support.
+// Replaces the custom properties in the rules by the colours of one setting, because some programs
+// that show SVG do not support custom properties.
 std::string Painted(std::string rules, std::string_view Colour::*setting) {
   for (const Colour& colour : kColours) {
     const std::string property = fmt::format("var(--{})", colour.name);

@@ -12,7 +12,7 @@ namespace {
 
 // Transactions are short; a longer wait means that another process hangs.
 constexpr int kBusyMilliseconds = 60000;
-// Marks in the head of a database that it is kvtool's.
+// Numbers in the header of the SQLite file that identify a database of kvtool.
 constexpr uint64_t kApplicationId = 0x4b565453, kSchemaVersion = 1;
 // Limits on SQLite's work, so that a forged file cannot keep it busy: rows have at least 40 bytes,
 // and none takes more than some 40 steps.

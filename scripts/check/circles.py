@@ -21,7 +21,7 @@ NAMED = re.compile(r"^#pragma once  // implemented by (.*)$", re.M)
 
 
 def read_units(root):
-    """Returns the unit of each file, and for each unit the units that it includes with an include that proves it."""
+    """Returns the unit of each file, and the units that each unit includes, with an include line as evidence."""
     texts = {path.relative_to(root).as_posix(): path.read_text()
              for top in TOPS for path in sorted((root / top).rglob("*")) if path.suffix in (".h", ".hpp", ".cc")}
     unit_of = {name: os.path.splitext(name)[0] for name in texts}

@@ -115,8 +115,8 @@ class Console {
   // Writes stdout for programs, and output that was explicitly requested. Lines are not wrapped;
   // with -qq nothing is written.
   void Product(std::string_view text);
-  void Rows(const std::string& text);          // CSV with escaped cells
-  void Json(nlohmann::ordered_json document);  // a product; numbers that are not finite become null
+  void Rows(const std::string& text);              // CSV with escaped cells
+  void Json(nlohmann::ordered_json document);      // the result; NaN and infinities become null
   void Say(std::string_view text, int level = 0);  // stderr, from this verbosity on
   void Warn(std::string_view file, std::string_view text);
   void Report(const Error& error);

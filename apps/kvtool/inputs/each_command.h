@@ -76,7 +76,7 @@ class EachCommand : public Command {
 // This hint follows a failure that ends a run over several inputs.
 inline constexpr const char* kGoOnHint = "hint: --keep-going goes on with the other inputs";
 
-// Base class of commands: EachOf<Inspect>, or with more in common EachOf<Inspect, Base>.
+// Base class of commands: EachOf<Inspect>, or EachOf<Inspect, Base> if commands share a base.
 template <typename Self, typename Base = EachCommand>
 class EachOf : public Base {
  public:

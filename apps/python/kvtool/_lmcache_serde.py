@@ -25,7 +25,7 @@ from ._frames import reason_for
 
 SERDE_NAME = "kvtool"
 
-# Identities of the serdes in this process, which frames may have that an adapter stores unchanged.
+# Identities of the serdes in this process. Frames that an adapter stores unchanged may have any of them.
 _codecs: list[Codec] = []
 # The adapters in this process; one of them may have supplied the object that a serde refuses.
 _adapters: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""Frames in memory, the least recently used of which go when a limit is reached: a folder without a disk."""
+"""Keeps frames in memory, as a folder does on disk. At its limit the least recently used frames are removed."""
 
 from __future__ import annotations
 

@@ -448,7 +448,7 @@ const Fields<Controller>& ControllerFields() {
        Microseconds(&Controller::prefill_seconds_per_layer)},
       {"load_us_per_layer", "Time in which one layer of the chunks is loaded, in microseconds",
        Microseconds(&Controller::load_seconds_per_layer)},
-      {"hidden_fraction", "Share of the tokens whose recomputation the loading of a layer hides",
+      {"hidden_fraction", "Share of the tokens that can be recomputed while a layer loads",
        &Controller::ratio_hide, Nullable()},
       {"recomputed_fraction",
        "Share of the tokens that the controller recomputes",

@@ -192,7 +192,7 @@ const Fields<Report>& ParamsFields() {
        [](const Report& of) { return of.request.candidates.recent; }},
       {"windows", "Numbers of rows by which the policies snapkv and pyramid weigh tokens",
        [](const Report& of) { return of.request.candidates.windows; }},
-      {"granularity", "Unit that gets its own choice: each layer, or each kv head",
+      {"granularity", "Unit with its own choice: each layer, or each kv head",
        [](const Report& of) {
          return of.request.measure.units == eviction::Granularity::kLayer ? "layer" : "kv-head";
        },
@@ -271,7 +271,7 @@ const Fields<Report>& CheckFields() {
        "What each fold leaves out of the search: one run, or half of the rows of a single run",
        [](const Report& of) { return of.advice.check.halves ? "half_of_the_rows" : "run"; },
        OneOf("run", "half_of_the_rows")},
-      {"optimism", "what plans cost where they were not chosen / what they promised",
+      {"optimism", "Cost of plans on the data left out / cost that they promised",
        [](const Report& of) {
          return Shown(GetLossKind(of), of.advice.check.optimism()) / Shown(GetLossKind(of), 1);
        },
@@ -472,8 +472,7 @@ std::string CheckText(const Advice& advice) {
   const std::string_view rest = check.halves ? "the other half of the rows" : "the other prompts";
   if (found == 0) return fmt::format("chosen on {} alone, no plan is within the limits", rest);
   return fmt::format(
-      "chosen on {} alone, plans cost {} to {} where they were not chosen, within "
-      "the limits in {} of {}",
+      "chosen on {} alone, plans cost {} to {} on the data left out, within the limits in {} of {}",
       rest, LossText(kind, least), LossText(kind, most), holds, found);
 }
 

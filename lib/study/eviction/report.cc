@@ -201,8 +201,8 @@ struct Decile {
 
 const Fields<Decile>& DecileFields() {
   static const Fields<Decile> fields = {
-      {"first_step", "First decode step of the tenth, from 0", &Decile::first_step},
-      {"steps", "Decode steps of the tenth", &Decile::steps},
+      {"first_step", "First decode step of this tenth of the steps, from 0", &Decile::first_step},
+      {"steps", "Number of decode steps in this tenth", &Decile::steps},
       {"mass_mean", "Mean attention mass that is kept; null if no row is defined", &Decile::mass,
        Nullable()},
       {"output_error_mean",

@@ -89,7 +89,7 @@ Value TrueFiguresSchema(const Engine& engine) {
   return Value::Object{{"type", "object"}, {"properties", std::move(properties)}};
 }
 
-// Figures as the engine defines them are those of its rows, all of which are optional.
+// Schema of the figures as the engine defines them: the fields of its rows, all optional.
 Value EngineFiguresSchema(const Engine& engine) {
   return Value::Object{{"type", "object"},
                        {"properties", *engine.report.row_schema().Find("properties")}};

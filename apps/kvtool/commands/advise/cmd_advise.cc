@@ -101,8 +101,7 @@ class AdviseCommand : public Command {
              "Shares of a budget that are recent, for block and h2o (0.25,0.5)");
     line.Add("--snapkv-window|--windows", windows_, "Rows by which snapkv weighs (16,64)")
         .Separator(',');
-    line.Add("--granularity", granularity_,
-             "Unit that gets its own choice: layer or kv-head (layer)")
+    line.Add("--granularity", granularity_, "Unit with its own choice: layer or kv-head (layer)")
         .OneOf({"layer", "kv-head"});
     line.Add("--sensitivity", sensitivity_,
              "Nats by these layer weights (kvtool.sensitivity/1), not by gradients (a run's own, "
@@ -234,8 +233,7 @@ class AdviseCommand : public Command {
   std::vector<RunFiles> OpenRuns(Console& console) const {
     for (size_t i = 0; i < inputs_.size(); ++i) RequireTrace(traces_[i], names_[i]);
     if (left_traces_ > 0) {
-      throw Error(Finding::kUsage, "--trace: {} more than there are snapshots that need a trace",
-                  left_traces_);
+      throw Error(Finding::kUsage, "--trace: {} not needed by any snapshot", left_traces_);
     }
     const OpenOptions options =
         snapshot_.Resolve(inputs_.size() > 1 ? FlagsFor::kSeveral : FlagsFor::kOne);

@@ -68,8 +68,7 @@ std::vector<std::byte> Packed(const KvTensor& tensor, const LayerKv& layer, uint
   return quant::PackedRows(type, side, options);
 }
 
-// Returns rows as one head if a head is not a whole number of blocks, because a state does not
-// record the heads.
+// Returns rows as one head if heads are not whole blocks; a state does not record the heads.
 KvTensor AsRows(const std::vector<std::byte>& packed, const quant::CacheType& type,
                 const KvTensor& like) {
   const auto row = static_cast<uint32_t>(like.channels());

@@ -173,7 +173,7 @@ const Fields<TransformUse::Type>& TypeFields() {
       {"basis_bytes", "Bytes of mean and basis of this side, not in the ratio",
        [](const Type& of) { return of.side->basis_bytes; }},
       {"pays_from_tokens",
-       "Coded tokens, of all caches of the model, from which on the basis pays; 0: never",
+       "Least number of coded tokens, over all caches, that pays for the basis; 0: none",
        [](const Type& of) { return of.side->coded.PaysFrom(of.side->basis_bytes); }}};
   return fields;
 }

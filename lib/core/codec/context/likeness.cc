@@ -258,7 +258,7 @@ std::optional<LikenessPlan> PlanLikenesses(ByteSpan values, bool bfloat, uint64_
       FindLikenesses(values, bfloat, rows, columns, plan.rotation, steps, false, arena);
   uint64_t alike = 0;
   for (const Likeness& like : plan.likenesses) alike += like.likeness > 0;
-  // If fewer than 1 row in 20 resembles an earlier one, the larger head of a like frame does not
+  // If fewer than 1 row in 20 resembles an earlier one, the larger header of a like frame does not
   // pay.
   if (alike * 20 < rows) return std::nullopt;
   return plan;
