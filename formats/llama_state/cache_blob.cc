@@ -36,7 +36,7 @@ uint32_t CheckedChannels(uint64_t elements, uint64_t at) {
       .At(at);
 }
 
-// Reads the head of one K or plain V part: type, bytes of one cell.
+// Reads the header of one K or plain V part: type, bytes of one cell.
 RowShape ReadRowShape(ByteReader& in) {
   const DType dtype = ReadType(in);
   const DTypeInfo& info = Info(dtype);
@@ -51,7 +51,7 @@ RowShape ReadRowShape(ByteReader& in) {
   return {dtype, CheckedChannels(std::min(blocks, kMaxRowElements + 1) * info.block_elements, at)};
 }
 
-// Reads the head of one transposed V part: type, bytes of one element, elements of a row.
+// Reads the header of one transposed V part: type, bytes of one element, elements of a row.
 RowShape ReadTransposedShape(ByteReader& in) {
   const uint64_t type_at = in.offset();
   const DType dtype = ReadType(in);

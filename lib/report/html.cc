@@ -77,7 +77,7 @@ constexpr size_t kMostTableRows = 2000;
 
 struct ColumnUnit {
   std::string_view name;
-  double factor;  // common factor of units that are written side by side
+  double factor;  // size relative to the other units of its kind
 };
 constexpr std::array<ColumnUnit, 14> kUnits = {{{"x", 1},
                                                 {"%", 1},

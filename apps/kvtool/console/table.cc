@@ -38,8 +38,8 @@ std::vector<bool> NumericColumns(const TableRows& rows) {
   return numeric;
 }
 
-// Breaks the head into as many rows as needed, so that each column is at most as wide as its cells,
-// or as the longest word of its head.
+// Breaks the header into as many rows as needed, so that each column is at most as wide as its
+// cells, or as the longest word of its header.
 TableRows WithBrokenHead(const TableRows& rows) {
   TableRows head;
   for (size_t c = 0; c < rows[0].size(); ++c) {
@@ -152,7 +152,7 @@ std::string Banded(const TableRows& rows, const std::vector<bool>& numeric, size
   return text;
 }
 
-// Returns a paragraph for each row: its first cell, and the others below it, each after its head.
+// Returns a paragraph for each row: its first cell, and the others below it, each after its header.
 std::string StackedRows(const TableRows& rows, size_t width, std::string_view indent) {
   std::string text;
   for (size_t r = 1; r < rows.size(); ++r) {

@@ -233,7 +233,7 @@ HWY_INLINE void FactorProducts(const Factor& f) {
   if (f.taps > j) FactorDiagonal<1>(f, j);
   if (f.taps > j + 1) FactorDiagonal<2>(f, j);
   if (f.taps > j + 2) FactorDiagonal<3>(f, j);
-  // The row of the moments needs these columns now.
+  // Finishes these columns of the last row, which holds the moments.
   float* forward = f.Row(f.taps);
   for (; j < f.taps; ++j) {
     const float* row = f.Row(j);

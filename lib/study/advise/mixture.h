@@ -64,9 +64,9 @@ struct Measured {
   std::vector<RunRows> runs;
   std::vector<Unit> units;
   // For kFisher during the search: the share of the loss in which the effects of units count as
-  // independent, each as its squared error times a weight per unit. Among many options and units a
-  // search otherwise picks options that do little, or cancel each other, only in the sampled rows
-  // and tokens.
+  // independent, each as its squared error times a weight per unit. Without it, a search over many
+  // options picks those that by chance do little, or cancel each other, in the sampled rows and
+  // tokens.
   double independent = 0;
 };
 

@@ -154,7 +154,8 @@ std::vector<std::string> StatesFacts(const StatesAdvice& of, size_t most_left_ou
   }
   if (of.alike_states() > 0) {
     facts.push_back(fmt::format(
-        "not the same: {} with the compared head of another, but other bytes ('kvtool diff'): {}",
+        "not the same: {}, equal to another in the compared head, but with other bytes ('kvtool "
+        "diff'): {}",
         format::Plural(of.alike_states(), "state"),
         NamesText(of.states, [](const SavedState& a) { return a.kinship == Kinship::kAlike; })));
   }

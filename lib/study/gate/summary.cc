@@ -418,7 +418,7 @@ void AddVerdict(const Engine& engine, Fields<GateSummary>& fields) {
   fields.Add(
       {"total_cases", "Number of cases", [](const Summary& of) { return of.result.cases.size(); }});
   for (const SuiteInfo& suite : engine.suites) {
-    fields.Add({suite.count_key, "Of these, cases of the suite of this name",
+    fields.Add({suite.count_key, "Number of these cases that belong to this suite",
                 [suite](const Summary& of) { return of.result.count(suite); }});
   }
   const auto count = [&](std::string_view name, std::string_view text, Status status) {

@@ -160,7 +160,7 @@ ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
                     const ReplayRequest& request, ThreadPool& pool, Progress* progress) {
   if (trace.level != TraceLevel::kQueries) {
     throw Error(Finding::kTraceMismatch,
-                "the trace has no queries: what other keys do to attention needs them")
+                "the trace has no queries, which show the effect of other keys")
         .File(trace.path);
   }
   ReplayResult result;

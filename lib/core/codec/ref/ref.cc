@@ -48,7 +48,7 @@ class NearEncoder {
 
   // Appends the similar rows, rotation first, and sets their factors, kOwnRow for rows that are
   // cheaper to code without a reference. Returns kRef, kRefSparse, kRefCdf or kRefLayers; only the
-  // last uses the errors' head.
+  // last uses the header of the errors.
   CodecId Encode(ByteWriter& out) {
     bool turned = false;
     for (const ReferenceRun& run : chunk_.runs) turned = turned || run.turn != 0;

@@ -51,7 +51,7 @@ void DecodeByReference(CodecId codec, const ChunkShape& shape, ByteSpan payload,
                        std::span<std::byte> raw, CodecScratch& scratch, const ChunkInputs& inputs,
                        InnerDecoder inner);
 
-// The frame's head. Internal to lib/core/codec/ref.
+// The frame's header. Internal to lib/core/codec/ref.
 
 constexpr uint64_t kRunBytes = 44;
 
