@@ -144,21 +144,21 @@ void FillIn(const OpenOptions& options, std::string_view file, PresetSpec& spec)
 
 namespace {
 
-std::optional<uint64_t> SizeOf(const PresetSpec& preset, char letter) {
+std::optional<uint64_t> FindSize(const PresetSpec& preset, char letter) {
   const auto at = preset.sizes.find(std::string_view(&letter, 1));
   return at == preset.sizes.end() ? std::nullopt : std::optional(at->second);
 }
 
 // Returns the axes of the preset's order. Throws if a size is missing.
 std::vector<Axis> BuildAxes(const PresetSpec& preset, uint64_t groups) {
-  const bool undivided = SizeOf(preset, 'C').has_value();
+  const bool undivided = FindSize(preset, 'C').has_value();
   const std::string_view order = preset.preset->order;
   std::vector<Axis> axes;
   std::string missing;
   for (const char letter : order) {
     if ((letter == 'G' && groups == 1) || (letter == 'H' && undivided)) continue;
     const char axis = letter == 'D' && undivided ? 'C' : letter;
-    std::optional<uint64_t> size = axis == '2' ? 2 : SizeOf(preset, axis);
+    std::optional<uint64_t> size = axis == '2' ? 2 : FindSize(preset, axis);
     if (axis == 'H' && size) *size /= groups;
     // The size of the file may give the number of blocks, or of tokens if it has one page.
     const bool may_follow = axis == (order.find('T') != order.npos ? 'T' : 'P');
@@ -172,7 +172,7 @@ std::vector<Axis> BuildAxes(const PresetSpec& preset, uint64_t groups) {
 }  // namespace
 
 Spec BuildSpec(const PresetSpec& preset) {
-  const auto size_of = [&](char letter) { return SizeOf(preset, letter); };
+  const auto size_of = [&](char letter) { return FindSize(preset, letter); };
   if (!preset.dtype) throw Wrong(*preset.preset, "the element type is not known");
   Spec spec{
       .name = fmt::format("--raw {}", preset.preset->name), .dtype = *preset.dtype, .axes = {}};

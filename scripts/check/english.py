@@ -12,7 +12,7 @@ import re
 import sys
 
 MOST = {"comments": 0, "names": 0}
-USUAL_NAMES = {"BytesOf", "IndexOf", "OffsetOf", "OneOf", "ParentOf", "ProfileOf", "RequireOneOf", "SizeOf", "TypeOf"}
+USUAL_NAMES = {"BytesOf", "IndexOf", "OffsetOf", "OneOf", "ParentOf", "ProfileOf", "RequireOneOf"}
 COMMENT = re.compile(r"\s*//+!?<? ?(.*)")
 NOUN_CLAUSE = re.compile(r"(Of|What|Whether|By|How)\b|(Where|As)\b[^,.;]*[.:;]")
 

@@ -159,7 +159,7 @@ class Grouper {
   Grouping Run() {
     std::map<LikenessKey, std::vector<uint32_t>> alike;
     for (uint32_t file = 0; file < source_.files.size(); ++file) {
-      if (IsSmall(file)) alike[MakeKey(Of(file), SizeOf(file))].push_back(file);
+      if (IsSmall(file)) alike[MakeKey(Of(file), FindSize(file))].push_back(file);
     }
     for (auto& [key, files] : alike) {
       std::ranges::stable_sort(files, {}, [&](uint32_t file) { return FirstToken(file); });
@@ -174,7 +174,7 @@ class Grouper {
   RegionsOfFile Of(uint32_t file) const {
     return RegionsOfFile(regions_).subspan(bounds_[file], bounds_[file + 1] - bounds_[file]);
   }
-  uint64_t SizeOf(uint32_t file) const { return source_.files[file].data->size(); }
+  uint64_t FindSize(uint32_t file) const { return source_.files[file].data->size(); }
   uint64_t FirstToken(uint32_t file) const {
     for (const Region& region : Of(file)) {
       if (region.order != Order::kStorage) return region.token_begin;
@@ -182,7 +182,7 @@ class Grouper {
     return 0;
   }
   bool IsSmall(uint32_t file) const {
-    const uint64_t size = SizeOf(file), pieces = std::max<uint64_t>(1, Of(file).size());
+    const uint64_t size = FindSize(file), pieces = std::max<uint64_t>(1, Of(file).size());
     return size > 0 && size <= kGroupTarget / 2 && size / pieces < chunk_bytes_ / kSmallOneIn &&
            FindCuts(Of(file), size).size() <= kMostCuts;
   }
@@ -192,16 +192,16 @@ class Grouper {
     std::vector<uint32_t> run;
     uint64_t bytes = 0;
     const auto finish = [&] {
-      if (run.size() > 1) result_.groups.push_back({run, FindCuts(Of(run[0]), SizeOf(run[0]))});
+      if (run.size() > 1) result_.groups.push_back({run, FindCuts(Of(run[0]), FindSize(run[0]))});
       run.clear();
       bytes = 0;
     };
     for (const uint32_t file : files) {
       const bool goes_on = !run.empty() && Follows(Of(run.back()), Of(file)) &&
-                           bytes + SizeOf(file) <= kGroupTarget && run.size() < kMostFilesOfAGroup;
+                           bytes + FindSize(file) <= kGroupTarget && run.size() < kMostFilesOfAGroup;
       if (!goes_on) finish();
       run.push_back(file);
-      bytes += SizeOf(file);
+      bytes += FindSize(file);
     }
     finish();
   }
