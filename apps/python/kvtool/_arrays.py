@@ -11,7 +11,7 @@ from typing import Any
 from . import _kvtool
 
 _warned = False
-# What torch and ml_dtypes, and NumPy as far as it has them, call element types.
+# Names of element types in torch, ml_dtypes and (as far as it has them) NumPy.
 _NAMES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2",
           "i8": "int8", "u8": "uint8"}  # fmt: skip
 # Types that arrive as integers of the same width.

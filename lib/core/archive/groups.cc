@@ -198,7 +198,8 @@ class Grouper {
     };
     for (const uint32_t file : files) {
       const bool goes_on = !run.empty() && Follows(Of(run.back()), Of(file)) &&
-                           bytes + FindSize(file) <= kGroupTarget && run.size() < kMostFilesOfAGroup;
+                           bytes + FindSize(file) <= kGroupTarget &&
+                           run.size() < kMostFilesOfAGroup;
       if (!goes_on) finish();
       run.push_back(file);
       bytes += FindSize(file);

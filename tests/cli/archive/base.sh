@@ -25,7 +25,7 @@ by 5 plain.kvz               # an archive serves as what it holds
 cmp back.bin save2.bin
 "$KVTOOL" compress -q -f save2.bin --base save1.bin -o by.kvz
 "$KVTOOL" inspect by.kvz | grep reference
-# What it uses of two references: the equal rows of one and the similar rows of the other.
+# The archive uses two references: the equal rows of one and the similar rows of the other.
 "$KVTOOL" compress -f save2.bin --base save1.bin --base coarse.bin -q -o two.kvz --deterministic --json |
   "$PYTHON" -c 'import json, sys
 for base in json.load(sys.stdin)["results"][0]["bases"]: print(*base.values())'

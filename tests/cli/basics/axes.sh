@@ -1,4 +1,4 @@
-# How arrays are read that do not describe their axes, and which options the messages suggest.
+# Arrays that do not describe their axes are read by options, which the messages suggest.
 "$PYTHON" -c 'import numpy' 2>&- || { echo "needs numpy"; exit 77; }
 "$PYTHON" "$SHARED_SUITE/axes.py" "$TESTDATA/trace"
 show() { "$KVTOOL" inspect "$@" | grep -E 'layer|note' || true; }

@@ -47,7 +47,7 @@ head -c 900 summary.json > cut.json
 "$KVTOOL" gate --engine-logs cut.json || echo "exit $?"
 sed '0,/"overall_pass": false/s//"overall_pass": true, &/' summary.json > twice.json
 "$KVTOOL" gate --engine-logs twice.json || echo "exit $?"
-# What doctor says about it, about the folder, and about a file that is not a summary.
+# Doctor names it, the folder, and a file that is not a summary.
 cp -r "$golden" suite; chmod -R u+w suite
 for file in summary.json suite; do "$KVTOOL" doctor $file; done
 rm suite/summary.json; "$KVTOOL" doctor suite | sed -n 1,2p

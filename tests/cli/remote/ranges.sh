@@ -1,4 +1,4 @@
-# Of a remote archive only the needed parts are fetched; other files are fetched whole.
+# A remote archive is fetched only in the needed parts; other files are fetched whole.
 . "$SHARED_SUITE/serve.bash"
 $PYTHON - <<'END'
 import numpy as np
