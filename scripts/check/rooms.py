@@ -18,19 +18,19 @@ SLACK = 100  # lines that a room may be below its ceiling
 
 # room: (ceiling, goal). The goals are those of the plan for the next release; 0: the room is to be emptied.
 ROOMS = {
-    "apps/kvtool": (24670, 10000),
+    "apps/kvtool": (25042, 10000),
     "apps/capture-llama": (3220, 2400),
     "apps/python": (2305, 2200),
-    "formats": (19163, 17000),
+    "formats": (19239, 17000),
     "lib/fields": (951, 1200),
     "lib/report": (2488, 1700),
     "lib/core/base": (4600, 3700),
-    "lib/core/kernels": (6162, 5900),
+    "lib/core/kernels": (6294, 5900),
     "lib/core/snapshot": (3321, 3800),
-    "lib/core/archive": (5630, 5500),
+    "lib/core/archive": (6460, 5500),
     "lib/core/frame": (1180, 900),
-    "lib/core/codec": (10820, 9500),
-    "lib/core/transform": (283, 300),
+    "lib/core/codec": (11167, 9500),
+    "lib/core/transform": (285, 300),
     "lib/core/weights": (1130, 0),
     "lib/study/eviction": (5069, 4600),
     "lib/study/quantisation": (3056, 2900),
@@ -40,7 +40,7 @@ ROOMS = {
     "lib/study/advise": (4792, 2900),
     "lib/study/analysis": (2135, 2600),
     "lib/study/statistics": (612, 650),
-    "lib/study/transform": (1339, 1000),
+    "lib/study/transform": (1289, 1000),
     "lib/study/gate": (5260, 3600),
     "lib/engines/mnn": (11967, 8000),
     "lib/engines/llamacpp": (846, 600),
@@ -51,9 +51,9 @@ ROOMS = {
     "lib/corpus": (1753, 1600),
     "lib/store": (3901, 2800),
     "lib/remote": (714, 800),
-    "lib/api": (5083, 3200),
+    "lib/api": (5084, 3200),
 }
-MOST_FILES = 650
+MOST_FILES = 662
 GOAL_FILES = 650
 SOURCE = (".h", ".cc", ".c", ".hpp")
 
