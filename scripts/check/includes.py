@@ -20,7 +20,7 @@ ALLOWED = [
     ("lib/core/codec/", ["lib/core/codec/", "lib/core/kernels/", "lib/core/base/"]),
     ("lib/core/snapshot/", ["lib/core/snapshot/", "lib/core/kernels/", "lib/core/base/"]),
     ("lib/core/weights/", ["lib/core/weights/", "lib/core/snapshot/", "lib/core/base/"]),
-    ("lib/core/transform/", ["lib/core/transform/", "lib/core/snapshot/", "lib/core/base/"]),
+    ("lib/core/transform/", ["lib/core/transform/", "lib/core/codec/transformed/", "lib/core/snapshot/", "lib/core/base/"]),
     ("lib/core/frame/", ["lib/core/frame/", "lib/core/codec/", "lib/core/base/"]),
     ("lib/core/archive/", ["lib/core/"]),
     ("lib/store/", ["lib/store/", "lib/core/"]),

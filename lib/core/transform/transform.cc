@@ -64,6 +64,17 @@ uint64_t TransformSide::components() const {
   return sum;
 }
 
+std::vector<uint64_t> TransformSide::OrderComponents() const {
+  std::vector<double> variances;
+  for (const TransformPart& part : parts)
+    variances.insert(variances.end(), part.variances.begin(), part.variances.end());
+  std::vector<uint64_t> order(variances.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint64_t a, uint64_t b) { return variances[a] > variances[b]; });
+  return order;
+}
+
 const TransformPlan* TransformSide::Find(std::string_view form, double ratio) const {
   for (const TransformPlan& plan : plans) {
     if (plan.form == form && plan.ratio == ratio) return &plan;

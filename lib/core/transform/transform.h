@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/core/codec/transformed/coefficients.h"
 #include "lib/core/snapshot/rope.h"
 
 namespace kv {
@@ -54,22 +55,6 @@ uint64_t CountComponents(const CodeSchema& schema);
 // Returns "int8*16+int4*128"; adjacent groups of one type form one term.
 std::string Name(const CodeSchema& schema);
 
-// One component in the form kvtc_rans: frequencies of the symbols -reach to reach, then of the
-// escape. They sum to 2048.
-struct StepTable {
-  uint32_t reach = 0;
-  std::vector<uint16_t> frequencies;
-
-  uint32_t symbols() const { return 2 * reach + 2; }
-};
-
-// One step for all components of a matrix, and their tables; components after the last table are
-// dropped.
-struct StepCode {
-  float step = 1;
-  std::vector<StepTable> tables;
-};
-
 // An orthonormal basis of the features of some adjacent layers.
 struct TransformPart {
   uint32_t first_feature = 0, features = 0;
@@ -78,6 +63,9 @@ struct TransformPart {
 
   uint64_t rank() const { return variances.size(); }
 };
+
+// The form whose plans are steps and tables; all others have schemas.
+inline constexpr std::string_view kStepForm = "kvtc_rans";
 
 // The code that a form chose for a given ratio: a schema, or one step with tables.
 struct TransformPlan {
@@ -97,6 +85,9 @@ struct TransformSide {
 
   uint64_t features() const { return mean.size(); }
   uint64_t components() const;
+  // Returns the components of all parts by descending variance, each as its place among those of
+  // all parts; plans count them in this order.
+  std::vector<uint64_t> OrderComponents() const;
   const TransformPlan* Find(std::string_view form, double ratio) const;
 };
 

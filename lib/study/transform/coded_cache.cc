@@ -46,8 +46,8 @@ RowCoder CodeBySchema(const Form& form, CodeSchema schema) {
 RowCoder CodeBySteps(StepCode code) {
   return [code = std::move(code)](const Rows& rows, std::span<float> out, Faults& faults) {
     uint64_t bytes = 0;
-    for (uint64_t t = 0; t < rows.tokens; t += kBlockTokens) {
-      const uint64_t count = std::min(kBlockTokens, rows.tokens - t);
+    for (uint64_t t = 0; t < rows.tokens; t += kStreamTokens) {
+      const uint64_t count = std::min(kStreamTokens, rows.tokens - t);
       const uint64_t at = t * rows.components, size = count * rows.components;
       bytes += StoreBlock(code, {rows.values.subspan(at, size), count, rows.components},
                           out.subspan(at, size), faults);

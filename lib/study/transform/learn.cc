@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
@@ -27,14 +26,7 @@ constexpr uint64_t kJudgedRows = 96, kTableRows = 2048;
 
 }  // namespace
 
-Basis::Basis(const TransformSide& side) : side_(side), order_(side.components()) {
-  std::vector<double> variances;
-  for (const TransformPart& part : side.parts)
-    variances.insert(variances.end(), part.variances.begin(), part.variances.end());
-  std::iota(order_.begin(), order_.end(), 0);
-  std::stable_sort(order_.begin(), order_.end(),
-                   [&](uint64_t a, uint64_t b) { return variances[a] > variances[b]; });
-}
+Basis::Basis(const TransformSide& side) : side_(side), order_(side.OrderComponents()) {}
 
 std::vector<float> Basis::Project(const CacheRows& rows) const {
   const uint64_t features = side_.features(), count = components();

@@ -15,8 +15,6 @@
 
 namespace kv::transform {
 
-inline constexpr std::string_view kStepForm = "kvtc_rans";
-
 // The components of a side: those of all parts by descending variance.
 class Basis {
  public:

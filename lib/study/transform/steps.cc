@@ -98,7 +98,7 @@ namespace {
 // Returns the index of a symbol in its table; the last one is the escape.
 uint32_t FindSymbol(const StepTable& table, float symbol) {
   const auto reach = static_cast<float>(table.reach);
-  return std::fabs(symbol) <= reach ? static_cast<uint32_t>(symbol + reach) : table.symbols() - 1;
+  return std::fabs(symbol) <= reach ? static_cast<uint32_t>(symbol + reach) : table.escape();
 }
 
 // Returns the bits of all rows, by the tables alone.
@@ -139,61 +139,21 @@ StepCode FitSteps(const Rows& learn, const Rows& judge, double budget_bits) {
   return LearnTables(learn, static_cast<float>(high));
 }
 
-namespace {
-
-// Codes 16 components of a block, one per lane with its table; states carry over to the next 16.
-uint64_t CountSymbolWords(const StepCode& code, size_t first, const std::vector<uint8_t>& symbols,
-                          uint64_t tokens, RansStates& states) {
-  std::vector<RansEncoderSymbol> of_symbol(size_t{kRansLanes} * 256);
-  std::vector<uint8_t> tables(symbols.size());
-  for (uint32_t lane = 0; lane < kRansLanes; ++lane) {
-    RansEncoderSymbol* of_lane = &of_symbol[size_t{lane} * 256];
-    if (first + lane >= code.tables.size()) {
-      of_lane[0] = MakeRansEncoderSymbol(0, kRansTotal);
-      continue;
-    }
-    uint32_t start = 0;
-    for (const uint16_t frequency : code.tables[first + lane].frequencies) {
-      if (frequency > 0) *of_lane = MakeRansEncoderSymbol(start, frequency);
-      start += frequency;
-      ++of_lane;
-    }
-  }
-  for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<uint8_t>(i % kRansLanes);
-  std::vector<uint16_t> words(symbols.size() + kRansRoom);
-  uint16_t* const end = words.data() + words.size();
-  RansContexts contexts;
-  contexts.tables = tables.data();
-  const RansGrid grid{tokens, kRansLanes, kRansLanes};
-  return static_cast<uint64_t>(
-      end - RansEncode(symbols.data(), grid, contexts, of_symbol.data(), end, states));
-}
-
-}  // namespace
-
 uint64_t StoreBlock(const StepCode& code, const Rows& rows, std::span<float> out, Faults& faults) {
   KV_ASSERT(code.tables.size() <= rows.components && out.size() == rows.values.size());
   std::fill(out.begin(), out.end(), 0.0f);
-  RansStates states;
-  states.fill(kRansLow);
-  uint64_t words = 0, escapes = 0;
-  std::vector<uint8_t> symbols;
-  for (size_t first = 0; first < code.tables.size(); first += kRansLanes) {
-    symbols.assign(rows.tokens * kRansLanes, 0);
-    for (size_t c = first; c < std::min(first + kRansLanes, code.tables.size()); ++c) {
-      for (uint64_t t = 0; t < rows.tokens; ++t) {
-        const float symbol = ToSymbol(rows.Row(t)[c], code.step);
-        const float kept = std::clamp<float>(symbol, INT16_MIN, INT16_MAX);
-        const uint32_t place = FindSymbol(code.tables[c], kept);
-        faults.clipped += kept != symbol;
-        escapes += place + 1 == code.tables[c].symbols();
-        symbols[t * kRansLanes + c - first] = static_cast<uint8_t>(place);
-        out[t * rows.components + c] = kept * code.step;
-      }
+  const size_t count = code.tables.size();
+  std::vector<int16_t> symbols(rows.tokens * count);
+  for (uint64_t t = 0; t < rows.tokens; ++t) {
+    for (size_t c = 0; c < count; ++c) {
+      const float symbol = ToSymbol(rows.Row(t)[c], code.step);
+      const float kept = std::clamp<float>(symbol, INT16_MIN, INT16_MAX);
+      faults.clipped += kept != symbol;
+      symbols[t * count + c] = static_cast<int16_t>(kept);
+      out[t * rows.components + c] = kept * code.step;
     }
-    words += CountSymbolWords(code, first, symbols, rows.tokens, states);
   }
-  return 2 * words + kRansLanes * sizeof(uint32_t) + escapes * kEscapeBits / 8;
+  return EncodeCoefficients(code, symbols, rows.tokens).size();
 }
 
 }  // namespace kv::transform

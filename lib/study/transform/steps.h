@@ -17,7 +17,6 @@ namespace kv::transform {
 inline constexpr int32_t kMostSymbol = 63;                 // larger symbols are escaped
 inline constexpr uint32_t kSymbols = 2 * kMostSymbol + 3;  // -64 and 64 both stand for the escape
 inline constexpr uint32_t kEscapeBits = 16;
-inline constexpr uint64_t kBlockTokens = 128;  // tokens whose codes form one stream
 
 // Returns the symbol of a coefficient, without limit.
 float ToSymbol(float value, float step);
@@ -31,8 +30,9 @@ StepTable MakeStepTable(std::span<const float> values, float step);
 // budget of bits a token.
 StepCode FitSteps(const Rows& learn, const Rows& judge, double budget_bits);
 
-// Writes the decoded values of a block of at most kBlockTokens, and returns the bytes of its codes:
-// rANS words, the states of its lanes and escapes. Symbols beyond 16 bits are clipped and counted.
+// Writes the decoded values of a block of at most kStreamTokens, and returns the bytes of its
+// codes: rANS words, the states of its lanes and escapes. Symbols beyond 16 bits are clipped and
+// counted.
 uint64_t StoreBlock(const StepCode& code, const Rows& rows, std::span<float> out, Faults& faults);
 
 }  // namespace kv::transform

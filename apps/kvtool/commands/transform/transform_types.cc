@@ -55,7 +55,7 @@ RowCoder AscendCoder(const CoderRequest& request) {
 }
 
 RowCoder StepCoder(const CoderRequest& request) {
-  return transform::CodeBySteps(PlanFor(request, transform::kStepForm).steps);
+  return transform::CodeBySteps(PlanFor(request, kStepForm).steps);
 }
 
 // Parses "fp8*256+int4*1024": consecutive ranges.
