@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Byte kernels (B8) and conversions (B12) against memcpy of as many bytes.
+// Byte kernels (B8) and conversions (B12) against memcpy of as many bytes; ordered products against
+// the plain loop.
 #include <cstring>
 
 #include "lib/core/codec/backends.h"
 #include "lib/core/kernels/convert.h"
+#include "lib/core/kernels/ordered_product.h"
 #include "lib/core/kernels/planes.h"
 #include "lib/core/kernels/predict.h"
 #include "lib/core/kernels/rle.h"
@@ -131,6 +133,26 @@ void B12Narrow(benchmark::State& state, DType dtype, Narrow narrow, double targe
       state, [&] { narrow(data.wide.data(), data.narrow.data(), data.kValues); }, target);
 }
 
+// A block of 128 tokens of one layer of SmolLM2-135M: 192 columns of a basis of 5,760 features.
+void OrderedProduct(benchmark::State& state) {
+  constexpr size_t kTokens = 128, kCount = 1024, kStride = 5760, kColumns = 192;
+  const std::vector<float> factors(kTokens * kCount, 0.5f), vectors(kCount * kStride, 0.25f);
+  std::vector<float> sums(kTokens * kColumns);
+  Versus(
+      state, {.bytes = factors.size() * sizeof(float)},
+      [&] {
+        ref::AddProducts(factors.data(), kTokens, kCount, vectors.data(), kStride, kColumns,
+                         sums.data());
+        benchmark::DoNotOptimize(sums.data());
+      },
+      [&] {
+        AddProducts(factors.data(), kTokens, kCount, vectors.data(), kStride, kColumns,
+                    sums.data());
+        benchmark::DoNotOptimize(sums.data());
+      });
+}
+
+BENCHMARK(OrderedProduct)->UseManualTime()->Iterations(5);
 BENCHMARK(B8Split2)->UseManualTime();
 BENCHMARK(B8Join2)->UseManualTime();
 BENCHMARK(B8Split4)->UseManualTime();
