@@ -11,6 +11,7 @@
 #include "lib/core/archive/coded_rows.h"
 #include "lib/core/archive/neighbours.h"
 #include "lib/core/archive/records.h"
+#include "lib/core/archive/transformed_chunks.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/codec/ref/ref.h"
 
@@ -63,6 +64,18 @@ uint64_t Archive::ordered_chunks() const {
   return static_cast<uint64_t>(
       std::count_if(chunks_.begin(), chunks_.end(),
                     [](const ArchivedChunk& chunk) { return chunk.head.by_cells; }));
+}
+
+uint64_t Archive::transformed_chunks() const {
+  return static_cast<uint64_t>(
+      std::count_if(chunks_.begin(), chunks_.end(),
+                    [](const ArchivedChunk& chunk) { return chunk.head.is_transformed(); }));
+}
+
+void Archive::RequireTransform() const {
+  if (transform_ != nullptr || transformed_chunks() == 0) return;
+  if (transform_missing_) throw *transform_missing_;
+  throw Error(Finding::kProfileMissing, "the archive needs the transform that it was coded with");
 }
 
 void Archive::RequireProfile() const {
@@ -312,6 +325,16 @@ std::optional<size_t> Archive::FindNeighbour(const ChunkHead& head,
   return place;
 }
 
+size_t Archive::FindCoefficients(const ArchivedChunk& chunk) const {
+  const ChunkHead& head = chunk.head;
+  ChunkHead needed = head;
+  if (head.codec_parameter != 0) needed.layer = head.codec_parameter - 1;
+  const auto at = neighbours_->coefficients.find(
+      std::tuple(needed.layer, head.kind, head.token_begin, head.tokens));
+  if (at == neighbours_->coefficients.end()) throw LostWith(needed, "is missing");
+  return at->second;
+}
+
 std::vector<size_t> Archive::NeededBy(
     const ArchivedChunk& chunk, const std::function<void(const ArchivedChunk&)>& bring) const {
   std::set<size_t> needed;
@@ -321,6 +344,10 @@ std::vector<size_t> Archive::NeededBy(
     const ArchivedChunk& one = *open.back();
     open.pop_back();
     if (bring) bring(one);
+    if (one.head.is_transformed() && one.head.codec_parameter != 0) {
+      const size_t place = FindCoefficients(one);
+      if (needed.insert(place).second) open.push_back(&chunks_[place]);
+    }
     if (!IsLayered(one.head)) continue;
     if (one.head.codec_parameter > kMaxLayerDepth)
       throw Error(Finding::kLimit, "a chunk of depth {}, at most {} expected",
@@ -441,7 +468,31 @@ ByteSpan Archive::ReadPayload(const ArchivedChunk& chunk) const {
                 chunk.head.codec);
   }
   if (codec == CodecId::kProfiled && profile_missing_) throw *profile_missing_;
+  if (codec == CodecId::kTransformed) RequireTransform();
   return payload;
+}
+
+void Archive::DecodeTransformed(const ArchivedChunk& chunk, ByteSpan payload,
+                                std::span<std::byte> raw) const {
+  const size_t place = FindCoefficients(chunk);
+  const ArchivedChunk& holder = chunks_[place];
+  if (&holder != &chunk && !payload.empty())
+    throw Error(Finding::kTrailingBytes, "a payload beside the coefficients of layer {}",
+                holder.head.layer);
+  // The holder must be of the same group, or its coefficients would count other components.
+  const bool is_value = chunk.head.kind == ChunkKind::kValue;
+  const auto& group = transform_->FindGroup(chunk.head.layer, is_value);
+  if (&transform_->FindGroup(holder.head.layer, is_value) != &group)
+    throw Error(Finding::kBadFrame, "its coefficients are those of other layers");
+  ByteSpan stream = payload;
+  if (&holder != &chunk) {
+    try {
+      stream = ReadPayload(holder);
+    } catch (const Error& error) {
+      throw LostWith(holder.head, "is damaged: " + std::string(error.message()));
+    }
+  }
+  transform_->Restore(chunk.head, *transform_->Decode(holder.head, place, stream), raw);
 }
 
 void Archive::DecodePayload(const ArchivedChunk& chunk, ByteSpan payload,
@@ -454,6 +505,7 @@ void Archive::DecodePayload(const ArchivedChunk& chunk, ByteSpan payload,
   std::optional<OrderedNeighbours> ordered_neighbours;
   if (neighbours != nullptr) ordered_neighbours.emplace(*neighbours, order.get());
   const auto decode = [&](bool content_is_checked) {
+    if (head.is_transformed()) return DecodeTransformed(chunk, payload, raw);
     DecodeRows(codec, head, payload, order.get(), raw, scratch,
                {.references = &references,
                 .neighbours = ordered_neighbours ? &*ordered_neighbours : nullptr,

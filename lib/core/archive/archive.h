@@ -24,6 +24,8 @@ namespace kv {
 
 struct ArchiveNeighbours;  // neighbours.h
 class RowOrders;           // coded_rows.h
+class ArchiveTransform;    // transformed_chunks.h
+struct TransformedChunks;
 struct RowOrder;
 
 struct ArchivedChunk {
@@ -104,6 +106,17 @@ class Archive {
   void MissProfile(Error why) { profile_missing_ = std::move(why); }
   // Throws that reason if chunks need a profile that is unavailable.
   void RequireProfile() const;
+  // Tells how the restored values differ from the original ones; nothing for exact archives.
+  const std::optional<Approximation>& approximation() const { return approximation_; }
+  // Returns the number of chunks that decode only with the transform.
+  uint64_t transformed_chunks() const;
+  // Set the transform, or the reason why it is unavailable, before anything is decoded.
+  void UseTransform(std::shared_ptr<const ArchiveTransform> transform) {
+    transform_ = std::move(transform);
+  }
+  void MissTransform(Error why) { transform_missing_ = std::move(why); }
+  // Throws that reason if chunks need a transform that is unavailable.
+  void RequireTransform() const;
 
   // Returns true if all values of a layer's K or V lie in chunks of their own.
   bool HoldsTensor(size_t layer_position, bool is_value) const;
@@ -152,6 +165,10 @@ class Archive {
   // kInconsistent.
   std::shared_ptr<const RowOrder> FindOrder(const ChunkHead& head) const;
   std::optional<size_t> FindNeighbour(const ChunkHead& head, const Neighbour& neighbour) const;
+  // Returns the place of the chunk that holds a transformed chunk's coefficients.
+  size_t FindCoefficients(const ArchivedChunk& chunk) const;
+  void DecodeTransformed(const ArchivedChunk& chunk, ByteSpan payload,
+                         std::span<std::byte> raw) const;
   std::optional<size_t> PlaceAmongNeighbours(const ArchivedChunk& chunk) const;
   std::shared_ptr<const Bytes> DecodeWithNeighbours(size_t place, CodecScratch& scratch) const;
   void DecodeBy(const ArchivedChunk& chunk, const NeighbourSource* neighbours,
@@ -181,6 +198,9 @@ class Archive {
   std::optional<ProfileName> profile_name_;
   std::shared_ptr<const Profile> profile_;
   std::optional<Error> profile_missing_;
+  std::optional<Approximation> approximation_;
+  std::shared_ptr<const ArchiveTransform> transform_;
+  std::optional<Error> transform_missing_;
   std::shared_ptr<ArchiveNeighbours> neighbours_;
   std::shared_ptr<const RowOrders> orders_;  // nullptr if no chunk's rows are reordered
 };
@@ -199,6 +219,9 @@ struct WriteOptions {
   // the archive depends on it if it made any chunk smaller.
   std::shared_ptr<const Profile> profile;
   std::string profile_file;
+  // Chunks that a transform approximated; the source then holds the approximated values. Excludes
+  // references, `profile` and `solid`.
+  std::shared_ptr<const TransformedChunks> transformed;
   // At level max, this many layers in a row may be predicted from those before them: smaller, but
   // decoding one requires decoding those. Only for sources that are complete from the start.
   uint32_t joined_layers = 1;

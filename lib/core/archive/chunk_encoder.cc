@@ -8,6 +8,7 @@
 #include "lib/core/archive/coded_rows.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/codec/profiled/profiled.h"
+#include "lib/core/codec/transformed/coefficients.h"
 
 namespace kv::kvz {
 namespace {
@@ -65,8 +66,8 @@ ChunkHead TensorHead(const Region& region, Effort effort) {
 class Planner {
  public:
   Planner(std::span<const uint64_t> sizes, const std::vector<Region>& regions, uint64_t chunk_bytes,
-          Effort effort)
-      : sizes_(sizes), regions_(regions), chunk_bytes_(chunk_bytes), effort_(effort) {}
+          Effort effort, std::span<const uint64_t> cuts)
+      : sizes_(sizes), regions_(regions), chunk_bytes_(chunk_bytes), effort_(effort), cuts_(cuts) {}
 
   std::vector<ChunkHead> Run() {
     auto region = regions_.begin();
@@ -131,7 +132,7 @@ class Planner {
 
   void PlanRows(const Region& region, const ChunkHead& whole) {
     const uint64_t row = uint64_t{whole.units} * whole.unit_bytes * whole.heads;
-    ForEachPiece(region.tokens, StepFor(row), [&](uint64_t token, uint64_t tokens) {
+    ForEachTokens(region, StepFor(row), [&](uint64_t token, uint64_t tokens) {
       ChunkHead head = whole;
       head.source_offset = region.offset + token * row;
       AddTokens(region, head, token, tokens);
@@ -142,13 +143,14 @@ class Planner {
   void PlanHeads(const Region& region, const ChunkHead& whole) {
     const uint64_t head_row = uint64_t{whole.units} * whole.unit_bytes;
     const uint64_t head_bytes = head_row * region.tokens;
-    ForEachPiece(whole.heads, StepFor(head_bytes), [&](uint64_t first, uint64_t heads) {
+    const uint64_t together = cuts_.empty() ? StepFor(head_bytes) : 1;
+    ForEachPiece(whole.heads, together, [&](uint64_t first, uint64_t heads) {
       ChunkHead part = whole;
       part.head_begin = static_cast<uint32_t>(first);
       part.heads = static_cast<uint32_t>(heads);
       const uint64_t begin = region.offset + first * head_bytes;
       const uint64_t step = heads > 1 ? region.tokens : StepFor(head_row);
-      ForEachPiece(region.tokens, step, [&](uint64_t token, uint64_t tokens) {
+      ForEachTokens(region, step, [&](uint64_t token, uint64_t tokens) {
         ChunkHead head = part;
         head.source_offset = begin + token * head_row;
         AddTokens(region, head, token, tokens);
@@ -174,12 +176,26 @@ class Planner {
                      part.source_offset = region.offset + first * head_bytes + unit * channel;
                      part.extent_tokens = region.tokens;
                      part.extent_bytes = heads * units * channel;
-                     ForEachPiece(region.tokens, StepFor(heads * units * whole.unit_bytes),
-                                  [&](uint64_t token, uint64_t tokens) {
-                                    AddTokens(region, part, token, tokens);
-                                  });
+                     ForEachTokens(region, StepFor(heads * units * whole.unit_bytes),
+                                   [&](uint64_t token, uint64_t tokens) {
+                                     AddTokens(region, part, token, tokens);
+                                   });
                    });
                  });
+  }
+
+  // Cuts the tokens of a region into pieces of `step`, also where a cut is.
+  template <typename Body>
+  void ForEachTokens(const Region& region, uint64_t step, const Body& body) const {
+    if (cuts_.empty()) return ForEachPiece(region.tokens, step, body);
+    for (uint64_t begin = 0; begin < region.tokens;) {
+      const auto cut = std::upper_bound(cuts_.begin(), cuts_.end(), region.token_begin + begin);
+      const uint64_t end =
+          cut == cuts_.end() ? region.tokens : std::min(region.tokens, *cut - region.token_begin);
+      ForEachPiece(end - begin, std::max(step, kStreamTokens),
+                   [&](uint64_t token, uint64_t tokens) { body(begin + token, tokens); });
+      begin = end;
+    }
   }
 
   // Returns how many items of `bytes` make a chunk; at least 1.
@@ -204,6 +220,7 @@ class Planner {
   const std::vector<Region>& regions_;
   const uint64_t chunk_bytes_;
   const Effort effort_;
+  const std::span<const uint64_t> cuts_;
   size_t file_ = 0;
   uint64_t position_ = 0;  // everything in the file before this is planned
   std::vector<ChunkHead> chunks_;
@@ -213,8 +230,8 @@ class Planner {
 
 std::vector<ChunkHead> PlanChunks(std::span<const uint64_t> sizes,
                                   const std::vector<Region>& regions, uint64_t chunk_bytes,
-                                  Effort effort) {
-  return Planner(sizes, regions, chunk_bytes, effort).Run();
+                                  Effort effort, std::span<const uint64_t> cuts) {
+  return Planner(sizes, regions, chunk_bytes, effort, cuts).Run();
 }
 
 std::shared_ptr<const RowOrder> OrderFor(const ChunkHead& head, const RowOrders* orders,
@@ -303,6 +320,45 @@ void ChunkEncoder::CheckAgainstSource(const ChunkHead& head, const EncodedChunk&
   }
 }
 
+bool ChunkEncoder::EncodeTransformed(ChunkHead& head, ByteSpan raw, Scratch& scratch,
+                                     EncodedChunk& chunk) const {
+  if (transformed_ == nullptr || head.kind == ChunkKind::kOpaque) return false;
+  if (!transformed_->Encode(head, chunk.payload)) return false;
+  chunk.codec = CodecId::kTransformed;
+  if (!check_) return true;
+  const std::span<std::byte> decoded = scratch.decoded.Get(raw.size()).first(raw.size());
+  transformed_->Decode(head, decoded);
+  if (std::memcmp(decoded.data(), raw.data(), raw.size()) != 0) {
+    throw Error(Finding::kInternal, "a chunk does not decode to what was approximated")
+        .In(Describe(head));
+  }
+  return true;
+}
+
+void ChunkEncoder::EncodeOrdinary(ChunkHead& head, const ChunkHead& planned,
+                                  std::span<std::byte> raw, Scratch& scratch,
+                                  EncodedChunk& chunk) const {
+  const std::shared_ptr<const RowOrder> order = OrderFor(head, orders_, bases_, effort_);
+  head.by_cells = order != nullptr;
+  std::span<std::byte> coded = raw;
+  if (order != nullptr) {
+    coded = scratch.codec.ordered.Get(raw.size()).first(raw.size());
+    order->Apply(raw, coded);
+  }
+  const RowSteps steps = order == nullptr ? RowSteps() : RowSteps(order->steps);
+  const RowsOfReferences rows(bases_.references);
+  const NeighbourPlan::Rows neighbours_there(plan_, planned);
+  const OrderedNeighbours neighbours(neighbours_there, order.get());
+  chunk = EncodeFirst(head, coded, rows, neighbours, steps, scratch.codec);
+  const std::span<std::byte> apart = TryHeadsApart(head, raw, effort_, scratch.codec, chunk);
+  if (!apart.empty()) {
+    raw = coded = apart;
+    head.raw_hash = Hash64(raw);
+  }
+  TryNeighbours(head, coded, neighbours, steps, scratch.codec, chunk);
+  if (check_) CheckAgainstSource(head, chunk, raw, order.get(), rows, neighbours, scratch);
+}
+
 ChunkRecord ChunkEncoder::Encode(const ChunkHead& planned, ByteSpan source, bool is_joined,
                                  uint32_t tag) const {
   const Reuse<Scratch>::Lease lease(scratches_);
@@ -321,29 +377,9 @@ ChunkRecord ChunkEncoder::Encode(const ChunkHead& planned, ByteSpan source, bool
   head.raw_hash = Hash64(raw);
   if (is_joined && head.kind == ChunkKind::kOpaque && head.dtype == DType::kU8)
     head.dtype = GuessType(raw, effort_, scratch.codec);
-  const std::shared_ptr<const RowOrder> order = OrderFor(head, orders_, bases_, effort_);
-  head.by_cells = order != nullptr;
-  std::span<std::byte> coded = raw;
-  if (order != nullptr) {
-    coded = scratch.codec.ordered.Get(raw.size()).first(raw.size());
-    order->Apply(raw, coded);
-  }
-  const RowSteps steps = order == nullptr ? RowSteps() : RowSteps(order->steps);
-  const RowsOfReferences rows(bases_.references);
-  const NeighbourPlan::Rows neighbours_there(plan_, planned);
-  const OrderedNeighbours neighbours(neighbours_there, order.get());
-  record.encoded = EncodeFirst(head, coded, rows, neighbours, steps, scratch.codec);
-  const std::span<std::byte> apart =
-      TryHeadsApart(head, raw, effort_, scratch.codec, record.encoded);
-  if (!apart.empty()) {
-    raw = coded = apart;
-    head.raw_hash = Hash64(raw);
-  }
-  TryNeighbours(head, coded, neighbours, steps, scratch.codec, record.encoded);
+  if (!EncodeTransformed(head, raw, scratch, record.encoded))
+    EncodeOrdinary(head, planned, raw, scratch, record.encoded);
   head.codec = static_cast<uint8_t>(record.encoded.codec);
-  if (check_) {
-    CheckAgainstSource(head, record.encoded, raw, order.get(), rows, neighbours, scratch);
-  }
   record.payload_hash = Hash64(record.encoded.payload);
   ByteWriter bytes;
   AppendHead(head, bytes);

@@ -4,6 +4,7 @@
 
 #include "lib/core/archive/coded_rows.h"
 #include "lib/core/archive/neighbours.h"
+#include "lib/core/archive/transformed_chunks.h"
 #include "lib/core/base/arena.h"
 #include "lib/core/codec/ref/ref.h"
 
@@ -14,10 +15,11 @@ namespace kv::kvz {
 // lack hashes and codec, and their leads the bytes. `sizes` are those of the files; a group's size
 // is that of its first file, its other files have 0. `effort` decides the order of units: kCompat
 // codes head after head, as the engine does; the other levels keep all channels of a token
-// together.
+// together. If `cuts` are given, chunks of K and V end at these tokens, which ascend, and are at
+// least kStreamTokens long between them.
 std::vector<ChunkHead> PlanChunks(std::span<const uint64_t> sizes,
                                   const std::vector<Region>& regions, uint64_t chunk_bytes,
-                                  Effort effort);
+                                  Effort effort, std::span<const uint64_t> cuts = {});
 
 // References, and the plan which rows they predict.
 struct Bases {
@@ -39,12 +41,14 @@ struct ChunkRecord {
 
 class ChunkEncoder {
  public:
-  // `bases`, `plan` and `orders` must outlive the object; `profile` and `orders` may be nullptr. If
-  // `check` is set, each chunk is decoded and compared.
-  ChunkEncoder(Effort effort, std::shared_ptr<const Profile> profile, bool check,
-               const Bases& bases, const NeighbourPlan& plan, const RowOrders* orders)
+  // `bases`, `plan` and `orders` must outlive the object; `profile`, `transformed` and `orders` may
+  // be nullptr. If `check` is set, each chunk is decoded and compared.
+  ChunkEncoder(Effort effort, std::shared_ptr<const Profile> profile,
+               std::shared_ptr<const TransformedChunks> transformed, bool check, const Bases& bases,
+               const NeighbourPlan& plan, const RowOrders* orders)
       : effort_(effort),
         profile_(std::move(profile)),
+        transformed_(std::move(transformed)),
         check_(check),
         bases_(bases),
         plan_(plan),
@@ -72,6 +76,12 @@ class ChunkEncoder {
                                     const NeighbourSource& source) const;
   void TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourSource& neighbours,
                      const RowSteps& steps, CodecScratch& scratch, EncodedChunk& chunk) const;
+  // Codes a chunk that a transform approximated. Returns false for all other chunks.
+  bool EncodeTransformed(ChunkHead& head, ByteSpan raw, Scratch& scratch,
+                         EncodedChunk& chunk) const;
+  // Codes any other chunk; `planned` is its head as NeighbourPlan knows it.
+  void EncodeOrdinary(ChunkHead& head, const ChunkHead& planned, std::span<std::byte> raw,
+                      Scratch& scratch, EncodedChunk& chunk) const;
   // `raw` is the chunk as in the source, or with heads apart.
   void CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded, ByteSpan raw,
                           const RowOrder* order, const ReferenceRows& rows,
@@ -79,6 +89,7 @@ class ChunkEncoder {
 
   const Effort effort_;
   const std::shared_ptr<const Profile> profile_;
+  const std::shared_ptr<const TransformedChunks> transformed_;
   const bool check_;
   const Bases& bases_;
   const NeighbourPlan& plan_;

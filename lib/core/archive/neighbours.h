@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <vector>
 
 #include "lib/core/archive/records.h"
@@ -76,6 +77,8 @@ struct ArchiveNeighbours {
   NeighbourIndex index;
   NeighbourCache cache;
   bool any = false;
+  // Chunks with coefficients of a transform: layer, kind, first token, tokens.
+  std::map<std::tuple<uint32_t, ChunkKind, uint64_t, uint64_t>, size_t> coefficients;
 };
 
 // For a writer: which chunks may be predicted from which, with their bytes from the source.

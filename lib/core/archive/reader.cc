@@ -68,6 +68,7 @@ class ArchiveReader {
     }
     a_.reference_names_ = std::move(table.references);
     a_.profile_name_ = std::move(table.profile);
+    a_.approximation_ = std::move(table.approximation);
     a_.holds_tensor_ = std::move(table.holds_tensor);
     a_.orders_.reset();
     if (table.by_cells) a_.orders_ = std::make_shared<const RowOrders>(*a_.description_);
@@ -220,6 +221,13 @@ class ArchiveReader {
     }
     for (size_t i = 0; i < a_.chunks_.size() && a_.neighbours_->any; ++i)
       a_.neighbours_->index.Add(i, a_.chunks_[i].head);
+    for (size_t i = 0; i < a_.chunks_.size(); ++i) {
+      const ChunkHead& head = a_.chunks_[i].head;
+      if (head.is_transformed() && head.codec_parameter == 0) {
+        a_.neighbours_->coefficients.emplace(
+            std::tuple(head.layer, head.kind, head.token_begin, head.tokens), i);
+      }
+    }
   }
 
   void CheckPlace(const ChunkHead& head, const ChunkHead* before) const {

@@ -234,10 +234,13 @@ void CheckOpaque(const ChunkHead& head) {
   plain.source_offset = head.source_offset;
   plain.extent_bytes = head.raw_bytes;
   Require(head == plain, "an opaque chunk has no geometry");
+  Require(!head.is_transformed(), "an opaque chunk has no coefficients");
   Require(!IsBlockQuantised(head.dtype), "an opaque chunk is bytes or plain elements");
 }
 
 void CheckTensor(const ChunkHead& head) {
+  Require(!head.is_transformed() || (head.order == Order::kTokenHeadDim && !head.by_cells),
+          "transformed rows have order 0 and are not in cell order");
   Require(!head.by_cells || (head.order == Order::kTokenHeadDim &&
                              !HasReferences(static_cast<CodecId>(head.codec))),
           "rows in cell order have order 0 and no references");

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/core/archive/approximation.h"
 #include "lib/core/archive/groups.h"
 #include "lib/core/archive/reference.h"
 #include "lib/core/codec/chunk.h"
@@ -44,6 +45,7 @@ struct ChunkHead {
   uint64_t source_begin() const { return source_offset - lead.size(); }
   // Returns true if several chunks fill one extent, as those of a transposed V do.
   bool shares_extent() const { return source_order == Order::kHeadDimToken; }
+  bool is_transformed() const { return codec == static_cast<uint8_t>(CodecId::kTransformed); }
   ChunkShape shape() const { return {dtype, tokens, heads, units, order}; }
   bool operator==(const ChunkHead&) const = default;
 };
@@ -158,6 +160,7 @@ struct SourceTable {
   std::vector<FileGroup> groups;
   std::vector<ReferenceName> references;
   std::optional<ProfileName> profile;
+  std::optional<Approximation> approximation;
 
   bool has_attributes() const;
   std::vector<std::array<bool, 2>> holds_tensor;  // per layer: K, V

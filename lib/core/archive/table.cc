@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -273,9 +274,9 @@ void CheckNames(const SourceTable& table) {
 }
 
 constexpr uint32_t kIsFolder = 1, kHasDescription = 2, kHasAttributes = 4, kHasReferences = 8,
-                   kHasProfile = 16, kHasGroups = 32, kByCells = 64;
+                   kHasProfile = 16, kHasGroups = 32, kByCells = 64, kIsApproximated = 128;
 constexpr uint32_t kKnownFlags = kIsFolder | kHasDescription | kHasAttributes | kHasReferences |
-                                 kHasProfile | kHasGroups | kByCells;
+                                 kHasProfile | kHasGroups | kByCells | kIsApproximated;
 
 void AppendAttributes(const SourceTable& table, ByteWriter& out) {
   for (const ArchivedFile& file : table.files) out.U8(file.executable ? 1 : 0);
@@ -394,6 +395,71 @@ ProfileName ReadProfile(ByteReader& in) {
   return profile;
 }
 
+void AppendApproximation(const Approximation& of, ByteWriter& out) {
+  AppendText(of.file, out);
+  AppendText(of.model, out);
+  out.Append(ByteSpan(of.hash));
+  out.Write(of.ratio);
+  out.U32(of.sinks);
+  out.U32(of.window);
+  out.U64(of.source_hash);
+  out.U32(static_cast<uint32_t>(of.rotations.size()));
+  for (const Rotation& rotation : of.rotations) WriteRotation(rotation, out);
+  out.U32(static_cast<uint32_t>(of.layers.size()));
+  for (const Approximation::Layer& layer : of.layers) {
+    out.U32(layer.number);
+    out.U32(layer.rotation);
+    for (const Loss& loss : {layer.k, layer.v}) {
+      out.Write(loss.relative);
+      out.Write(loss.largest);
+    }
+  }
+}
+
+// Reads a figure that is finite and at least `least`.
+double ReadFigure(ByteReader& in, double least, std::string_view field) {
+  const auto value = in.Read<double>(field);
+  if (std::isfinite(value) && value >= least) return value;
+  throw Error(Finding::kBadField, "{} {}, at least {} expected", field, value, least)
+      .At(in.offset() - sizeof value);
+}
+
+Approximation::Layer ReadApproximatedLayer(ByteReader& in, const Approximation& of) {
+  Approximation::Layer layer;
+  layer.number = in.U32("number of a layer");
+  layer.rotation = in.U32("rotation of a layer");
+  if (layer.rotation >= of.rotations.size())
+    throw Error(Finding::kBadField, "rotation {} of {}", layer.rotation, of.rotations.size());
+  for (Loss* loss : {&layer.k, &layer.v}) {
+    loss->relative = ReadFigure(in, 0, "relative error");
+    loss->largest = ReadFigure(in, 0, "largest error");
+  }
+  return layer;
+}
+
+Approximation ReadApproximation(ByteReader& in, const SourceTable& table) {
+  Approximation of;
+  of.file = ReadText(in, "name of a transform");
+  of.model = ReadText(in, "model of a transform");
+  const ByteSpan hash = in.Take(of.hash.size(), "hash of a transform");
+  std::memcpy(of.hash.data(), hash.data(), hash.size());
+  if (!of.file.empty()) RequireFileName(of.file, "transform");
+  of.ratio = ReadFigure(in, 1, "ratio");
+  of.sinks = in.U32("first tokens");
+  of.window = in.U32("last tokens");
+  of.source_hash = in.U64("hash of the original");
+  for (uint32_t left = ReadCount(in, 4, "rotations"); left > 0; --left)
+    of.rotations.push_back(ReadRotation(in, UINT16_MAX));
+  for (uint32_t left = ReadCount(in, 40, "approximated layers"); left > 0; --left)
+    of.layers.push_back(ReadApproximatedLayer(in, of));
+  const auto& described = table.description->layers;
+  const bool fits = std::equal(
+      of.layers.begin(), of.layers.end(), described.begin(), described.end(),
+      [](const auto& layer, const LayerKv& known) { return layer.number == known.index; });
+  if (!fits) throw Error(Finding::kBadField, "the approximated layers are not those described");
+  return of;
+}
+
 }  // namespace
 
 bool SourceTable::has_attributes() const {
@@ -407,7 +473,8 @@ Bytes EncodeTable(const SourceTable& table) {
   out.U32((table.is_folder ? kIsFolder : 0) | (table.description ? kHasDescription : 0) |
           (table.has_attributes() ? kHasAttributes : 0) |
           (table.references.empty() ? 0 : kHasReferences) | (table.profile ? kHasProfile : 0) |
-          (table.groups.empty() ? 0 : kHasGroups) | (table.by_cells ? kByCells : 0));
+          (table.groups.empty() ? 0 : kHasGroups) | (table.by_cells ? kByCells : 0) |
+          (table.approximation ? kIsApproximated : 0));
   out.U32(static_cast<uint32_t>(table.files.size()));
   for (const ArchivedFile& file : table.files) {
     out.U64(file.size);
@@ -418,6 +485,7 @@ Bytes EncodeTable(const SourceTable& table) {
   if (table.description) AppendDescription(table, out);
   if (!table.references.empty()) AppendReferences(table, out);
   if (table.profile) AppendProfile(*table.profile, out);
+  if (table.approximation) AppendApproximation(*table.approximation, out);
   return out.Release();
 }
 
@@ -432,6 +500,8 @@ SourceTable DecodeTable(ByteSpan bytes) {
     table.by_cells = (flags & kByCells) != 0;
     if (table.by_cells && (flags & kHasDescription) == 0)
       throw Error(Finding::kBadField, "rows are in cell order, but no cells are described");
+    if ((flags & kIsApproximated) != 0 && (flags & kHasDescription) == 0)
+      throw Error(Finding::kBadField, "values are approximated, but no layers are described");
     uint64_t total = 0;
     for (uint32_t left = ReadCount(in, 12, "files"); left > 0; --left) {
       const uint64_t size = in.U64("file size");
@@ -445,6 +515,7 @@ SourceTable DecodeTable(ByteSpan bytes) {
     if ((flags & kHasDescription) != 0) ReadDescription(in, table);
     if ((flags & kHasReferences) != 0) ReadReferences(in, table);
     if ((flags & kHasProfile) != 0) table.profile = ReadProfile(in);
+    if ((flags & kIsApproximated) != 0) table.approximation = ReadApproximation(in, table);
     in.ExpectEnd("the source table");
   } catch (Error& error) {
     throw error.In("source table");

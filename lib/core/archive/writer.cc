@@ -108,6 +108,8 @@ SourceTable TableWith(const Bases& bases, const WriteOptions& options,
   for (const auto& reference : bases.references) table.references.push_back(reference->name);
   if (const Profile* profile = options.profile.get())
     table.profile = {options.profile_file, profile->name(), profile->hash()};
+  if (options.transformed != nullptr)
+    table.approximation = options.transformed->transform->approximation();
   return table;
 }
 
@@ -116,6 +118,11 @@ Grouping GroupSource(const Source& source, const Snapshot* snapshot, const Write
       snapshot == nullptr ? std::vector<Region>() : FindRegions(*snapshot);
   if (!options.solid) return {{}, std::move(regions)};
   return GroupFiles(source, regions, ChunkBytes(options));
+}
+
+std::span<const uint64_t> Cuts(const WriteOptions& options) {
+  if (options.transformed == nullptr) return {};
+  return options.transformed->cuts;
 }
 
 // Returns the sizes as the planner expects them.
@@ -166,7 +173,7 @@ class ArchiveWriter::Body {
         hasher_(source, grouping_.groups),
         bases_(ChooseBases(snapshot, options)),
         chunks_(PlanChunks(ListSizes(source, grouping_.groups), grouping_.regions,
-                           ChunkBytes(options_), options_.effort)),
+                           ChunkBytes(options_), options_.effort, Cuts(options_))),
         table_(MakeTable(snapshot)),
         tag_(ReadTag(table_)),
         layers_(PlanLayers(source, grouping_, chunks_, options_)) {
@@ -339,8 +346,9 @@ class ArchiveWriter::Body {
   const Bytes table_;
   const uint32_t tag_;
   const NeighbourPlan layers_;
-  const ChunkEncoder encoder_{options_.effort, options_.profile, options_.check,
-                              bases_,          layers_,          orders_.get()};
+  const ChunkEncoder encoder_{options_.effort, options_.profile, options_.transformed,
+                              options_.check,  bases_,           layers_,
+                              orders_.get()};
   size_t next_ = 0;   // first chunk that was not handed out yet
   size_t group_ = 0;  // next group
   std::shared_ptr<const Bytes> joined_;

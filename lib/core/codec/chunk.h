@@ -34,14 +34,14 @@ std::string_view Name(CodecId codec);
 // Return true if the codec's chunks need rows of another cache, or other chunks of their archive.
 bool HasReferences(CodecId codec);
 bool HasNeighbours(CodecId codec);
-// Returns true if decoding a chunk needs data outside of its payload and profile.
-inline bool NeedsOthers(CodecId codec) { return HasReferences(codec) || HasNeighbours(codec); }
+// Returns true if decoding a chunk needs other caches or chunks, or a transform.
+bool NeedsOthers(CodecId codec);
 
 // Passed as `to_beat` by callers that take a result of any size.
 constexpr uint64_t kAnySize = UINT64_MAX;
 
 struct CodecNeeds {
-  bool references = false, neighbours = false, profile = false;
+  bool references = false, neighbours = false, profile = false, transform = false;
 };
 
 struct CodecRow {

@@ -26,28 +26,29 @@ enum class CodecId : uint8_t {
   kZstdPlanes = 3,  // one zstd frame per field of a block struct: q8_0, q4_0 ...
   kZstd = 4,        // one zstd frame: everything else
   // kvtool's own codecs; the FORMAT.md of each family has their grammar.
-  kPrev = 16,       // f16, bf16: sign and exponent, coded in the context of the row above
-  kRotated16 = 17,  // gear-f16 of words rotated left by one bit, so that planes hold exponents
-  kRows = 18,       // stores repeated rows once; the distinct rows use any codec but this one
-  kLms = 19,        // f16, bf16: sign and exponent, coded in the context of a learned prediction
-  kWindow4 = 20,    // bf16: exponents in four bits, with escapes for those outside a window
-  kWidened = 21,    // f32 values that are exactly f16, or else bf16 and the lower bytes
-  kCdf = 22,        // f16, bf16: whole values, coded under learned distributions
-  kLike = 23,       // kLms, with rows also predicted from earlier similar rows
-  kSplit = 24,      // the two halves of every head, each in any codec but this one
-  kRef = 25,        // rows predicted from a reference, another cache that decoding needs
-  kRefCdf = 26,     // kRef, with the differences coded under learned distributions
-  kLayers = 27,     // kCdf, with rows also predicted from other chunks of the archive
-  kProfiled = 28,   // kPrev, with the tables of a profile that decoding needs
-  kRefLayers = 29,  // kRefCdf, with rows also predicted from other chunks of the archive
-  kRefSparse = 30,  // kRef, with a list of the values that differ
-  kBlocks = 31,     // byte planes in independent blocks, which device decoders read directly
+  kPrev = 16,         // f16, bf16: sign and exponent, coded in the context of the row above
+  kRotated16 = 17,    // gear-f16 of words rotated left by one bit, so that planes hold exponents
+  kRows = 18,         // stores repeated rows once; the distinct rows use any codec but this one
+  kLms = 19,          // f16, bf16: sign and exponent, coded in the context of a learned prediction
+  kWindow4 = 20,      // bf16: exponents in four bits, with escapes for those outside a window
+  kWidened = 21,      // f32 values that are exactly f16, or else bf16 and the lower bytes
+  kCdf = 22,          // f16, bf16: whole values, coded under learned distributions
+  kLike = 23,         // kLms, with rows also predicted from earlier similar rows
+  kSplit = 24,        // the two halves of every head, each in any codec but this one
+  kRef = 25,          // rows predicted from a reference, another cache that decoding needs
+  kRefCdf = 26,       // kRef, with the differences coded under learned distributions
+  kLayers = 27,       // kCdf, with rows also predicted from other chunks of the archive
+  kProfiled = 28,     // kPrev, with the tables of a profile that decoding needs
+  kRefLayers = 29,    // kRefCdf, with rows also predicted from other chunks of the archive
+  kRefSparse = 30,    // kRef, with a list of the values that differ
+  kBlocks = 31,       // byte planes in independent blocks, which device decoders read directly
+  kTransformed = 32,  // values that a learnt transform restores from its coefficients
 };
 // Returns true if the grammars allow a chunk of this codec inside another chunk. Split chunks and
-// those that need references or neighbours are excluded.
+// those that need references, neighbours or a transform are excluded.
 constexpr bool MayBeInside(CodecId codec) {
   return (codec < CodecId::kSplit || codec > CodecId::kLayers) && codec != CodecId::kRefLayers &&
-         codec != CodecId::kRefSparse;
+         codec != CodecId::kRefSparse && codec != CodecId::kTransformed;
 }
 
 // Levels of effort. kCompat writes the same bytes as the engine's exhaustive search. The other
@@ -88,9 +89,10 @@ ChunkGrid FindGrid(const ChunkShape& shape, uint64_t raw_bytes);
 // Returns the model's head dimension, or 0 if it is not known.
 uint64_t HeadDim(const ChunkShape& shape);
 
-class NeighbourSource;  // cdf/layers.h
-class Profile;          // profiled/profile.h
-class ReferenceRows;    // ref/ref.h
+class NeighbourSource;   // cdf/layers.h
+class Profile;           // profiled/profile.h
+class ReferenceRows;     // ref/ref.h
+struct TransformedRows;  // transformed/transformed.h
 
 // Everything that decoding reads apart from the payload. The codec's row in table.cc says which of
 // these it needs.
@@ -99,6 +101,7 @@ struct ChunkInputs {
   const ReferenceRows* references = nullptr;
   const NeighbourSource* neighbours = nullptr;
   const Profile* profile = nullptr;
+  const TransformedRows* transformed = nullptr;  // instead of the payload
   // True if the caller verifies a hash of all rows; rows copied from references are then not hashed
   // one by one.
   bool content_is_checked = false;

@@ -15,6 +15,7 @@
 #include "lib/core/codec/planes/planes.h"
 #include "lib/core/codec/profiled/profiled.h"
 #include "lib/core/codec/ref/ref.h"
+#include "lib/core/codec/transformed/transformed.h"
 #include "lib/core/codec/wrappers/wrappers.h"
 #include "lib/core/kernels/planes.h"
 
@@ -236,6 +237,13 @@ void DecodeHalves(const ChunkShape& shape, ByteSpan payload, std::span<std::byte
   NarrowHalves(shape.dtype, halves, raw);
 }
 
+void DecodeTransformed(const ChunkShape& shape, ByteSpan, std::span<std::byte> raw, CodecScratch&,
+                       const ChunkInputs& inputs) {
+  if (inputs.transformed == nullptr)
+    throw Error(Finding::kBadFrame, "a chunk of a transform decodes only in its archive");
+  RestoreRows(shape, *inputs.transformed, raw);
+}
+
 // Ids are stored in archives: a row is never removed, and an id never reused.
 constexpr CodecRow kCodecs[] = {
     {.id = CodecId::kRaw,
@@ -367,6 +375,13 @@ constexpr CodecRow kCodecs[] = {
      .since = Effort::kFast,
      .encode = EncodeInBlocks,
      .decode = DecodeFromBlocks},
+    // Used for archives that a transform approximates; no level tries it.
+    {.id = CodecId::kTransformed,
+     .name = "transformed",
+     .needs = {.transform = true},
+     .takes = TakesTransform,
+     .since = Effort::kFast,
+     .decode = DecodeTransformed},
 };
 
 }  // namespace
@@ -392,6 +407,11 @@ bool HasReferences(CodecId codec) {
 bool HasNeighbours(CodecId codec) {
   const CodecRow* row = FindCodec(codec);
   return row != nullptr && row->needs.neighbours;
+}
+
+bool NeedsOthers(CodecId codec) {
+  const CodecRow* row = FindCodec(codec);
+  return row != nullptr && (row->needs.references || row->needs.neighbours || row->needs.transform);
 }
 
 void DecodeChunk(CodecId codec, const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lib/core/archive/transformed_chunks.h"
+#include "lib/core/base/parallel.h"
+#include "lib/core/snapshot/snapshot.h"
+
+namespace kv {
+
+// A source whose values are approximated.
+struct ApproximatedSource {
+  std::vector<Bytes> files;
+  std::shared_ptr<const TransformedChunks> chunks;
+  uint64_t tokens = 0;        // approximated tokens
+  uint64_t exact_blocks = 0;  // blocks of a group that stay exact because values are not finite
+  uint64_t clipped = 0;       // coefficients beyond 16 bits
+};
+
+// Approximates all tokens of a snapshot but the first and last ones. `wanted` names transform,
+// ratio, tokens and the rotation of each layer; its losses are computed. Throws kUnsupportedLayout
+// if K and V do not lie in the source's own bytes, kUnsupportedDtype, kUsage if no token is left.
+ApproximatedSource ApproximateSource(const Source& source, const Snapshot& snapshot,
+                                     std::shared_ptr<const Transform> transform,
+                                     Approximation wanted, ThreadPool& pool);
+
+}  // namespace kv
