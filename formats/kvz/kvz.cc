@@ -14,9 +14,11 @@
 #include <map>
 #include <utility>
 
+#include "formats/kvx/kvx.h"
 #include "formats/stated.h"
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/records.h"
+#include "lib/core/archive/transformed_chunks.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/snapshot/snapshot.h"
 
@@ -88,6 +90,10 @@ void AddNeighbours(const Archive& archive,
 // Returns the facts of the archive, followed by those of its source.
 std::vector<std::pair<std::string, std::string>> ListFacts(const Archive& archive) {
   std::vector<std::pair<std::string, std::string>> facts;
+  if (archive.approximation()) {
+    facts.emplace_back("lossy", DescribeLoss(*archive.approximation()));
+    facts.emplace_back("original", HashText(archive.approximation()->source_hash));
+  }
   facts.emplace_back(
       "restores",
       fmt::format("{} {}, {} bytes{}", archive.files().size(),
@@ -186,16 +192,15 @@ Snapshot OpenKvz(Source source, const OpenOptions& options) {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kProfileSuffix = ".kvp";
+constexpr std::string_view kProfileSuffix = ".kvp", kTransformSuffix = ".kvx";
 // Largest number of profiles in one folder that are searched for their hash.
 constexpr size_t kMostBeside = 1024;
 
-// Returns true if the file ends in this hash. A profile ends in its own hash, so only the wanted
-// one is read.
+// Returns true if the file ends in this hash. Profiles and transforms end in their own hash, so
+// only the wanted one is read.
 bool EndsIn(const FileSource& file, const Hash128Bytes& hash) {
-  return file.size() >= hash.size() && file.size() <= kMostProfileBytes &&
-         std::memcmp(file.bytes().data() + file.size() - hash.size(), hash.data(), hash.size()) ==
-             0;
+  return file.size() >= hash.size() && std::memcmp(file.bytes().data() + file.size() - hash.size(),
+                                                   hash.data(), hash.size()) == 0;
 }
 
 std::string Wanted(const ProfileName& name) {
@@ -206,8 +211,9 @@ std::string Wanted(const ProfileName& name) {
   return text + ProfileHashText(name.hash) + ")";
 }
 
-// Returns regular files beside `path`: the one with the profile's name, then all that end in .kvp.
-std::vector<fs::path> Beside(const ProfileName& name, const std::string& path) {
+// Returns regular files beside `path`: the one with this name, then all that end in the suffix.
+std::vector<fs::path> Beside(const std::string& name, std::string_view suffix,
+                             const std::string& path) {
   std::vector<fs::path> paths;
   fs::path folder = fs::path(path).parent_path();
   if (folder.empty()) folder = ".";
@@ -216,11 +222,11 @@ std::vector<fs::path> Beside(const ProfileName& name, const std::string& path) {
        at.increment(ignored)) {
     if (ignored) break;
     const std::string file = at->path().filename().string();
-    if (file != name.file && !file.ends_with(kProfileSuffix)) continue;
+    if (file != name && !file.ends_with(suffix)) continue;
     if (at->is_regular_file(ignored)) paths.push_back(at->path());
   }
   std::ranges::sort(paths, {}, [&](const fs::path& beside) {
-    return std::pair(beside.filename().string() != name.file, beside.string());
+    return std::pair(beside.filename().string() != name, beside.string());
   });
   return paths;
 }
@@ -245,10 +251,12 @@ std::shared_ptr<const Profile> FindProfile(const ProfileName& name, std::string_
     others += fmt::format("; {} is {}", is, ProfileHashText(given.profile->hash()));
   }
   const bool has_folder = path != "-" && !options.in_memory;
-  for (const fs::path& beside : has_folder ? Beside(name, path) : std::vector<fs::path>()) {
+  for (const fs::path& beside :
+       has_folder ? Beside(name.file, kProfileSuffix, path) : std::vector<fs::path>()) {
     try {
       const std::shared_ptr<const FileSource> file = FileSource::Open(beside);
-      if (EndsIn(*file, name.hash)) return Profile::Read(file->bytes());
+      if (file->size() <= kMostProfileBytes && EndsIn(*file, name.hash))
+        return Profile::Read(file->bytes());
     } catch (const Error&) {
       continue;  // a broken file in the folder is no reason to fail
     }
@@ -272,6 +280,59 @@ void FindProfile(Archive& archive, const std::string& path, const OpenOptions& o
   } catch (Error& error) {
     archive.MissProfile(std::move(error));
   }
+}
+
+void FindTransform(Archive& archive, const std::string& path, const OpenOptions& options,
+                   std::span<const std::string> given) {
+  if (archive.transformed_chunks() == 0) return;
+  if (!archive.approximation()) {
+    return archive.MissTransform(
+        Error(Finding::kProfileMissing, "chunks need a transform, and the archive names none"));
+  }
+  const Approximation& wanted = *archive.approximation();
+  const auto use = [&](const fs::path& from) {
+    const std::shared_ptr<const FileSource> file = FileSource::Open(from);
+    if (!EndsIn(*file, wanted.hash)) return false;
+    auto transform = std::make_shared<const Transform>(ReadTransform(file->bytes()));
+    archive.UseTransform(std::make_shared<ArchiveTransform>(std::move(transform), wanted));
+    return true;
+  };
+  for (const std::string& from : given) {
+    try {
+      if (use(from)) return;
+    } catch (Error& error) {
+      throw error.File(from);
+    }
+  }
+  const bool has_folder = path != "-" && !options.in_memory;
+  for (const fs::path& beside :
+       has_folder ? Beside(wanted.file, kTransformSuffix, path) : std::vector<fs::path>()) {
+    try {
+      if (use(beside)) return;
+    } catch (const Error&) {
+      continue;  // a broken file in the folder is no reason to fail
+    }
+  }
+  Error why(Finding::kProfileMissing, "the archive needs the transform {}{}{}",
+            wanted.file.empty() ? "" : fmt::format("'{}' ", Printable(wanted.file)),
+            ProfileHashText(wanted.hash),
+            !given.empty()      ? ", which is not among those given"
+            : options.in_memory ? ""
+                                : ", which is not in its folder");
+  why.Hint("give it with --transform FILE; another transform restores other values");
+  archive.MissTransform(std::move(why));
+}
+
+std::string DescribeLoss(const Approximation& approximation) {
+  const Loss k = approximation.WorstLoss(false), v = approximation.WorstLoss(true);
+  return fmt::format(
+      "LOSSY: K and V between the first {} and last {} tokens are approximations at the ratio {} "
+      "of {}{}; K is off by {:.2g}% at most in a layer (largest error {:.3g}), V by {:.2g}% "
+      "({:.3g})",
+      approximation.sinks, approximation.window, approximation.ratio,
+      approximation.file.empty() ? "" : Printable(approximation.file) + ", ",
+      ProfileHashText(approximation.hash), 100 * k.relative, k.largest, 100 * v.relative,
+      v.largest);
 }
 
 // Archives whose values lie in opaque chunks (packed tiles, deflated members): the source is

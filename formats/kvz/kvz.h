@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by kvz.cc, references.cc
 
+#include <span>
+
 #include "formats/format.h"
 #include "lib/core/archive/archive.h"
 
@@ -14,6 +16,8 @@ Confidence ProbeKvz(const Source& source);
 // Decodes all tensors into an unnamed temporary file, or nothing with OpenOptions::metadata_only.
 Snapshot OpenKvz(Source source, const OpenOptions& options);
 
+// Returns the hash of a source as an archive of it has it.
+uint64_t HashSource(const Source& source);
 // Opens a snapshot, or an archive of one, as a reference for archives. Throws as OpenSnapshot.
 std::shared_ptr<const Reference> OpenReference(const Source& source, const OpenOptions& options);
 std::shared_ptr<const Reference> OpenReference(const std::string& path, const OpenOptions& options);
@@ -28,6 +32,13 @@ void FindReferences(Archive& archive, const std::string& path, const OpenOptions
 void RequireReferences(const Archive& archive);
 // Does the part of FindReferences for the profile.
 void FindProfile(Archive& archive, const std::string& path, const OpenOptions& options);
+// Searches the transform that an approximated archive needs: among `given` files, then in its
+// folder, by its hash; sets the reason if there is none. Throws as ReadTransform for the file with
+// this hash.
+void FindTransform(Archive& archive, const std::string& path, const OpenOptions& options,
+                   std::span<const std::string> given = {});
+// Returns "LOSSY: K off by up to 3.1% of ...", for facts and messages.
+std::string DescribeLoss(const Approximation& approximation);
 // Searches the profile that the `what` ("frame") at `path` needs: among those of the options, then
 // in its folder. Throws kProfileMissing.
 std::shared_ptr<const Profile> FindProfile(const ProfileName& name, std::string_view what,

@@ -32,12 +32,6 @@ constexpr std::string_view kArchiveSuffix = ".kvz";
 // Number of chunks whose rows are compared to recognise a reference.
 constexpr int kTriedChunks = 2;
 
-uint64_t HashSource(const Source& source) {
-  ByteWriter hashes;
-  for (const SourceFile& file : source.files) hashes.U64(Hash64(file.data->bytes()));
-  return source.is_folder ? Hash64(hashes.bytes()) : LoadLE<uint64_t>(hashes.data());
-}
-
 OpenOptions ForReferences(const OpenOptions& options) {
   OpenOptions plain;
   plain.open = options.open;
@@ -249,6 +243,12 @@ std::shared_ptr<const Reference> Find(const Archive& archive, NeededRuns& needed
 
 }  // namespace
 
+uint64_t HashSource(const Source& source) {
+  ByteWriter hashes;
+  for (const SourceFile& file : source.files) hashes.U64(Hash64(file.data->bytes()));
+  return source.is_folder ? Hash64(hashes.bytes()) : LoadLE<uint64_t>(hashes.data());
+}
+
 std::shared_ptr<const Reference> OpenReference(const Source& source, const OpenOptions& options) {
   auto reference = std::make_shared<Reference>();
   try {
@@ -295,10 +295,12 @@ void RequireReferences(const Archive& archive) {
     if (reference != nullptr && reference->missing) throw *reference->missing;
   }
   archive.RequireProfile();
+  archive.RequireTransform();
 }
 
 void FindReferences(Archive& archive, const std::string& path, const OpenOptions& options) {
   FindProfile(archive, path, options);
+  FindTransform(archive, path, options);
   if (archive.reference_names().empty()) return;
   OpenOptions next = options;
   if (++next.reference_depth > kMaxReferenceChain) {
