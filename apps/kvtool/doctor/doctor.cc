@@ -369,6 +369,8 @@ void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out) {
   out.what = fmt::format("an archive of kvtool: {} of {}", HumanBytes(restored),
                          archive.description() ? Described(*archive.description())
                                                : "something that is not read as a cache");
+  out.needs_transform = archive.approximation().has_value();
+  if (out.needs_transform) out.what += "; " + DescribeLoss(*archive.approximation());
   CheckArchive(archive, bytes, pool, out);
   if (out.findings.empty()) out.shrinks_text = "it is an archive: " + HumanRatio(restored, bytes);
   if (out.findings.empty() && archive.description() && bytes <= kWholeFileBytes &&
@@ -385,7 +387,9 @@ void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out) {
   const bool damaged = !out.findings.empty();
   out.Suggest("kvtool verify " + file, damaged ? "what is lost" : "proves it again, of any size");
   out.Suggest(fmt::format("kvtool decompress {}{} -o {}", file, damaged ? " --keep-going" : "", to),
-              damaged ? "what is left, zeros for the rest" : "the original, byte for byte");
+              damaged               ? "what is left, zeros for the rest"
+              : out.needs_transform ? "the approximation; the original is not in it"
+                                    : "the original, byte for byte");
   if (archive.description() && !damaged) out.Suggest("kvtool inspect " + file, "the cache in it");
 }
 

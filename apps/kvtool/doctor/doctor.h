@@ -41,7 +41,8 @@ struct Diagnosis {
   uint64_t judged_bytes = 0, judged_of_bytes = 0;
   std::vector<Step> next;
   ExitStatus status = kDone;
-  std::optional<Error> error;  // why it cannot be read
+  std::optional<Error> error;    // why it cannot be read
+  bool needs_transform = false;  // an archive that was approximated by one
 
   void Find(std::string finding);
   void Suggest(std::string command, std::string effect, std::string needs = "") {

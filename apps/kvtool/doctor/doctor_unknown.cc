@@ -458,13 +458,18 @@ void DiagnoseIncomplete(const Error& error, Diagnosis& out) {
   const bool is_profile = error.finding() == Finding::kProfileMissing;
   out.kind = is_frame ? "snapshot" : "archive";
   out.what = fmt::format("{}, coded {}", is_frame ? "a frame of libkvtool" : out.what,
-                         is_profile ? "with a profile" : "against another cache");
+                         out.needs_transform ? "with a transform"
+                         : is_profile        ? "with a profile"
+                                             : "against another cache");
   out.sound_text = Printable(error.message());
   out.Suggest(fmt::format("kvtool verify {} {}", ShellWord(out.file),
-                          is_profile ? "--profile PROFILE" : "--base CACHE"),
+                          out.needs_transform ? "--transform TRANSFORM"
+                          : is_profile        ? "--profile PROFILE"
+                                              : "--base CACHE"),
               "whether it is whole",
-              is_profile ? "PROFILE: the .kvp that it needs"
-                         : "CACHE: the cache that it needs, by its name here");
+              out.needs_transform ? "TRANSFORM: the .kvx that it needs"
+              : is_profile        ? "PROFILE: the .kvp that it needs"
+                                  : "CACHE: the cache that it needs, by its name here");
   out.Suggest("kvtool explain " + FindingId(error.finding()), "why it needs another file");
 }
 

@@ -109,6 +109,10 @@ void ArchiveLimit::Declare(CommandLine& line) {
   line.Add("--profile", profiles,
            "Profile (.kvp) that the input was coded with, if it is not in its folder (repeatable)")
       .KeepAll();
+  line.Add("--transform", transforms,
+           "Transform (.kvx) that a lossy archive was made with, if it is not in its folder "
+           "(repeatable)")
+      .KeepAll();
   limit.Declare(line,
                 "Limit on the size of the source (default: none), on the zeros that a stream gets "
                 "for lost bytes, on what is inflated of a cache that the archive refers to, and on "
@@ -140,6 +144,7 @@ Archive ArchiveLimit::Open(const std::string& path) const {
       [&] { return FileSource::Open(path, limit.most(), FetchMode::kAsNeeded); }));
   limit.Require(archive.source_bytes(), path);
   FindReferences(archive, path, options);
+  if (!transforms.empty()) FindTransform(archive, path, options, transforms);
   return archive;
 }
 
@@ -164,6 +169,34 @@ std::unique_ptr<OutputTarget> MakeOutputTarget(std::optional<RestoredFolder> fol
         .Hint("give -o FOLDER");
   }
   return std::make_unique<FolderTarget>(*std::move(folder), path, rules);
+}
+
+const Fields<Approximation>& ApproximationFields() {
+  using Layer = Approximation::Layer;
+  static const Fields<Loss> loss_fields = {
+      {"relative_error", "Root of the sum of squared errors over that of squared values",
+       &Loss::relative},
+      {"largest_error", "Largest absolute error of a value", &Loss::largest}};
+  static const Fields<Layer> layer_fields = {
+      {"layer", "Number of the layer", &Layer::number},
+      {"k", "Errors of its approximated keys", &Layer::k, loss_fields},
+      {"v", "Errors of its approximated values", &Layer::v, loss_fields}};
+  static const Fields<Approximation> fields = {
+      {"file", "Name of the transform, without folders", &Approximation::file},
+      {"model", "Name of the transform's model", &Approximation::model},
+      {"hash", "Hash of the transform (XXH3, 32 hex digits), by which it is found",
+       [](const Approximation& of) { return ProfileHashText(of.hash); }, kProfileHashText},
+      {"ratio", "Ratio asked for: 16-bit values to coefficients", &Approximation::ratio},
+      {"first_exact", "First tokens, which are exact", &Approximation::sinks},
+      {"last_exact", "Last tokens, which are exact", &Approximation::window},
+      {"original_xxh3", "XXH3 hash (64 bits, 16 hex digits) of the original source",
+       [](const Approximation& of) { return HashDigits(of.source_hash); }, kHashText},
+      {"k", "Largest errors of any layer's keys",
+       [](const Approximation& of) { return of.WorstLoss(false); }, loss_fields},
+      {"v", "Largest errors of any layer's values",
+       [](const Approximation& of) { return of.WorstLoss(true); }, loss_fields},
+      {"layers", "Errors of each layer", &Approximation::layers, layer_fields}};
+  return fields;
 }
 
 void RequireSound(const Archive& archive, ThreadPool& pool) {

@@ -39,15 +39,16 @@ struct ArchiveOutput {
   void Check() const;
 };
 
-// --max-bytes, --base and --profile of commands that read archives.
+// --max-bytes, --base, --profile and --transform of commands that read archives.
 struct ArchiveLimit {
   SizeLimit limit;
-  std::vector<std::string> bases, profiles;
+  std::vector<std::string> bases, profiles, transforms;
 
   void Declare(CommandLine& line);
   void Files(CommandFiles& files) const {
     files.Reads(bases);
     files.Reads(profiles);
+    files.Reads(transforms);
   }
   // Returns the options by which an archive or a frame is read. Throws what opening a profile
   // throws.
@@ -103,6 +104,8 @@ struct Lost {
 };
 std::vector<Lost> LostIn(const Archive& archive, const RestoreReport& report);
 
+// Fields that tell how an archive's values differ from the original ones.
+const Fields<Approximation>& ApproximationFields();
 const Fields<ChunkHead>& ChunkFields();
 const Fields<Damage>& DamageFields();
 const Fields<Lost>& LostFields();

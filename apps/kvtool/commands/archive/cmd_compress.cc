@@ -10,6 +10,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
+#include "apps/kvtool/commands/archive/lossy_flags.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/archive/records.h"
@@ -79,6 +80,7 @@ std::string Counts(const std::map<std::string, uint64_t>& counts) {
 }
 
 std::string ArchiveName(const std::string& input) { return input + ".kvz"; }
+std::string LossyName(const std::string& input) { return input + ".lossy.kvz"; }
 
 // The result of a run; its document has these fields.
 struct Compressed {
@@ -99,6 +101,7 @@ struct Compressed {
   bool has_bases = false, read_back = false;
   std::vector<std::string> warnings;
   std::optional<UsedProfile> profile;
+  std::optional<Approximation> lossy;
   RunCost cost;
 };
 
@@ -222,7 +225,9 @@ const Fields<Compressed>& CompressedFields() {
       {"warnings", "Everything that the run warned of at this input", &Compressed::warnings},
       Fields<Compressed>::Inline(&Compressed::cost, RunCostFields()),
       {"profile", "The profile given with --profile, which the archive names; absent without",
-       &Compressed::profile, UsedProfileFields(), Absent()}};
+       &Compressed::profile, UsedProfileFields(), Absent()},
+      {"lossy", "How the archive's values differ from the source's; absent without --transform",
+       &Compressed::lossy, ApproximationFields(), Absent()}};
   return fields;
 }
 
@@ -286,6 +291,7 @@ class Compress : public EachOf<Compress> {
                  "Leave out an input whose archive is newer than it, and replace an older archive: "
                  "for folders that grow");
     snapshot_.Declare(line);
+    lossy_.Declare(line);
     report_.Declare(line);
   }
 
@@ -307,7 +313,7 @@ class Compress : public EachOf<Compress> {
   bool IsDone() const override {
     std::error_code failed;
     if (!update_ || input_ == "-") return false;
-    const std::string path = output_.PathFor(input_, name_, ArchiveName);
+    const std::string path = output_.PathFor(input_, name_, Naming());
     if (!std::filesystem::is_regular_file(path, failed)) return false;
     const auto made = LastWrite(path);
     const auto written = LastWrite(input_);
@@ -333,7 +339,8 @@ class Compress : public EachOf<Compress> {
   }
 
   void Files(CommandFiles& files) const override {
-    output_.Files(input_, name_, ArchiveName, files);
+    output_.Files(input_, name_, Naming(), files);
+    lossy_.Files(files);
     Command::Files(files);
   }
 
@@ -341,6 +348,8 @@ class Compress : public EachOf<Compress> {
     OpenOptions options = snapshot_.Resolve(flags_for());
     options.metadata_only = true;
     options.any_batch = options.may_guess_axes = options.files_for_others = true;
+    const Effort level = *ParseEffort(level_);
+    lossy_.Check(level, options);
     References references;
     for (const std::string& base : options.bases) {
       references.push_back(OpenReference(base, options));
@@ -350,7 +359,6 @@ class Compress : public EachOf<Compress> {
         throw error.File(base);
       }
     }
-    const Effort level = *ParseEffort(level_);
     const GivenProfile* profile = ProfileToCodeWith(options, {&level, 1});
     ThreadPool pool(context.global.thread_count());
     const Compressed result = CompressOne(input_, options, references, profile, pool, context);
@@ -365,30 +373,29 @@ class Compress : public EachOf<Compress> {
                          ThreadPool& pool, Context& context) const {
     const auto begin = std::chrono::steady_clock::now();
     const size_t first_warning = context.console.warning_texts().size();
-    const std::string path = output_.PathFor(input, name_, ArchiveName);
+    const std::string path = output_.PathFor(input, name_, Naming());
     if (path == "-") output_.one.RequireStdout(context.console, report_.json, "the archive");
     const Source source = snapshot_.Open(input);
     const std::optional<Snapshot> snapshot = Describe(source, options, context.console);
     if (!HasTrait(options.from, kIsOpaque)) WarnIfCompressed(source, snapshot, context.console);
 
     ProgressLine progress(context.console, context.global.progress_when(), input);
-    WriteOptions write;
-    write.check = !no_check_;
-    write.solid = !no_solid_;
-    write.references = references;
-    if (profile != nullptr) {
-      write.profile = profile->profile;
-      write.profile_file = ProfileFile(profile->file);
-    }
-    write.effort = *ParseEffort(level_);
-    write.joined_layers = joined_layers_;
+    WriteOptions write = MakeOptions(references, profile);
     write.progress = &progress;
     WriteSummary summary;
     const Snapshot* described = snapshot ? &*snapshot : nullptr;
+    const Source* archived = &source;
+    std::optional<LossyFlags::Result> lossy;
+    if (lossy_.is_wanted()) {
+      lossy = Approximate(source, described, options, pool, context.console);
+      archived = &lossy->source;
+      described = &lossy->snapshot;
+      write.transformed = lossy->chunks;
+    }
     output_.MakeFolder(path);
     AtomicFile file(path, RulesLike(MayReplace(path), input));
     try {
-      summary = WriteArchive(source, described, write, pool, file);
+      summary = WriteArchive(*archived, described, write, pool, file);
     } catch (const Error&) {
       source.RequireUnchanged();  // a change of the source explains every other error
       throw;
@@ -398,9 +405,11 @@ class Compress : public EachOf<Compress> {
     source.RequireUnchanged();
     file.Commit();
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-    Tell(context, input, path, summary, read_back, elapsed.count());
     Compressed result;
-    result.inputs = {{input, summary.source_bytes, HashDigits(summary.source_hash)}};
+    if (lossy) result.lossy = lossy->chunks->transform->approximation();
+    Tell(context, input, path, summary, result.lossy, read_back, elapsed.count());
+    const uint64_t hash = result.lossy ? result.lossy->source_hash : summary.source_hash;
+    result.inputs = {{input, summary.source_bytes, HashDigits(hash)}};
     result.params = {level_, joined_layers_, !no_check_, snapshot ? snapshot->format : "opaque"};
     result.output = path;
     result.has_bases = !references.empty();
@@ -415,6 +424,35 @@ class Compress : public EachOf<Compress> {
     return result;
   }
 
+  WriteOptions MakeOptions(const References& references, const GivenProfile* profile) const {
+    WriteOptions write;
+    write.check = !no_check_;
+    write.solid = !no_solid_ && !lossy_.is_wanted();
+    write.references = references;
+    if (profile != nullptr) {
+      write.profile = profile->profile;
+      write.profile_file = ProfileFile(profile->file);
+    }
+    write.effort = *ParseEffort(level_);
+    write.joined_layers = lossy_.is_wanted() ? 1 : joined_layers_;
+    return write;
+  }
+
+  ArchiveOutput::Rename Naming() const { return lossy_.is_wanted() ? LossyName : ArchiveName; }
+
+  LossyFlags::Result Approximate(const Source& source, const Snapshot* snapshot,
+                                 const OpenOptions& options, ThreadPool& pool,
+                                 Console& console) const {
+    if (snapshot == nullptr) {
+      throw Error(Finding::kUnsupportedKind, "--transform approximates caches, and this is none")
+          .File(source.path);
+    }
+    source.NeedAll();
+    LossyFlags::Result lossy = lossy_.Approximate(source, *snapshot, options, pool);
+    for (const std::string& warning : lossy.warnings) console.Warn(source.path, warning);
+    return lossy;
+  }
+
   // Returns the name under which readers search the profile beside the archive.
   static std::string ProfileFile(const std::string& path) {
     const std::string name = std::filesystem::path(path).filename().string();
@@ -427,14 +465,15 @@ class Compress : public EachOf<Compress> {
             coded == summary.codecs.end() ? 0 : coded->second};
   }
 
-  static std::string Proof(const WriteSummary& summary, bool read_back) {
+  static std::string Proof(const WriteSummary& summary, std::string_view with, bool read_back) {
     if (!summary.checked) return "not checked";
-    return read_back ? "every chunk decoded and compared with the source, archive read back"
-                     : "every chunk decoded and compared with the source";
+    return fmt::format("every chunk decoded and compared with the {}{}", with,
+                       read_back ? ", archive read back" : "");
   }
 
   void Tell(Context& context, const std::string& input, const std::string& path,
-            const WriteSummary& summary, bool read_back, double seconds) const {
+            const WriteSummary& summary, const std::optional<Approximation>& lossy, bool read_back,
+            double seconds) const {
     std::string text = fmt::format(
         "{} -> {}: {} to {}, {}, {}\n", Printable(input), path == "-" ? "stdout" : Printable(path),
         HumanBytes(summary.source_bytes), HumanBytes(summary.archive_bytes),
@@ -459,12 +498,18 @@ class Compress : public EachOf<Compress> {
                           Plural(summary.ordered_chunks, "chunk"));
     }
     if (!parts.empty()) text += "\n";
-    text += fmt::format("  {}: {}, {}", summary.checked ? "identical" : "written",
-                        Proof(summary, read_back), HashText(summary.source_hash));
+    if (lossy) text += fmt::format("  {}\n", DescribeLoss(*lossy));
+    text += fmt::format("  {}: {}, {}",
+                        !summary.checked ? "written"
+                        : lossy          ? "restores the approximation"
+                                         : "identical",
+                        Proof(summary, lossy ? "approximation" : "source", read_back),
+                        HashText(summary.source_hash));
     context.console.Say(text);
   }
 
   ArchiveOutput output_;
+  LossyFlags lossy_;
   std::string level_ = "default";
   uint32_t joined_layers_ = kJoinedLayers;
   bool no_check_ = false, no_solid_ = false, update_ = false;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <map>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/commands/archive/archive_output.h"
@@ -12,19 +13,69 @@
 #include "formats/kvf/kvf.h"
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
+#include "lib/core/archive/transformed_chunks.h"
+#include "lib/core/base/arena.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/frame/layout.h"
 
 namespace kv {
 namespace {
 
+// A layer whose K or V differs from --against by more than a lossy archive states.
+struct Beyond {
+  uint32_t layer = 0;
+  bool is_value = false;
+  Loss measured, stated;
+};
+
 struct Findings {
   RestoreReport restored;
+  std::vector<Beyond> beyond;
   std::vector<ChunkHead> missing;
   std::vector<SourceComparer::Difference> differences;
 
-  bool good() const { return restored.intact() && differences.empty(); }
+  bool good() const { return restored.intact() && differences.empty() && beyond.empty(); }
 };
+
+bool IsApproximated(const SourceComparer::Difference& difference) {
+  return difference.chunk && difference.chunk->is_transformed();
+}
+
+// Measures each layer's approximated values against the original, as compress did.
+std::vector<Beyond> MeasureLosses(const Archive& archive, const Source& original,
+                                  ThreadPool& pool) {
+  std::vector<LossSums> sums(archive.chunks().size());
+  Reuse<CodecScratch> scratches;
+  pool.ParallelFor(sums.size(), [&](uint64_t i) {
+    const ArchivedChunk& chunk = archive.chunks()[i];
+    const ChunkHead& head = chunk.head;
+    if (!head.is_transformed()) return;
+    const std::string& name = archive.files()[head.file].name;
+    const SourceFile* file = archive.is_folder() ? original.Find(name) : &original.files.at(0);
+    if (file == nullptr || file->data->size() != archive.files()[head.file].size) return;
+    const Reuse<CodecScratch>::Lease scratch(scratches);
+    Bytes raw, from(head.raw_bytes);
+    archive.Decode(chunk, *scratch, raw);
+    kvz::GatherChunk(head, file->data->bytes().subspan(head.source_offset, head.extent_bytes),
+                     from);
+    sums[i].Add(head.dtype, from, raw);
+  });
+  std::map<std::pair<uint32_t, bool>, LossSums> by_layer;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const ChunkHead& head = archive.chunks()[i].head;
+    by_layer[{head.layer, head.kind == ChunkKind::kValue}].Add(sums[i]);
+  }
+  std::vector<Beyond> beyond;
+  for (const Approximation::Layer& layer : archive.approximation()->layers) {
+    for (const bool is_value : {false, true}) {
+      const Loss measured = by_layer[{layer.number, is_value}].Finish();
+      const Loss& stated = is_value ? layer.v : layer.k;
+      if (measured.relative <= stated.relative && measured.largest <= stated.largest) continue;
+      beyond.push_back({layer.number, is_value, measured, stated});
+    }
+  }
+  return beyond;
+}
 
 Findings Look(const Archive& archive, const std::string& against, const SizeLimit& limit,
               ThreadPool& pool, Progress& progress) {
@@ -40,6 +91,10 @@ Findings Look(const Archive& archive, const std::string& against, const SizeLimi
     SourceComparer comparer(archive, source);
     findings.restored = Restore(archive, options, pool, comparer);
     findings.differences = comparer.differences();
+    if (archive.approximation() && findings.restored.intact()) {
+      std::erase_if(findings.differences, IsApproximated);
+      findings.beyond = MeasureLosses(archive, source, pool);
+    }
   }
   findings.missing = archive.MissingTokens();
   return findings;
@@ -54,6 +109,7 @@ struct Verified {
   Params params;
   std::string verdict;
   uint64_t chunks = 0;
+  std::optional<Approximation> lossy;
   std::vector<Lost> lost;
   Findings found;
 };
@@ -64,6 +120,13 @@ std::string DifferenceText(const SourceComparer::Difference& difference,
   if (!difference.file.empty()) text += "/" + Printable(difference.file);
   if (difference.chunk) text += ": " + Describe(*difference.chunk);
   return text + ": " + difference.text;
+}
+
+std::string BeyondText(const Beyond& beyond, const std::string& against) {
+  return fmt::format(
+      "{}: layer {} {}: off by {:.3g}% (largest error {:.4g}), at most {:.3g}% ({:.4g}) stated",
+      Printable(against), beyond.layer, beyond.is_value ? 'V' : 'K', 100 * beyond.measured.relative,
+      beyond.measured.largest, 100 * beyond.stated.relative, beyond.stated.largest);
 }
 
 void Print(const Findings& findings, const Archive& archive, const std::string& path,
@@ -82,11 +145,17 @@ void Print(const Findings& findings, const Archive& archive, const std::string& 
   for (const SourceComparer::Difference& difference : findings.differences) {
     console.Line(fmt::format("{}: {}", input, DifferenceText(difference, against)));
   }
+  for (const Beyond& beyond : findings.beyond)
+    console.Line(fmt::format("{}: {}", input, BeyondText(beyond, against)));
   const RestoreReport& restored = findings.restored;
+  const bool is_lossy = archive.approximation().has_value();
+  if (is_lossy) console.Line(fmt::format("{}: {}", input, DescribeLoss(*archive.approximation())));
   std::string verdict;
   if (findings.good()) {
     verdict = against.empty() ? console.Verdict(true, "intact")
-                              : console.Verdict(true, "identical") + " to " + Printable(against);
+              : is_lossy
+                  ? console.Verdict(true, "within its stated errors") + " of " + Printable(against)
+                  : console.Verdict(true, "identical") + " to " + Printable(against);
     verdict +=
         fmt::format(": {} bytes in {}, {}", restored.bytes,
                     Plural(archive.chunks().size(), "chunk"), HashText(*restored.source_hash));
@@ -104,7 +173,9 @@ Verified MakeResult(Findings findings, const Archive& archive, const std::string
   Verified result;
   result.inputs = {{input, archive.data().size()}};
   if (!against.empty()) result.params.against = against;
-  result.verdict = findings.good()               ? (against.empty() ? "intact" : "identical")
+  const std::string_view equal = archive.approximation() ? "within" : "identical";
+  result.lossy = archive.approximation();
+  result.verdict = findings.good()               ? (against.empty() ? "intact" : equal)
                    : !findings.restored.intact() ? "damaged"
                                                  : "different";
   result.chunks = archive.chunks().size();
@@ -128,13 +199,21 @@ const Fields<Verified>& VerifiedFields() {
       {"text", "What differs", &Difference::text},
       {"chunk", "The chunk with the difference; absent if no chunk has it", &Difference::chunk,
        ChunkFields(), Absent()}};
+  static const Fields<Beyond> beyond_fields = {
+      {"layer", "Number of the layer", &Beyond::layer},
+      {"side", "K or V", [](const Beyond& of) { return of.is_value ? "V" : "K"; }, OneOf("K", "V")},
+      {"relative_error", "Relative error that was measured",
+       [](const Beyond& of) { return of.measured.relative; }},
+      {"largest_error", "Largest absolute error that was measured",
+       [](const Beyond& of) { return of.measured.largest; }}};
   static const Fields<Verified> fields = {
       {"inputs", "The archive or frame", &Verified::inputs, SizedFileFields()},
       {"params", "What was asked for", &Verified::params, VerifyParamsFields()},
       {"verdict",
        "intact: every chunk decodes and the whole has its hash; identical: intact, and equal to "
-       "--against; damaged: something is lost; different: intact, but not equal",
-       &Verified::verdict, OneOf("intact", "identical", "damaged", "different")},
+       "--against; within: intact, lossy, and no further from --against than stated; damaged: "
+       "something is lost; different: intact, but not equal, or further",
+       &Verified::verdict, OneOf("intact", "identical", "within", "damaged", "different")},
       {"chunks", "Chunks of the archive, or segments of the frame", &Verified::chunks},
       {"source_bytes", "Bytes of what was compressed",
        [](const Verified& of) { return of.found.restored.bytes; }},
@@ -149,7 +228,11 @@ const Fields<Verified>& VerifiedFields() {
       {"missing", "Chunks that the archive should have and lacks",
        [](const Verified& of) { return of.found.missing; }, ChunkFields()},
       {"differences", "Differences between the restored bytes and --against",
-       [](const Verified& of) { return of.found.differences; }, source_difference}};
+       [](const Verified& of) { return of.found.differences; }, source_difference},
+      {"lossy", "How the values differ from the original ones; absent for exact archives",
+       &Verified::lossy, ApproximationFields(), Absent()},
+      {"beyond", "Layers that differ from --against by more than a lossy archive states",
+       [](const Verified& of) { return of.found.beyond; }, beyond_fields}};
   return fields;
 }
 
