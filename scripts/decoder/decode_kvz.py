@@ -8,7 +8,8 @@ pages of lib/core/codec that it links to and formats/gear/FORMAT.md; it shares n
   decode_kvz.py ARCHIVE OUTPUT --walk   do not use index and trailer, as after truncation
 
 An archive that refers to other caches needs archives of these, in the order of its list: --base BASE.kvz ... A base
-that needs bases itself is followed by them. One that was coded with a profile needs --profile MODEL.kvp.
+that needs bases itself is followed by them. One that was coded with a profile needs --profile MODEL.kvp, one whose values a
+transform approximates --transform MODEL.kvx.
 
 Needs numpy and zstandard (Debian: python3-numpy python3-zstandard). With python3-xxhash all hashes are checked; without
 it the decoder says that it did not check them.
@@ -31,6 +32,7 @@ from kvz_decoder.cells import cells_of, order_of
 from kvz_decoder.chunks import decode_as, RAW
 from kvz_decoder.common import Damaged, Form, unzstd, widened
 from kvz_decoder.profiled import Profile
+from kvz_decoder.transformed import Approximation, Transform
 
 MAGIC = b"\x89KVZ\r\n\x1a\n"
 MARKER = b"KVZr"
@@ -93,7 +95,8 @@ def files_of(table):
         size, name_len = struct.unpack_from("<QI", table, at)
         files.append((os.fsdecode(table[at + 12:at + 12 + name_len]), size))
         at += 12 + name_len
-    attributes = {"executable": bytes(count), "empty_folders": [], "groups": [], "cells": None}
+    attributes = {"executable": bytes(count), "empty_folders": [], "groups": [], "cells": None,
+                  "approximated": None}
     if flags & 4:
         attributes["executable"] = table[at:at + count]
         (folders,) = struct.unpack_from("<I", table, at + count)
@@ -115,6 +118,10 @@ def files_of(table):
         if not flags & 2:
             raise Damaged("rows in the order of cells that are not described")
         attributes["cells"] = cells_of(table, at)
+    if flags & 128:
+        if not flags & 2:
+            raise Damaged("approximated layers that are not described")
+        attributes["approximated"] = table, at, flags
     return bool(flags & 1), files, attributes
 
 
@@ -251,7 +258,25 @@ def neighbours_of(data, chunks, extras):
 def ready(data, chunks, extras):
     """Returns the chunks with everything that decoding one needs."""
     neighbour = neighbours_of(data, chunks, extras)
-    return [dict(chunk, **extras, neighbour=neighbour) for chunk in chunks]
+    coefficients = coefficients_of(data, chunks)
+    return [dict(chunk, **extras, neighbour=neighbour, coefficients=coefficients) for chunk in chunks]
+
+
+def coefficients_of(data, chunks):
+    """Returns a function that reads the coefficients which another layer's chunk holds."""
+    places = {}
+    for chunk in sorted(chunks, key=lambda c: (c["file"], c["source_offset"], c["extent_token_begin"])):
+        if chunk["codec"] == 32 and chunk["parameter"] == 0:
+            places.setdefault((chunk["layer"], chunk["kind"], chunk["token_begin"], chunk["tokens"]), chunk)
+
+    def coefficients(of):
+        chunk = places.get((of["parameter"] - 1, of["kind"], of["token_begin"], of["tokens"]))
+        if chunk is None:
+            raise Damaged(f"no chunk of layer {of['parameter'] - 1} with coefficients that another one needs")
+        payload = bytes(data[chunk["offset"]:chunk["offset"] + chunk["length"]])
+        check(payload, chunk["digest"], "payload")
+        return payload
+    return coefficients
 
 
 def references_of(paths):
@@ -332,6 +357,7 @@ def main():
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--base", action="append", default=[], metavar="ARCHIVE")
     parser.add_argument("--profile", type=pathlib.Path)
+    parser.add_argument("--transform", type=pathlib.Path)
     parser.add_argument("--walk", action="store_true")
     options = parser.parse_intermixed_args()
     data = memoryview(numpy.memmap(options.archive, numpy.uint8, "r"))
@@ -340,7 +366,11 @@ def main():
         is_folder, files, attributes, chunks, hashes = open_archive(data, options.walk)
         references = references_of(options.base)
         profile = options.profile and Profile(options.profile.read_bytes())
-        chunks = ready(data, chunks, {"references": references, "profile": profile, "cells": attributes["cells"]})
+        transform = options.transform and Transform(options.transform.read_bytes())
+        approximated = attributes["approximated"]
+        approximation = Approximation(*approximated, transform) if approximated else None
+        chunks = ready(data, chunks, {"references": references, "profile": profile, "cells": attributes["cells"],
+                                      "approximation": approximation})
         if options.list:
             for chunk in chunks:
                 print(" ".join(f"{key}={chunk[key]}" for key in FIELDS if key != "raw_hash"))

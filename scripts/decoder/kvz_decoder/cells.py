@@ -24,7 +24,17 @@ class Reader:
 
 def cells_of(table, at):
     """Returns {layer: (stream, smallest sequence, position) of each of its cells}."""
-    read = Reader(table, at)
+    layers, groups = read_description(Reader(table, at))
+    found = {}
+    for number, group, tokens in layers:
+        mine = [cells for name, cells in groups if name == group or len(groups) == 1][:1]
+        if mine and len(mine[0]) == tokens:
+            found.setdefault(number, mine[0])
+    return found
+
+
+def read_description(read):
+    """Reads a snapshot description up to its token ids. Returns layers and groups of cells."""
     for _ in range(4):
         read.text()
     read.take("4B")
@@ -49,12 +59,7 @@ def cells_of(table, at):
             smallest = min(sequences) if sequences else float("-inf")
             cells += [(stream, smallest, first + i) for i in range(count)]
         groups.append((name, cells))
-    found = {}
-    for number, group, tokens in layers:
-        mine = [cells for name, cells in groups if name == group or len(groups) == 1][:1]
-        if mine and len(mine[0]) == tokens:
-            found.setdefault(number, mine[0])
-    return found
+    return layers, groups
 
 
 def order_of(chunk, cells):

@@ -13,12 +13,13 @@ from kvz_decoder.prediction import lms
 from kvz_decoder.profiled import profiled
 from kvz_decoder.reference import learned_rows, listed_rows, ref
 from kvz_decoder.reference_layers import with_neighbours
+from kvz_decoder.transformed import transformed
 
-RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE, SPLIT, REF, REF_CDF, LAYERS, PROFILED, REF_LAYERS, REF_SPARSE, BLOCKS = (
-    0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31)
+RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE, SPLIT, REF, REF_CDF, LAYERS, PROFILED, REF_LAYERS, REF_SPARSE, BLOCKS, TRANSFORMED = (
+    0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32)
 F16, BF16 = 1, 2
 # Codecs that need other caches or chunks; they are never nested in another codec.
-OF_OTHERS = (REF, REF_CDF, LAYERS, REF_LAYERS, REF_SPARSE)
+OF_OTHERS = (REF, REF_CDF, LAYERS, REF_LAYERS, REF_SPARSE, TRANSFORMED)
 
 
 def window4(payload, size):
@@ -140,6 +141,7 @@ DECODERS = {
     REF_LAYERS: lambda chunk, payload: ref(chunk, payload, decode_as, between=with_neighbours),
     REF_SPARSE: lambda chunk, payload: ref(chunk, payload, decode_as, listed_rows),
     BLOCKS: blocks,
+    TRANSFORMED: transformed,
 }
 
 
