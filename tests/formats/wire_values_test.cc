@@ -52,7 +52,8 @@ TEST_CASE("ids of codecs never change, and each has its name") {
       {CodecId{20}, "window4"},    {CodecId{21}, "widened"},    {CodecId{22}, "cdf"},
       {CodecId{23}, "like"},       {CodecId{24}, "split"},      {CodecId{25}, "ref"},
       {CodecId{26}, "ref-cdf"},    {CodecId{27}, "layers"},     {CodecId{28}, "profiled"},
-      {CodecId{29}, "ref-layers"}, {CodecId{30}, "ref-sparse"}, {CodecId{31}, "blocks"}};
+      {CodecId{29}, "ref-layers"}, {CodecId{30}, "ref-sparse"}, {CodecId{31}, "blocks"},
+      {CodecId{32}, "transformed"}};
   for (const auto& [id, name] : known) CHECK(Name(id) == name);
   STATIC_REQUIRE(Are(
       {CodecId::kRaw, CodecId::kGear16, CodecId::kGear32, CodecId::kZstdPlanes, CodecId::kZstd}));

@@ -11,11 +11,11 @@ namespace kv::test {
 
 // Encodes with any row of the table: with its encoder or, if the codec needs more than the chunk,
 // as a chunk without references or with the profile's best entry. Returns false if the codec cannot
-// store the bytes.
+// store the bytes, or restores approximations from a transform.
 inline bool EncodeByRow(const CodecRow& row, const ChunkShape& shape, ByteSpan raw,
                         const Profile& profile, CodecScratch& scratch, EncodedChunk& out) {
   if (row.encode != nullptr) return row.encode(shape, raw, kAnySize, {}, scratch, out);
-  if (raw.empty()) return false;
+  if (raw.empty() || row.needs.transform) return false;
   if (row.needs.profile) {
     if (raw.size() % 2 != 0) return false;
     const auto entry = FindProfileEntry(profile, {}, shape, raw, &scratch.context.arena);
