@@ -85,7 +85,8 @@ class Approximation:
     def __init__(self, table, at, flags, transform):
         read = Reader(table, at)
         read_description(read)
-        read.at += 4 * read.take("Q")
+        tokens = read.take("Q")
+        read.at += 4 * tokens
         if flags & 8:
             for _ in range(read.take("I")):
                 read.text(), read.text(), read.take("QQI")
