@@ -261,7 +261,8 @@ void CheckArchive(const Archive& archive, uint64_t bytes, ThreadPool& pool, Diag
   out.sound = Diagnosis::Sound::kYes;
   out.sound_text =
       small
-          ? fmt::format("every chunk decoded, the source restored as it was: {} bytes",
+          ? fmt::format("every chunk decoded, the {} restored as it was: {} bytes",
+                        out.needs_transform ? "approximation" : "source",
                         Grouped(archive.source_bytes()))
           : "as far as checked: header, index and tables; there are too many chunks to decode here";
 }

@@ -20,6 +20,24 @@ bool AllFinite(std::span<const float> values) {
                      [](float value) { return std::isfinite(value); });
 }
 
+const KvTensor& Tensor(const LayerKv& layer, bool is_value) {
+  return is_value ? *layer.v : layer.k;
+}
+
+[[noreturn]] void RefuseLayout(std::string_view why) {
+  throw Error(Finding::kUnsupportedLayout, "K and V cannot be replaced where they are stored: {}",
+              why)
+      .Hint("'kvtool convert' writes the cache in a format of plain tensors, as safetensors");
+}
+
+std::vector<ChunkHead> PlanHeads(const Source& source, const Snapshot& snapshot,
+                                 std::span<const uint64_t> cuts) {
+  std::vector<uint64_t> sizes;
+  for (const SourceFile& file : source.files) sizes.push_back(file.data->size());
+  return kvz::PlanChunks(sizes, FindRegions(snapshot), kvz::kMaxChunkBytes / 2, Effort::kDefault,
+                         cuts);
+}
+
 // Returns the kept vectors as [feature][component], so that components are the adjacent columns of
 // a projection.
 std::vector<float> Transpose(const ArchiveTransform::Group& group) {
@@ -83,46 +101,20 @@ class Approximator {
     bool is_exact = false;
   };
 
-  const KvTensor& Tensor(uint64_t place, bool is_value) const {
-    const LayerKv& layer = snapshot_.layers[place];
-    return is_value ? *layer.v : layer.k;
-  }
-
-  // Finds the chunks of every block; they must be all of K and V.
+  // Finds the chunks of every block.
   void PlaceHeads() {
-    std::vector<uint64_t> sizes;
-    for (const SourceFile& file : source_.files) sizes.push_back(file.data->size());
-    heads_ = kvz::PlanChunks(sizes, FindRegions(snapshot_), kvz::kMaxChunkBytes / 2,
-                             Effort::kDefault, chunks_->cuts);
+    RequireReplaceable(source_, snapshot_);
+    heads_ = PlanHeads(source_, snapshot_, chunks_->cuts);
     sums_.resize(heads_.size());
-    std::map<std::pair<uint32_t, bool>, uint64_t> held;  // bytes
     for (size_t i = 0; i < heads_.size(); ++i) {
       const ChunkHead& head = heads_[i];
-      if (head.kind == ChunkKind::kOpaque) continue;
-      const bool is_value = head.kind == ChunkKind::kValue;
-      held[{head.layer, is_value}] += head.raw_bytes;
-      if (head.token_begin < begin_ || head.token_begin >= end_) continue;
+      if (head.kind == ChunkKind::kOpaque || head.token_begin < begin_ || head.token_begin >= end_)
+        continue;
       const uint64_t left = (head.token_begin - begin_) % kStreamTokens;
       if (left != 0 || head.tokens != std::min(kStreamTokens, end_ - head.token_begin))
         RefuseLayout("tokens lie in several pieces");
-      places_[Key{is_value, head.layer, head.token_begin}].push_back(i);
+      places_[Key{head.kind == ChunkKind::kValue, head.layer, head.token_begin}].push_back(i);
     }
-    for (size_t place = 0; place < snapshot_.layers.size(); ++place) {
-      for (const bool is_value : {false, true}) {
-        const KvTensor& tensor = Tensor(place, is_value);
-        if (!TakesTransform(tensor.dtype))
-          throw Error(Finding::kUnsupportedDtype,
-                      "only f16, bf16 and f32 can be approximated, not {}", Name(tensor.dtype));
-        if (held[{snapshot_.layers[place].index, is_value}] != tensor.bytes())
-          RefuseLayout("values are packed, deflated or padded");
-      }
-    }
-  }
-
-  [[noreturn]] static void RefuseLayout(std::string_view why) {
-    throw Error(Finding::kUnsupportedLayout, "K and V cannot be replaced where they are stored: {}",
-                why)
-        .Hint("'kvtool convert' writes the cache in a format of plain tensors, as safetensors");
   }
 
   void ApproximateGroup(bool is_value, const Group& group) {
@@ -148,8 +140,8 @@ class Approximator {
     std::vector<float> rows(block.count * features);
     for (uint32_t l = 0; l < group.layers; ++l) {
       const uint64_t place = group.first_layer + l;
-      std::vector<float> values =
-          GatherFloats(Tensor(place, is_value), block.begin, block.count, Order::kTokenHeadDim);
+      std::vector<float> values = GatherFloats(Tensor(snapshot_.layers[place], is_value),
+                                               block.begin, block.count, Order::kTokenHeadDim);
       HeadTurner turner(wanted_.rotations.at(wanted_.layers[place].rotation), side.dim);
       for (uint64_t t = 0; t < block.count; ++t) {
         const std::span<float> token = std::span(values).subspan(t * row, row);
@@ -233,6 +225,25 @@ class Approximator {
 };
 
 }  // namespace
+
+void RequireReplaceable(const Source& source, const Snapshot& snapshot) {
+  std::map<std::pair<uint32_t, bool>, uint64_t> held;  // bytes
+  for (const ChunkHead& head : PlanHeads(source, snapshot, {})) {
+    if (head.kind == ChunkKind::kOpaque) continue;
+    held[{head.layer, head.kind == ChunkKind::kValue}] += head.raw_bytes;
+  }
+  for (const LayerKv& layer : snapshot.layers) {
+    for (const bool is_value : {false, true}) {
+      const KvTensor& tensor = Tensor(layer, is_value);
+      if (!TakesTransform(tensor.dtype)) {
+        throw Error(Finding::kUnsupportedDtype,
+                    "only f16, bf16 and f32 can be approximated, not {}", Name(tensor.dtype));
+      }
+      if (held[{layer.index, is_value}] != tensor.bytes())
+        RefuseLayout("values are packed, deflated or padded");
+    }
+  }
+}
 
 ApproximatedSource ApproximateSource(const Source& source, const Snapshot& snapshot,
                                      std::shared_ptr<const Transform> transform,

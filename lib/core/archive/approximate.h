@@ -20,9 +20,14 @@ struct ApproximatedSource {
   uint64_t clipped = 0;       // coefficients beyond 16 bits
 };
 
+// Throws kUnsupportedLayout unless all values of K and V lie in the source's own bytes, where
+// others can replace them, and kUnsupportedDtype for types that no transform restores.
+void RequireReplaceable(const Source& source, const Snapshot& snapshot);
+
 // Approximates all tokens of a snapshot but the first and last ones. `wanted` names transform,
-// ratio, tokens and the rotation of each layer; its losses are computed. Throws kUnsupportedLayout
-// if K and V do not lie in the source's own bytes, kUnsupportedDtype, kUsage if no token is left.
+// ratio, tokens and the rotation of each layer; its losses are computed. Throws as
+// RequireReplaceable, kUnsupportedLayout if tokens lie in several pieces, kUsage if no token is
+// left.
 ApproximatedSource ApproximateSource(const Source& source, const Snapshot& snapshot,
                                      std::shared_ptr<const Transform> transform,
                                      Approximation wanted, ThreadPool& pool);

@@ -249,6 +249,7 @@ class Decompress : public EachOf<Decompress> {
           "\n  {}: every chunk{} as archived, {}", archive.source_hash() ? "identical" : "restored",
           archive.source_hash() ? " and the whole source" : "", HashText(*report.source_hash));
     }
+    if (archive.approximation()) text += "\n  " + DescribeLoss(*archive.approximation());
     context.console.Say(text);
   }
 

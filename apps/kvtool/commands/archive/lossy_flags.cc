@@ -107,6 +107,7 @@ LossyFlags::Result LossyFlags::Approximate(const Source& source, const Snapshot&
                 "the format has checksums of K and V, which other values would break")
         .Hint("'kvtool convert' writes the cache as plain tensors, such as safetensors");
   }
+  RequireReplaceable(source, snapshot);
   const std::optional<ModelRope> rope = rope_.Resolve(options, &snapshot);
   Approximation wanted;
   std::shared_ptr<const Transform> transform;
