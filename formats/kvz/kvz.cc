@@ -319,7 +319,9 @@ void FindTransform(Archive& archive, const std::string& path, const OpenOptions&
             !given.empty()      ? ", which is not among those given"
             : options.in_memory ? ""
                                 : ", which is not in its folder");
-  why.Hint("give it with --transform FILE; another transform restores other values");
+  why.Hint(options.in_memory
+               ? "libkvtool reads no transforms: restore the archive with 'kvtool decompress'"
+               : "give it with --transform FILE; another transform restores other values");
   archive.MissTransform(std::move(why));
 }
 

@@ -305,6 +305,7 @@ void OpenReader(kvt_reader& reader) {
     reader.parts.push_back({parts[i], PartName(layer.index, parts[i].is_value), stored[i]});
   }
   FindProfile(*reader.archive, "archive", WithReferences(*reader.ctx, {}));
+  FindTransform(*reader.archive, "archive", WithReferences(*reader.ctx, {}));
 }
 
 // Brings in only the chunks that distinguish references, two that need each one, and returns them.
