@@ -327,14 +327,14 @@ void FindTransform(Archive& archive, const std::string& path, const OpenOptions&
 
 std::string DescribeLoss(const Approximation& approximation) {
   const Loss k = approximation.WorstLoss(false), v = approximation.WorstLoss(true);
+  const std::string hash = ProfileHashText(approximation.hash);
   return fmt::format(
-      "LOSSY: K and V between the first {} and last {} tokens are approximations at the ratio {} "
-      "of {}{}; K is off by {:.2g}% at most in a layer (largest error {:.3g}), V by {:.2g}% "
-      "({:.3g})",
-      approximation.sinks, approximation.window, approximation.ratio,
-      approximation.file.empty() ? "" : Printable(approximation.file) + ", ",
-      ProfileHashText(approximation.hash), 100 * k.relative, k.largest, 100 * v.relative,
-      v.largest);
+      "LOSSY: K and V between the first {} and last {} tokens are approximated by {} at ratio {}; "
+      "in a layer, K is off by at most {:.2g}% (largest error {:.3g}), V by {:.2g}% ({:.3g})",
+      approximation.sinks, approximation.window,
+      approximation.file.empty() ? hash
+                                 : fmt::format("{} ({})", Printable(approximation.file), hash),
+      approximation.ratio, 100 * k.relative, k.largest, 100 * v.relative, v.largest);
 }
 
 // Archives whose values lie in opaque chunks (packed tiles, deflated members): the source is

@@ -37,7 +37,7 @@ void FindProfile(Archive& archive, const std::string& path, const OpenOptions& o
 // this hash.
 void FindTransform(Archive& archive, const std::string& path, const OpenOptions& options,
                    std::span<const std::string> given = {});
-// Returns "LOSSY: K off by up to 3.1% of ...", for facts and messages.
+// Returns "LOSSY: K and V between ... are approximated by ...", for facts and messages.
 std::string DescribeLoss(const Approximation& approximation);
 // Searches the profile that the `what` ("frame") at `path` needs: among those of the options, then
 // in its folder. Throws kProfileMissing.
