@@ -232,7 +232,7 @@ void CommandFiles::Add(const CommandFiles& one, size_t inputs, bool has_output_d
       if (is_known) {
         const bool is_result = has_output_dir && (output.flag == "-o" || output.flag == "-c");
         throw Error(Finding::kUsage, "{} takes one input, {} were given{}", output.flag, inputs,
-                    is_result ? "; --output-dir takes many" : "");
+                    is_result ? "; -o FOLDER/ takes many" : "");
       }
     }
     outputs_.push_back(output);
@@ -267,8 +267,10 @@ void CommandFiles::CheckAgainstOutputs() const {
     if (status && S_ISCHR(status->st_mode)) continue;  // /dev/null accepts everything
     const auto [before, added] = taken.emplace(FindPlace(output.path), &output);
     if (added) continue;
-    throw Error(Finding::kUsage, "{} and {} are the same file", before->second->flag, output.flag)
-        .File(output.path);
+    Error error(Finding::kUsage, "{} and {} are the same file", before->second->flag, output.flag);
+    if (before->second->flag != output.flag && output.flag.starts_with("the result of"))
+      error.Hint("--output-dir FOLDER keeps the folders of relative names apart");
+    throw error.File(output.path);
   }
 }
 

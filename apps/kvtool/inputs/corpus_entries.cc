@@ -17,7 +17,6 @@
 #include <set>
 #include <thread>
 
-#include "apps/kvtool/console/console.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/exit_status.h"
 #include "apps/kvtool/line/options.h"
@@ -27,17 +26,11 @@
 #include "lib/core/base/file.h"
 #include "lib/core/base/output.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/corpus/corpus.h"
 #include "lib/remote/url.h"
 
 namespace kv {
 namespace fs = std::filesystem;
 namespace {
-
-bool IsThere(const std::string& path) {
-  struct stat status;
-  return ::stat(path.c_str(), &status) == 0;
-}
 
 std::vector<std::string> ListedPaths(const InputOptions& inputs) {
   const auto file = FileSource::Open(inputs.files_from, kMostOfList);
@@ -78,7 +71,7 @@ void AddManifest(const InputOptions& inputs, std::vector<CorpusEntry>& entries) 
   for (size_t i = 0; i < manifest.members.size(); ++i) {
     const corpus::Member& member = manifest.members[i];
     entries.push_back({(fs::path(opened.folder) / member.name).lexically_normal().string(),
-                       member.name, member.bytes, member.xxh3, text(manifest.lines[i], "model"),
+                       member.name, 0, member.bytes, member.xxh3, text(manifest.lines[i], "model"),
                        text(manifest.lines[i], "format")});
   }
 }
@@ -108,12 +101,14 @@ class InputFinder {
   void Add(const std::string& path) {
     std::error_code failed;
     if (!inputs_.recursive || !fs::is_directory(path, failed)) {
-      result_.entries.push_back({path, path == "-" ? path : CorpusName(path)});
+      const std::string name = path == "-" ? path : CorpusName(path);
+      result_.entries.push_back({path, name, ParentLength(name)});
       return;
     }
-    FolderSearch search = SearchFolder(rules_, path, FolderName(path));
+    const std::string name = FolderName(path);
+    FolderSearch search = SearchFolder(rules_, path, name);
     left_out_ += search.left_out.size();
-    Take(search);
+    Take(search, ParentLength(name));
   }
 
   void AddGiven(const std::string& path) {
@@ -122,14 +117,17 @@ class InputFinder {
     // Names are relative to a folder that is the only input, as in its manifest.
     const bool is_alone =
         inputs_.given.size() == 1 && inputs_.files_from.empty() && inputs_.corpus.empty();
-    GivenFolder given = SearchGivenFolder(rules_, path, is_alone ? "" : FolderName(path));
+    const std::string name = is_alone ? "" : FolderName(path);
+    GivenFolder given = SearchGivenFolder(rules_, path, name);
     const size_t found = given.found.entries.size();
     if (given.is_one) return Add(path);
     console_.Say(fmt::format("{}: {}{}", Printable(path), Plural(found, "input"),
                              LeftOutText(given.found.left_out)));
     result_.searched.push_back(path);
-    Take(given.found);
+    Take(given.found, ParentLength(name));
   }
+
+  static size_t ParentLength(const std::string& name) { return name.rfind('/') + 1; }
 
   static std::string FolderName(const std::string& path) {
     const std::string name = CorpusName(path);
@@ -148,7 +146,8 @@ class InputFinder {
     return fmt::format("; left out, because this command cannot use it: {}", text);
   }
 
-  void Take(FolderSearch& search) {
+  void Take(FolderSearch& search, size_t parent) {
+    for (CorpusEntry& entry : search.entries) entry.parent = parent;
     for (const std::string& file : search.left_out) {
       console_.Say(fmt::format("kvtool: {}: left out: this command cannot use it", Printable(file)),
                    1);
@@ -250,7 +249,8 @@ void InputOptions::Files(CommandFiles& files) const {
 }
 
 std::vector<std::string> MatchingPaths(const std::string& given) {
-  if (IsThere(given) || given.find_first_of("*?[") == given.npos) return {given};
+  std::error_code failed;
+  if (fs::exists(given, failed) || given.find_first_of("*?[") == given.npos) return {given};
   glob_t found = {};
   std::vector<std::string> paths;
   if (::glob(given.c_str(), GLOB_NOSORT, nullptr, &found) == 0) {

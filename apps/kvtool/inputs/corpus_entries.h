@@ -22,8 +22,9 @@ namespace kv {
 
 // One input of a command that takes many.
 struct CorpusEntry {
-  std::string path;  // path for readers
-  std::string name;  // name in results: the same on every machine with the corpus
+  std::string path;   // path for readers
+  std::string name;   // name in results: the same on every machine with the corpus
+  size_t parent = 0;  // length of the part of `name` that is left out below the folder of -o
   // The fields below are known if a manifest names the input.
   std::optional<uint64_t> bytes = {};
   std::string xxh3 = {};

@@ -9,17 +9,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <optional>
 #include <set>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "apps/kvtool/console/console.h"
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/exit_status.h"
 #include "apps/kvtool/inputs/command_files.h"
-#include "apps/kvtool/inputs/corpus_entries.h"
 #include "apps/kvtool/line/options.h"
 #include "formats/run/run.h"
 #include "lib/core/base/bytes.h"
@@ -28,6 +24,7 @@
 #include "version.h"
 
 namespace kv {
+namespace fs = std::filesystem;
 namespace {
 
 // Outcome of a run over many inputs.
@@ -377,7 +374,7 @@ class EachRun {
     const CorpusEntry& entry = entries_[index];
     if (entry.xxh3.empty()) {
       member.xxh3 = ContentHash(entry.path);
-    } else if (std::filesystem::exists(entry.path)) {
+    } else if (fs::exists(entry.path)) {
       const uint64_t bytes = BytesOf(entry.path);
       if (bytes != member.bytes) {
         throw Error(Finding::kSizeMismatch, "has {} bytes, {} says {}", bytes, inputs_.corpus,
@@ -392,7 +389,7 @@ class EachRun {
     if (entry.xxh3.empty() || !document.is_object() || !document.contains("inputs")) return;
     const nlohmann::ordered_json& read = document["inputs"];
     if (read.empty() || !read[0].contains("xxh3") || read[0]["file"] != entry.path) return;
-    if (std::filesystem::is_directory(entry.path) || read[0]["xxh3"] == entry.xxh3) return;
+    if (fs::is_directory(entry.path) || read[0]["xxh3"] == entry.xxh3) return;
     throw Error(Finding::kContentDiffers, "has changed since {} was made: its XXH3 is {}, not {}",
                 inputs_.corpus, read[0]["xxh3"].get<std::string>(), entry.xxh3);
   }
@@ -487,7 +484,7 @@ class EachRun {
 
 void EachCommand::Take(const CorpusEntry& entry) {
   input_ = entry.path;
-  name_ = entry.name;
+  name_ = entry.name.substr(leaves_parents_ ? entry.parent : 0);
   joined_ = {entry.path};
 }
 
@@ -511,28 +508,32 @@ void EachCommand::EnterFolder(const std::string& given, std::string& output, std
   name_ = LastName(given);
 }
 
+void EachCommand::TakeOutputFolder(const CommandInputs& inputs, bool to_stdout, std::string& output,
+                                   std::string& folder) {
+  const bool is_searched = !inputs.searched.empty();
+  if ((inputs.entries.size() == 1 && !is_searched) || !folder.empty() || to_stdout) return;
+  std::error_code failed;
+  const bool is_new_name =
+      !output.empty() && !fs::path(output).has_extension() && !fs::exists(output, failed);
+  if (NamesFolder(output) || (is_searched && is_new_name)) {
+    folder = std::exchange(output, {});
+    leaves_parents_ = true;
+  }
+  if (!is_searched || !folder.empty()) return;
+  Error error(Finding::kUsage, "{}",
+              output.empty() ? "no output is given for the results of its caches"
+                             : "-o names one file, but each of its caches has a result");
+  throw error.File(inputs.searched.front())
+      .Hint(fmt::format("-o {}/ makes a file for each in a folder; {}",
+                        output.empty() ? "FOLDER" : Printable(output),
+                        output.empty() ? "-r puts each beside its cache"
+                                       : "--from opaque takes the folder as one"));
+}
+
 void EachCommand::DeclareInputs(CommandLine& line, const std::string& place,
                                 const std::string& text, const std::string& keep_going_text) {
   place_ = place;
   inputs_.Declare(line, place, text, keep_going_text);
-}
-
-void TakeOutputFolder(const CommandInputs& inputs, bool to_stdout, std::string& output,
-                      std::string& folder) {
-  const bool several = inputs.entries.size() > 1 || !inputs.searched.empty();
-  if (!several || !folder.empty() || to_stdout) return;
-  if (NamesFolder(output)) {
-    folder = std::move(output);
-    output.clear();
-  }
-  if (inputs.searched.empty() || !folder.empty()) return;
-  const std::string& searched = inputs.searched.front();
-  Error error(Finding::kUsage, "{}",
-              output.empty() ? "no output is given for the results of its caches"
-                             : "-o names one file, but each of its caches has a result");
-  throw error.File(searched).Hint(fmt::format(
-      "-o {}/ makes a file for each in a folder; {}", output.empty() ? "FOLDER" : Printable(output),
-      output.empty() ? "-r puts each beside its cache" : "--from opaque takes the folder as one"));
 }
 
 ExitStatus RunEach(std::string_view name, EachCommand& command,

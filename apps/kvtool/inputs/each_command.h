@@ -61,8 +61,12 @@ class EachCommand : public Command {
   ReportOptions& report() { return report_; }
 
  protected:
-  // If -o names a folder, treats it as --output-dir does: the result of the single input `given`
-  // gets that name in it.
+  // If several inputs have results and `output`, the value of -o, names a folder, moves it to
+  // `folder`; names in it lack the folders of the inputs. Throws kUsage if a folder was searched
+  // for inputs and no option says where their results go.
+  void TakeOutputFolder(const CommandInputs& inputs, bool to_stdout, std::string& output,
+                        std::string& folder);
+  // If -o names a folder, puts the result of the single input `given` into it under its own name.
   void EnterFolder(const std::string& given, std::string& output, std::string& folder);
   void DeclareInputs(CommandLine& line, const std::string& place, const std::string& text,
                      const std::string& keep_going_text = "");
@@ -70,6 +74,7 @@ class EachCommand : public Command {
   InputOptions inputs_;
   std::string place_;
   std::string name_;                 // name of this copy's input
+  bool leaves_parents_ = false;      // the results are in the folder of -o
   std::vector<std::string> joined_;  // all inputs if they are joined, otherwise one
 };
 
@@ -84,12 +89,6 @@ class EachOf : public Base {
     return std::make_unique<Self>(static_cast<const Self&>(*this));
   }
 };
-
-// Moves the name in -o to `folder`, as --output-dir does, if several inputs have results and the
-// name is a folder's. Throws kUsage if a folder was searched for inputs and no option says where
-// their results go.
-void TakeOutputFolder(const CommandInputs& inputs, bool to_stdout, std::string& output,
-                      std::string& folder);
 
 // Runs the command `name` over all given inputs. `files` receives the files of one input;
 // `parameters` are the options that were set.

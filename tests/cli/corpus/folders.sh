@@ -15,7 +15,7 @@ names() { jq -c '[.results[].inputs[].file]'; }
 # Results go to the folder that the command line names, under the inputs' names, and replace nothing.
 fails() { local status=0; "$KVTOOL" "$@" 2> err || status=$?; grep -v 'input' err; echo "exit $status"; }
 fails compress slots
-fails compress slots -o out
+fails compress slots -o out.kvz
 "$KVTOOL" compress slots -o out/ -q && find out -type f | sort
 fails compress slots -o out/ -q
 "$KVTOOL" decompress out -o back/ -q

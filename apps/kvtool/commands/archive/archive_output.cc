@@ -70,16 +70,10 @@ void ArchiveOutput::Declare(CommandLine& line, const std::string& what) {
       .Hide();
 }
 
-void ArchiveOutput::Check() const {
-  const bool named = !one.path.empty();
-  if ((named ? 1 : 0) + (one.to_stdout ? 1 : 0) + (folder.empty() ? 0 : 1) > 1) {
-    throw Error(Finding::kUsage, "give one of -o, -c and --output-dir");
-  }
-}
-
 void ArchiveOutput::Files(const std::string& input, const std::string& name, const Rename& rename,
                           CommandFiles& files) const {
-  Check();
+  if ((one.path.empty() ? 0 : 1) + (one.to_stdout ? 1 : 0) + (folder.empty() ? 0 : 1) > 1)
+    throw Error(Finding::kUsage, "give one of -o, -c and --output-dir");
   files.Writes(PathFor(input, name, rename),
                !one.path.empty() ? "-o"
                : one.to_stdout   ? "-c"

@@ -21,10 +21,6 @@ struct ArchiveOutput {
   using Rename = std::function<std::string(const std::string&)>;
 
   void Declare(CommandLine& line, const std::string& what);
-  // Treats the value of -o as a folder, like TakeOutputFolder.
-  void Place(const CommandInputs& inputs) {
-    TakeOutputFolder(inputs, one.to_stdout, one.path, folder);
-  }
   // `rename` gives the default name. Throws kUsage if the flags do not fit the inputs.
   void Files(const std::string& input, const std::string& name, const Rename& rename,
              CommandFiles& files) const;
@@ -34,9 +30,6 @@ struct ArchiveOutput {
                       const Rename& rename) const;
   // Creates the folders that --output-dir adds in front of a result's name.
   void MakeFolder(const std::string& path) const;
-
- private:
-  void Check() const;
 };
 
 // --max-bytes, --base, --profile and --transform of commands that read archives.

@@ -328,7 +328,9 @@ class Compress : public EachOf<Compress> {
   }
   OpenOptions Reading() const override { return snapshot_.WithLimit(); }
 
-  void PlaceResults(const CommandInputs& inputs) override { output_.Place(inputs); }
+  void PlaceResults(const CommandInputs& inputs) override {
+    TakeOutputFolder(inputs, output_.one.to_stdout, output_.one.path, output_.folder);
+  }
 
   void TakeRuns() override {
     const std::string given = input_;

@@ -137,7 +137,7 @@ class Decompress : public EachOf<Decompress> {
   bool HasOutputDir() const override { return true; }
   void Continue() override { output_.one.force = true; }
   void PlaceResults(const CommandInputs& inputs) override {
-    if (!test_) output_.Place(inputs);
+    if (!test_) TakeOutputFolder(inputs, output_.one.to_stdout, output_.one.path, output_.folder);
   }
   void TakeRuns() override {
     RequireNoFolder(input_);

@@ -252,8 +252,8 @@ class Verify : public EachOf<Verify> {
     return HasTrait(format, kIsCompressed);
   }
 
-  // Compares several archives with the files that 'decompress --output-dir' would write into a
-  // folder.
+  // Compares several archives with the files that decompress would write into a folder, with
+  // --output-dir or with -o.
   void PlaceResults(const CommandInputs& inputs) override {
     const size_t several = inputs.searched.empty() ? inputs.entries.size() : SIZE_MAX;
     if (against_.empty() || several == 1) return;
@@ -268,6 +268,8 @@ class Verify : public EachOf<Verify> {
     if (!is_paired_) return void(TakeRun(against_, unused));
     std::filesystem::path pair = std::filesystem::path(against_) / name_;
     if (pair.extension() == ".kvz") pair.replace_extension();
+    std::error_code failed;
+    if (!std::filesystem::exists(pair, failed)) pair = against_ / pair.filename();
     against_ = pair.string();
   }
 
