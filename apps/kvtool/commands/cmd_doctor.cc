@@ -33,42 +33,6 @@ std::string SoundLine(const Diagnosis& found, const Console& console) {
   return found.sound_text;
 }
 
-// Splits a command into words, keeping their quotes.
-std::vector<std::string> SplitWords(const std::string& command) {
-  std::vector<std::string> words(1);
-  bool quoted = false, escapes = false;
-  for (size_t i = 0; i < command.size(); ++i) {
-    const char c = command[i];
-    if (c == ' ' && !quoted) {
-      words.emplace_back();
-      continue;
-    }
-    words.back() += c;
-    if (c == '\\' && (escapes || !quoted) && i + 1 < command.size()) {
-      words.back() += command[++i];
-    } else if (c == '\'') {
-      quoted = !quoted;
-      escapes = quoted && i > 0 && command[i - 1] == '$';
-    }
-  }
-  return words;
-}
-
-// Breaks a command that is wider than `width` into lines that a shell reads as one.
-std::string Broken(const std::string& command, size_t width) {
-  if (ColumnsIn(command) <= width) return command;
-  constexpr std::string_view kMore = " \\";
-  std::string text, line;
-  for (const std::string& word : SplitWords(command)) {
-    if (!line.empty() && ColumnsIn(line) + 1 + ColumnsIn(word) + kMore.size() > width) {
-      text += line + std::string(kMore) + "\n";
-      line = "   ";
-    }
-    line += (line.empty() ? "" : " ") + word;
-  }
-  return text + line;
-}
-
 // Prints the steps so that the whole block can be pasted, even on a narrow terminal.
 void PrintSteps(const std::vector<Diagnosis::Step>& steps, Console& console) {
   constexpr size_t kIndent = 11, kWidestCommand = 60;
@@ -90,7 +54,7 @@ void PrintSteps(const std::vector<Diagnosis::Step>& steps, Console& console) {
     for (size_t at = 0; (at = comment.find('\n', at)) != comment.npos; at += 3) {
       comment.insert(at + 1, "# ");
     }
-    block += comment + "\n" + Broken(step.command, width) + "\n";
+    block += comment + "\n" + BrokenCommand(step.command, width) + "\n";
   }
   std::string text;
   for (size_t begin = 0; begin < block.size();) {

@@ -149,6 +149,27 @@ void AppendWrapped(std::string_view line, size_t width, size_t hanging, std::str
   }
 }
 
+// Splits a command into words, keeping their quotes.
+std::vector<std::string> SplitWords(const std::string& command) {
+  std::vector<std::string> words(1);
+  bool quoted = false, escapes = false;
+  for (size_t i = 0; i < command.size(); ++i) {
+    const char c = command[i];
+    if (c == ' ' && !quoted) {
+      words.emplace_back();
+      continue;
+    }
+    words.back() += c;
+    if (c == '\\' && (escapes || !quoted) && i + 1 < command.size()) {
+      words.back() += command[++i];
+    } else if (c == '\'') {
+      quoted = !quoted;
+      escapes = quoted && i > 0 && command[i - 1] == '$';
+    }
+  }
+  return words;
+}
+
 }  // namespace
 
 std::string JsonText(nlohmann::ordered_json document, int indent, bool ascii) {
@@ -526,6 +547,20 @@ std::string Shortened(std::string_view text, size_t width) {
   for (size_t columns = 0; columns < room; ++columns) at = NextCharacter(text, at);
   std::string out(text.substr(0, at));
   return width > kEllipsis.size() ? out + std::string(kEllipsis) : out;
+}
+
+std::string BrokenCommand(const std::string& command, size_t width) {
+  if (ColumnsIn(command) <= width) return command;
+  constexpr std::string_view kMore = " \\";
+  std::string text, line;
+  for (const std::string& word : SplitWords(command)) {
+    if (!line.empty() && ColumnsIn(line) + 1 + ColumnsIn(word) + kMore.size() > width) {
+      text += line + std::string(kMore) + "\n";
+      line = "   ";
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return text + line;
 }
 
 }  // namespace kv

@@ -202,6 +202,9 @@ size_t ColumnsIn(std::string_view text);
 // indented like the line, plus `hanging`. Spaces within a line are kept.
 std::string Wrapped(std::string_view text, size_t width, size_t hanging = 2);
 
+// Breaks a command that is wider than `width` into lines that a shell reads as one.
+std::string BrokenCommand(const std::string& command, size_t width);
+
 // Returns the text cut to `width` columns, with an ellipsis at its end.
 std::string Shortened(std::string_view text, size_t width);
 

@@ -331,9 +331,9 @@ void NoteCheck(const Advice& advice, std::vector<std::string>& warnings) {
     held += fold.holds;
   }
   if (held < found) {
-    warnings.push_back(fmt::format("chosen without it, a plan breaks the limits in {} of {} {}",
-                                   found - held, found,
-                                   advice.check.halves ? "halves of the rows" : "prompts"));
+    warnings.push_back(
+        fmt::format("chosen on the rest alone, a plan breaks the limits in {} of {} {}",
+                    found - held, found, advice.check.halves ? "halves of the rows" : "prompts"));
   }
   if (advice.check.halves) {
     warnings.push_back(
@@ -539,9 +539,9 @@ Advice Advise(const Runs& runs, const AdviceRequest& request, ThreadPool& pool,
   NoteSinks(advice, advice.warnings);
   NoteCheck(advice, advice.warnings);
   advice.notes.push_back(
-      "ratios are of the K and V of all layers at the end, whole cache over kept; budgets are of "
-      "all tokens seen, so nothing compounds");
-  advice.notes.push_back("open loop: hidden states of later layers do not react to what is gone");
+      "a ratio is the bytes of K and V of the whole cache / the bytes kept at the end; a budget is "
+      "a share of all tokens seen, so that repeated evictions do not compound");
+  advice.notes.push_back("open loop: evictions do not change the hidden states of later layers");
   NoteLosses(runs, advice, advice.notes);
   for (std::string remark : {RemarkOnBlocks(runs.front()->snapshot()),
                              RemarkOnWindows(runs.front()->trace(), runs.front()->end())}) {

@@ -109,7 +109,7 @@ void AddBest(const Advice& advice, report::Page& page) {
       {"mean of the steps", format::Factor(outcome.mean_ratio())},
       {kind == LossKind::kOutput ? "output error, mean of prompts" : "KL, mean of prompts",
        LossText(kind, outcome.mean_loss())},
-      {"to be expected elsewhere", LossText(kind, advice.expected_loss())}};
+      {"expected loss elsewhere", LossText(kind, advice.expected_loss())}};
   if (advice.found.best_uniform) {
     facts.push_back(
         {"best uniform plan", format::Factor(advice.found.best_uniform->outcome.ratio())});

@@ -360,14 +360,12 @@ TextTable PartsTable(const Advice& advice, const Choice& choice) {
     for (const auto& [layer, count] : where.heads) {
       (count == heads[layer] ? whole : some).push_back(layer);
     }
-    std::string layers = whole.empty() ? "" : "layers " + RangesText(whole, ", ");
-    if (!some.empty()) {
-      layers +=
-          fmt::format("{}some heads of {}", whole.empty() ? "" : "; ", RangesText(some, ", "));
-    }
+    std::vector<std::string> layers;
+    if (!whole.empty()) layers.push_back("layers " + RangesText(whole, ", "));
+    if (!some.empty()) layers.push_back("some heads of " + RangesText(some, ", "));
     parts.rows.push_back(
         {candidate < advice.candidates.size() ? advice.candidates[candidate].Text() : "everything",
-         std::to_string(where.units), std::move(layers)});
+         std::to_string(where.units), fmt::format("{}", fmt::join(layers, "; "))});
   }
   return parts;
 }
@@ -398,19 +396,22 @@ std::vector<const Point*> SomeWithBest(const Advice& advice, const std::vector<P
 
 TextTable PlansTable(const Advice& advice, const std::vector<Point>& points, size_t most) {
   const LossKind kind = advice.measured().kind;
-  TextTable table = {{"plan", "ratio", "mean ratio", "worst prompt", "median prompt",
-                      "to be expected", "no first token"},
+  TextTable table = {{"plan", "ratio", "mean ratio", "measured loss", "median prompt",
+                      "expected loss", "no first token"},
                      {}};
   for (const Point* point : SomeWithBest(advice, points, most)) {
     const Outcome& outcome = point->outcome;
     const bool is_best = advice.found.best && point == &*advice.found.best;
     table.rows.push_back(
-        {PlanText(advice, *point) + (is_best ? " (best)" : ""), format::Factor(outcome.ratio()),
+        {(is_best ? "(best) " : "") + PlanText(advice, *point), format::Factor(outcome.ratio()),
          format::Factor(outcome.mean_ratio()), LossText(kind, outcome.worst_loss()),
          LossText(kind, outcome.median_loss()), LossText(kind, ExpectedLoss(advice, *point)),
          fmt::format("{} of {}", UnitsWithoutFirst(advice.measured(), point->choice),
                      point->choice.size())});
   }
+  if (advice.measured().runs.size() > 1) return table;
+  table.head.erase(table.head.begin() + 4);  // the median of one prompt is its loss
+  for (std::vector<std::string>& row : table.rows) row.erase(row.begin() + 4);
   return table;
 }
 
@@ -469,11 +470,10 @@ std::string CheckText(const Advice& advice) {
     least = std::min(least, fold.left_out_loss);
     most = std::max(most, fold.left_out_loss);
   }
-  const std::string_view rest = check.halves ? "the other half of the rows" : "the other prompts";
-  if (found == 0) return fmt::format("chosen on {} alone, no plan is within the limits", rest);
-  return fmt::format(
-      "chosen on {} alone, plans cost {} to {} on the data left out, within the limits in {} of {}",
-      rest, LossText(kind, least), LossText(kind, most), holds, found);
+  const std::string_view rest = check.halves ? "without half of the rows" : "without a prompt";
+  if (found == 0) return fmt::format("chosen {}, no plan is within the limits", rest);
+  return fmt::format("plans chosen {} lost {} to {} on it; {} of {} within the limits", rest,
+                     LossText(kind, least), LossText(kind, most), holds, found);
 }
 
 const Fields<UnitChoice>& UnitChoiceFields() {

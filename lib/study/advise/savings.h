@@ -91,8 +91,8 @@ struct Answer {
 // Returns nothing if no plan is within the limits. `savings` may be null.
 std::optional<Answer> FindAnswer(const Runs& runs, const AdviceRequest& request,
                                  const Advice& advice, const Savings* savings);
-// Returns "both: mixed: L0 tova 0.75, L3 q8_0/q4_0: 1312 bytes a token, 1.561x, to be expected
-// 9.80%".
+// Returns "both: mixed: L0 tova 0.75, L3 q8_0/q4_0: 1312 bytes a token, 1.561x smaller, expected
+// loss 9.80%".
 std::string AnswerText(const std::optional<Answer>& answer);
 const Fields<Answer>& AnswerFields();
 

@@ -425,7 +425,7 @@ std::optional<Answer> FindAnswer(const Runs& runs, const AdviceRequest& request,
 
 std::string AnswerText(const std::optional<Answer>& answer) {
   if (!answer) return "no plan of any kind is within the limits";
-  return fmt::format("{}: {}: {:.0f} bytes a token, {}, to be expected {}", answer->kind,
+  return fmt::format("{}: {}: {:.0f} bytes a token, {} smaller, expected loss {}", answer->kind,
                      answer->plan, answer->bytes_per_token, format::Factor(answer->ratio),
                      LossText(answer->loss_kind, answer->expected_loss));
 }

@@ -141,12 +141,12 @@ std::string NamesText(const std::vector<SavedState>& states, const Is& is) {
 std::vector<std::string> StatesFacts(const StatesAdvice& of, size_t most_left_out) {
   std::vector<std::string> facts;
   const uint64_t all = of.bytes(), shared = of.shared_bytes();
-  facts.push_back(fmt::format(
-      "shared: {} ({}) of K and V, in beginnings that others have too, judged by one head of a "
-      "late "
-      "layer",
-      format::Bytes(shared),
-      format::Percent(all == 0 ? 0 : static_cast<double>(shared) / static_cast<double>(all))));
+  if (of.states.size() > 1)
+    facts.push_back(fmt::format(
+        "shared: {} ({}) of K and V, in tokens with which several states begin (one head of a late "
+        "layer was compared)",
+        format::Bytes(shared),
+        format::Percent(all == 0 ? 0 : static_cast<double>(shared) / static_cast<double>(all))));
   if (of.contained_states() > 0) {
     facts.push_back(fmt::format(
         "contained in others: {} ({}): {}", format::Plural(of.contained_states(), "state"),

@@ -12,4 +12,4 @@ END
 advise --min-ratio 1.5 --types none --csv - 2> /dev/null | head -n 3 | sed "s|$TESTDATA/||" | cut -c1-60
 # Expected losses of mixtures are multiplied for choosing among many; that of a single candidate is not, so it is
 # chosen.
-advise --max-error 10% --types none 2> /dev/null | sed -n '2,3p; /^frontier/,/0.5, blocks/p'
+advise --max-error 10% --types none 2> /dev/null | sed -n '3,4p; /^frontier/,/0.5, blocks/p'

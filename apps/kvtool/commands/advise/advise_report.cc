@@ -3,6 +3,7 @@
 #include "apps/kvtool/commands/advise/advise_report.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,12 +22,6 @@ namespace kv {
 namespace {
 
 using advise::SavingRow;
-
-std::vector<std::string> KnownTypes() {
-  std::vector<std::string> words;
-  for (const quant::CacheType& type : quant::CacheTypes()) words.emplace_back(type.name);
-  return words;
-}
 
 // Types that engines support for heads of this size.
 std::vector<std::string> UsualTypes(uint32_t head_dim) {
@@ -53,7 +48,7 @@ std::vector<SavingRow> RowsToPrint(const std::vector<SavingRow>& rows,
   });
   SavingRow row;
   row.kind = answer->kind;
-  row.plan = answer->plan + " (answer)";
+  row.plan = "(answer) " + answer->plan;  // first, because narrow terminals cut the end
   row.bytes_per_token = answer->bytes_per_token;
   row.worst_loss = answer->worst_loss;
   some.insert(std::ranges::upper_bound(some, row, by_bytes), row);
@@ -94,13 +89,6 @@ void AddMnn(const advise::Runs& runs, const advise::AdviceRequest& request,
 
 // Engines whose own window has sinks keep the same tokens as policy streaming; their window has a
 // fixed number of `tokens`.
-Value TensorRtParameters(uint64_t sinks, uint64_t tokens) {
-  return Value::Object{{"max_attention_window", Value::List{tokens}}, {"sink_token_length", sinks}};
-}
-Value MlcParameters(uint64_t sinks, uint64_t tokens) {
-  return Value::Object{{"sliding_window_size", tokens}, {"attention_sink_size", sinks}};
-}
-
 void AddStreaming(const advise::AdviceRequest& request, const advise::Advice& advice,
                   uint64_t shortest, std::vector<EngineSettings>& out) {
   const advise::Point* best = nullptr;
@@ -120,25 +108,27 @@ void AddStreaming(const advise::AdviceRequest& request, const advise::Advice& ad
   settings.loss = advise::Shown(request.measure.kind, best->outcome.worst_loss());
   const uint64_t tokens = settings.candidate->budget.At(shortest);
   settings.note = fmt::format(
-      "a window of {} tokens with sinks, as the budget is at {} tokens; the engine may count "
-      "positions within its window, which is not measured here",
+      "a window of {} tokens with sinks is the budget at {} tokens; an engine that counts "
+      "positions within its window may lose more or less",
       tokens, shortest);
   settings.engine = "TensorRT-LLM";
   settings.configuration = "KvCacheConfig";
-  settings.parameters = TensorRtParameters(settings.candidate->paper.sinks, tokens);
+  settings.parameters = Value::Object{{"max_attention_window", Value::List{tokens}},
+                                      {"sink_token_length", settings.candidate->paper.sinks}};
   out.push_back(settings);
   settings.engine = "MLC LLM";
   settings.configuration = "mlc-chat-config.json";
-  settings.parameters = MlcParameters(settings.candidate->paper.sinks, tokens);
+  settings.parameters = Value::Object{{"sliding_window_size", tokens},
+                                      {"attention_sink_size", settings.candidate->paper.sinks}};
   out.push_back(settings);
 }
 
 using advise::Advice;
 using advise::LossKind;
 
-// Says that a table is not complete.
-std::string DescribePrinted(size_t printed) {
-  return fmt::format(", of these {} here (all: --json, --html-out)", printed);
+// Says that a table of `all` plans is not complete.
+std::string DescribePrinted(size_t printed, size_t all) {
+  return all <= printed ? "" : fmt::format(", {} shown (--json and --html-out have all)", printed);
 }
 
 void PrintBest(Console& console, const advise::AdviceRequest& request, const Advice& advice) {
@@ -156,26 +146,27 @@ void PrintBest(Console& console, const advise::AdviceRequest& request, const Adv
   const auto worst =
       static_cast<size_t>(std::max_element(best.outcome.loss.begin(), best.outcome.loss.end()) -
                           best.outcome.loss.begin());
-  console.Line(
-      fmt::format("eviction alone: {:.3f}x at the end, {:.3f}x over the steps, to be expected {}{}",
-                  best.outcome.ratio(), best.outcome.mean_ratio(),
-                  advise::LossTextWithError(kind, advice.expected_loss(),
-                                            advice.optimism * best.outcome.standard_error[worst]),
-                  best.outcome.loss.size() == 1 ? "" : " on the worst prompt"));
+  console.Line(fmt::format(
+      "eviction alone: {:.3f}x at the end, mean of the steps {:.3f}x, expected loss {}{}",
+      best.outcome.ratio(), best.outcome.mean_ratio(),
+      advise::LossTextWithError(kind, advice.expected_loss(),
+                                advice.optimism * best.outcome.standard_error[worst]),
+      best.outcome.loss.size() == 1 ? "" : " on the worst prompt"));
   const auto shown = [&](double times) {
     return advise::Shown(kind, times) / advise::Shown(kind, 1);
   };
   const std::string loss = advise::LossText(kind, best.outcome.loss[worst]);
   console.Line(
       advice.optimism > 1 || !best.uniform
-          ? fmt::format("  {} in the rows it was chosen on, times {:.3g} for that choice", loss,
+          ? fmt::format("  measured {}; plans chosen without {} lost {:.3g} times as much on it",
+                        loss, advice.check.halves ? "half of the rows" : "a prompt",
                         shown(advice.optimism))
           : fmt::format(
-                "  {} as measured; a mixture, chosen among thousands, would count times {:.3g}",
+                "  measured {}; a mixed plan, the best of thousands, would count {:.3g} times",
                 loss, shown(advice.check.optimism())));
   if (advice.found.best_uniform) {
     const advise::Point& uniform = *advice.found.best_uniform;
-    console.Line(fmt::format("one candidate for all: {:.3f}x, {}, {}", uniform.outcome.ratio(),
+    console.Line(fmt::format("the same for all layers: {:.3f}x, {}, {}", uniform.outcome.ratio(),
                              advise::LossText(kind, uniform.outcome.worst_loss()),
                              advise::PlanText(advice, uniform)));
   }
@@ -194,7 +185,7 @@ void SavingsOptions::Declare(CommandLine& line) {
   line.Add("--types", types,
            "Types to store K and V in, a comma list (llama.cpp's, where heads allow them); none: "
            "eviction alone")
-      .Suggest(KnownTypes())
+      .Suggest(TypeWords())
       .Separator(',');
 }
 
@@ -261,7 +252,7 @@ void FoundSavings::Print(Console& console, const advise::Runs& runs,
     return;
   }
   const advise::LossKind kind = request.measure.kind;
-  Table table({"what", "plan", "bytes/token", "ratio", "worst prompt"});
+  Table table({"what", "plan", "bytes/token", "ratio", "measured loss"});
   const auto full = static_cast<double>(runs.front()->bytes_per_token());
   const std::vector<SavingRow> printed = RowsToPrint(rows, answer);
   for (const SavingRow& row : printed) {
@@ -275,9 +266,8 @@ void FoundSavings::Print(Console& console, const advise::Runs& runs,
                "0", "-", advise::LossText(kind, 0)});
   }
   const auto front = static_cast<size_t>(std::ranges::count_if(rows, &SavingRow::on_front));
-  console.Line(fmt::format(
-      "everything that saves memory, {} plans, {} that no other one beats{}:", rows.size(), front,
-      front <= printed.size() ? "" : DescribePrinted(printed.size())));
+  console.Line(fmt::format("everything that saves memory: {} plans, {} on the frontier{}:",
+                           rows.size(), front, DescribePrinted(printed.size(), front)));
   console.Data(table.Text());
 }
 
@@ -318,18 +308,21 @@ void PrintAdvice(Console& console, const advise::Runs& runs, const advise::Advic
   const LossKind kind = request.measure.kind;
   const advise::Effects& effects = advice.effects;
   console.Line(fmt::format(
-      "{}, {} candidates for each of {} parts; {}, {} of {} rows{}", Plural(runs.size(), "prompt"),
-      advice.candidates.size(), effects.measured.units.size(), advise::LossName(kind),
+      "{}; {} candidates (a policy and its budget) for each of {} {}\nloss: {}, in {} of {} decode "
+      "rows{}",
+      Plural(runs.size(), "prompt"), advice.candidates.size(), effects.measured.units.size(),
+      request.measure.units == eviction::Granularity::kLayer ? "layers" : "kv heads",
+      advise::LossName(kind),
       effects.rows.front().positions.size() - effects.undefined_rows.front(),
-      effects.rows.front().population, runs.size() == 1 ? "" : " of the first"));
+      effects.rows.front().population, runs.size() == 1 ? "" : " of the first prompt"));
   PrintBest(console, request, advice);
   constexpr size_t kMostLines = 12;
   const TextTable plans = advise::PlansTable(advice, advice.found.frontier, kMostLines);
   const size_t all = advice.found.frontier.size();
-  console.Line(fmt::format("frontier, largest first, {} plans{}:", all,
-                           all <= plans.rows.size() ? "" : DescribePrinted(plans.rows.size())));
+  console.Line(fmt::format("frontier, largest first: {} plans that no other plan beats{}:", all,
+                           DescribePrinted(plans.rows.size(), all)));
   console.Data(Table(plans).Text());
-  console.Line(advise::CheckText(advice));
+  console.Line("check: " + advise::CheckText(advice));
   for (const std::string& note : advice.notes) console.Line("note: " + note);
 }
 
@@ -354,17 +347,23 @@ std::string CommandFor(const std::optional<advise::Answer>& answer, size_t runs,
 void PrintAnswer(Console& console, const std::optional<advise::Answer>& answer,
                  const std::string& command) {
   console.Line("answer: " + advise::AnswerText(answer));
-  if (!command.empty()) console.Line("  " + command);
+  if (command.empty() || console.verbosity < 0 || console.only_products) return;
+  const size_t columns = TerminalColumns(STDOUT_FILENO) - 2;
+  const bool is_advice = command.starts_with("to ");
+  console.Product("  " + (is_advice ? Wrapped(command, columns) : BrokenCommand(command, columns)) +
+                  "\n");
 }
 
 void PrintSettings(Console& console, LossKind kind, const std::vector<EngineSettings>& settings) {
   for (const EngineSettings& each : settings) {
-    const std::string engine = each.configuration.empty()
-                                   ? each.engine
-                                   : fmt::format("{} ({})", each.engine, each.configuration);
+    std::string parameters = JsonText(ToJson(each.parameters), -1);
+    // Spaces, at which a terminal breaks the line.
+    for (size_t at = 0; (at = parameters.find(",\"", at)) != parameters.npos; at += 2)
+      parameters.insert(at + 1, " ");
     console.Line(
-        fmt::format("{}: {}\n  {}, {:.3f}x, {}; {}", engine, JsonText(ToJson(each.parameters), -1),
-                    each.candidate->Text(), each.ratio,
+        fmt::format("{}{}: {}\n  {}: {:.3f}x, loss {}\n  {}", each.engine,
+                    each.configuration.empty() ? "" : fmt::format(" ({})", each.configuration),
+                    parameters, each.candidate->Text(), each.ratio,
                     advise::LossText(kind, advise::LossShownAs(kind, each.loss)), each.note));
   }
 }

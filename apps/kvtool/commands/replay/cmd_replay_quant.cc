@@ -41,12 +41,6 @@ using quantisation::ReplayRequest;
 using quantisation::ReplayResult;
 using quantisation::SideOrigin;
 
-std::vector<std::string> TypeWords() {
-  std::vector<std::string> words;
-  for (const quant::CacheType& type : quant::CacheTypes()) words.emplace_back(type.name);
-  return words;
-}
-
 // The types of K and V of a layer.
 struct LayerTypes {
   const quant::CacheType* k = nullptr;
@@ -433,7 +427,8 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     line.Add("--keep-last", keep_last_, "Last tokens that each query sees in full (0)");
     line.Add("--prompt-tokens", prompt_,
              "Measure the rows from here on (the prompt's end, if the trace says)")
-        .Between(int64_t{0}, int64_t{UINT32_MAX});
+        .Between(int64_t{0}, int64_t{UINT32_MAX})
+        .Essential();
     line.Add("--sample-rows|--rows", rows_,
              "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
     line.Add("--seed", seed_, "Seed of the sampled rows (0)");
@@ -592,8 +587,8 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
 
   void PrintHead(Console& console, const ReplayResult& result) const {
     console.Line(fmt::format(
-        "{}: {} layers, {} tokens, {} of {} query rows a layer; q8_0 as {}, rotation {}, queries "
-        "{}{}",
+        "{}: {} layers, {} tokens, {} of {} query rows a layer; --rounding {}, --hadamard {}, "
+        "--engine-q {}{}",
         Printable(trace_), result.layers.size(), result.tokens, result.measured.positions.size(),
         result.measured.population, rounding_, hadamard_, engine_q_,
         keep_first_ + keep_last_ == 0

@@ -79,6 +79,12 @@ const Fields<QuantPlan>& QuantPlanFields() {
   return fields;
 }
 
+std::vector<std::string> TypeWords() {
+  std::vector<std::string> words;
+  for (const quant::CacheType& type : quant::CacheTypes()) words.emplace_back(type.name);
+  return words;
+}
+
 std::vector<const quant::CacheType*> ParseTypes(const std::vector<std::string>& names,
                                                 std::string_view flag) {
   std::vector<const quant::CacheType*> types;

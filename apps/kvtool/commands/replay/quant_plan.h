@@ -32,6 +32,7 @@ QuantPlan MakeQuantPlan(const quantisation::ReplayRequest& request,
                         const std::vector<size_t>& choice);
 const Fields<QuantPlan>& QuantPlanFields();
 
+std::vector<std::string> TypeWords();  // names of all types, for completion
 // Returns the types that a flag names, each once.
 std::vector<const quant::CacheType*> ParseTypes(const std::vector<std::string>& names,
                                                 std::string_view flag);
