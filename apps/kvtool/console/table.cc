@@ -167,6 +167,16 @@ std::string StackedRows(const TableRows& rows, size_t width, std::string_view in
   return text;
 }
 
+// Returns true if the first column still tells rows apart when it is cut to `width`.
+bool KeepsNames(const TableRows& rows, size_t width) {
+  std::set<std::string> whole, cut;
+  for (const auto& row : rows) {
+    whole.insert(row[0]);
+    cut.insert(Shortened(row[0], width));
+  }
+  return whole.size() == cut.size();
+}
+
 }  // namespace
 
 Table::Table(const TextTable& table) : Table(table.head) {
@@ -190,8 +200,9 @@ std::string Table::TextFor(size_t width, std::string_view indent) const {
     return TableLines(rows_, widths, numeric, indent);
   const TableRows broken = WithBrokenHead(rows_);
   widths = ColumnWidths(broken);
-  if (Shrink(numeric, room, widths)) return TableLines(broken, widths, numeric, indent);
   const std::string banded = Banded(rows_, numeric, room, indent);
+  if (Shrink(numeric, room, widths) && (banded.empty() || KeepsNames(rows_, widths[0])))
+    return TableLines(broken, widths, numeric, indent);
   return banded.empty() ? StackedRows(rows_, width, indent) : banded;
 }
 

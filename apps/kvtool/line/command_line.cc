@@ -10,7 +10,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <sstream>
 
 #include "lib/core/base/bytes.h"
@@ -229,8 +228,19 @@ std::string OptionsAbout(std::string_view flag, const CLI::App& app,
   return all;
 }
 
-// "--mode is required: one of probe, full, store".
+// "--mode is required: one of probe, full, store", or "FILE is required, after STORE".
 std::string RequiredText(std::string text, const CLI::App& app, const Option::WriteNotes& notes) {
+  const CLI::App* verb = &app;
+  while (!verb->get_subcommands().empty()) verb = verb->get_subcommands().front();
+  std::string before;
+  for (const CLI::Option* option : verb->get_options()) {
+    if (!option->get_positional()) continue;
+    if (text.starts_with(option->get_name() + " ")) {
+      text += before;
+      break;
+    }
+    before += (before.empty() ? ", after " : " ") + option->get_name();
+  }
   for (const auto& [option, of] : notes) {
     const bool is_meant = of.closed && text.starts_with(option->get_name() + " ");
     if (is_meant && app.get_option_no_throw(option->get_name()) == option)

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <vector>
+#include <set>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/console/console.h"
@@ -293,11 +293,13 @@ std::string ListMentions(std::string_view topic, bool anywhere) {
   const std::string word(topic);
   const auto has = [&](std::string_view text) { return Mentions(text, word, anywhere); };
   std::string text;
+  std::set<std::string> listed;  // an option of every command is shown once
   for (const CommandDescription& command : DescribeCommands()) {
     std::string options;
     for (const OptionDescription& option : command.line.options) {
       const bool has_word = std::ranges::count(option.words, word) != 0;
-      if (has_word || has(option.text) || has(JoinNames(option)))
+      if ((has_word || has(option.text) || has(JoinNames(option))) &&
+          listed.insert(JoinNames(option) + option.text).second)
         AddEntry(JoinNames(option), option.text, HelpWidth(), options);
     }
     if (options.empty() && !has(command.entry->summary)) continue;
@@ -305,7 +307,8 @@ std::string ListMentions(std::string_view topic, bool anywhere) {
     text += options;
   }
   if (text.empty()) return text;
-  return fmt::format("Commands and options that mention '{}':\n{}", Printable(topic), text) +
+  return fmt::format("Commands and options that mention '{}', each option once:\n{}",
+                     Printable(topic), text) +
          Wrap("\ndocs/glossary.md explains the terms; 'kvtool help all' lists the commands.\n");
 }
 

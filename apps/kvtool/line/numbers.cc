@@ -336,10 +336,8 @@ std::vector<std::string> ParsePolicies(std::string_view text, std::string_view f
   for (const std::string_view name : Split(lower, ',')) {
     names.emplace_back(name);
     if (eviction::FindPolicy(names.back()) != nullptr) continue;
-    std::string known = "all";
-    for (const eviction::PolicyInfo& policy : eviction::Policies())
-      known += fmt::format(", {}", policy.name);
-    throw Error(Finding::kUsage, "{} '{}': expected one of {}", flag, Escaped(names.back()), known);
+    throw Error(Finding::kUsage, "{} '{}': expected one of {}", flag, Escaped(names.back()),
+                fmt::join(PolicyWords(), ", "));
   }
   return names;
 }

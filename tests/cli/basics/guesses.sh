@@ -8,6 +8,7 @@ for word in evict quant tova; do kvtool $word; done
 kvtool help nats | grep -v '^    '
 kvtool help topics | head -n 1
 kvtool help xyzzy
+kvtool help csv | grep -c -- "--csv FILE"
 kvtool replay quant x.bin --types q4_0
 kvtool replay quant x.bin --report x.html
 kvtool replay lossless x.bin
@@ -24,6 +25,7 @@ cp "$TESTDATA/trace/s260k.seq0.bin" slot0.bin && mkdir -p slots
 kvtool slot0.bin
 for word in info unpack check; do kvtool $word slot0.bin; done
 kvtool store slots
+kvtool store add slots
 kvtool trace "$TESTDATA/trace/s260k" | head -n 1
 kvtool trace "$TESTDATA/trace/s260k" --json | jq -c '.schema'
 kvtool help cosine

@@ -10,8 +10,6 @@
 #include <functional>
 #include <set>
 
-#include "lib/study/analysis/analysis.h"
-
 namespace kv {
 namespace {
 
@@ -48,28 +46,23 @@ uint64_t MostTokens(const Analysis& analysis) {
   return most;
 }
 
-// Returns "1.151x" of MNN's codec and, if requested, " 1.234x" of kvtool's.
-std::string BothRatios(double mnn, double own, bool with_own) {
-  return with_own ? Factor(mnn) + ", " + Factor(own) : Factor(mnn);
-}
-
 // Returns "1.151x, 1.234x   12.97 of 16 bits per value, order-0/1 entropy 12.71 (1.259x)".
 std::string TotalsLine(const Analysis& analysis, bool values, bool with_own) {
   const Totals& totals = values ? analysis.v : analysis.k;
   if (totals.raw_bytes == 0) return "not in the snapshot";
   const double raw = 8.0 * static_cast<double>(totals.raw_bytes) / totals.values;
-  std::string line =
-      fmt::format("{:<{}} {:.2f} of {:.4g} bits per value, order-0/1 entropy {:.2f} ({})",
-                  BothRatios(totals.ratio(), totals.own_ratio(), with_own), with_own ? 16 : 8,
-                  totals.reached(), raw, totals.bound(), Factor(totals.bound_ratio()));
+  std::string line = fmt::format(
+      "{:<{}} {:.2f} of {:.4g} bits per value, order-0/1 entropy {:.2f} ({})",
+      Factor(totals.ratio()) + (with_own ? ", " + Factor(totals.own_ratio()) : ""),
+      with_own ? 16 : 8, totals.reached(), raw, totals.bound(), Factor(totals.bound_ratio()));
   if (totals.reached() >= totals.bound()) return line;
   const bool repeats =
       std::any_of(analysis.layers.begin(), analysis.layers.end(), [&](const LayerAnalysis& layer) {
         const auto& tensor = values ? layer.v : layer.k;
         return tensor && tensor->structure.repeated_rows > 0;
       });
-  return line + fmt::format(": beaten by {}, which no such model sees",
-                            repeats ? "repeated rows" : "what the codec takes from rows before");
+  return line + fmt::format("; the codec needs fewer bits because it uses {}",
+                            repeats ? "repeated rows" : "earlier rows");
 }
 
 // Returns a sparkline of the layers in order, from the ratio 1 up to the best.

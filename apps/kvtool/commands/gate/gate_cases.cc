@@ -19,8 +19,6 @@
 #include "lib/core/base/file.h"
 #include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
-#include "lib/core/snapshot/attention_trace.h"
-#include "lib/engines/llamacpp/logs/logs.h"
 #include "lib/engines/mnn/gate/engine.h"
 #include "lib/engines/mnn/gate/replay_case.h"
 #include "lib/remote/url.h"
@@ -102,6 +100,8 @@ gate::Config ReadGateConfig(const std::string& path) {
                              std::filesystem::path(path == "-" ? "" : path).parent_path(),
                              mnn::Engine());
   } catch (Error& error) {
+    if (error.finding() == Finding::kOpenFailed)
+      error.Hint("'kvtool gate --init RUN -o {}' writes a config for a recorded run", path);
     HintAtLogs(path, error);
     throw error.File(path);
   }
@@ -116,6 +116,10 @@ gate::Baseline ReadGateBaseline(const std::string& path) {
           fmt::format("a baseline is the summary of a run: 'kvtool gate --engine-logs {} -o "
                       "base.json' writes one",
                       ShellQuoted(path)));
+    } else if (error.finding() == Finding::kOpenFailed) {
+      error.Hint(
+          "a baseline is the summary of an earlier run, which -o FILE wrote; the first run "
+          "has none");
     }
     throw error.File(path);
   }

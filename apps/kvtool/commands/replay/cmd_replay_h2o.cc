@@ -176,7 +176,8 @@ class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
              "exact (policies as their papers have them), design (MNN's published text), mnn (its "
              "code) or mnn-r6 (its old code)")
         .OneOf({"exact", "design", "mnn", "mnn-r6"});
-    line.Add("--policy", policies_, "What to keep: block (the engine's rule), a comma list, or all")
+    line.Add("--policy", policies_,
+             fmt::format("What to keep, a comma list of {}", fmt::join(PolicyWords(), ", ")))
         .Suggest(PolicyWords());
     line.Add("--target-ratio|--h2o-target-ratio,--h2o-target-lossy-ratio", targets_,
              "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (3; design: 3.5)")

@@ -65,8 +65,9 @@ std::vector<std::string> QuantWarnings(const Snapshot& snapshot, const ReplayReq
   if (dim % kBlockValues != 0 &&
       (has_block(request.store.k_types) || has_block(request.store.v_types))) {
     warnings.push_back(
-        fmt::format("llama.cpp refuses blocks of {} in heads of {} values with flash attention, "
-                    "and reads such keys wrongly without: figures are of rows read rightly",
+        fmt::format("types with blocks of {} do not fit heads of {} values: llama.cpp refuses them "
+                    "with flash attention and computes wrong scores without it; these figures "
+                    "assume an engine that reads them correctly",
                     kBlockValues, dim));
   }
   std::string blocks = RemarkOnBlocks(snapshot);
