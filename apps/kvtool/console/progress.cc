@@ -8,7 +8,6 @@
 
 #include <cstdio>
 
-#include "apps/kvtool/console/console.h"
 #include "lib/core/base/bytes.h"
 
 namespace kv {

@@ -15,7 +15,6 @@
 #include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
 #include "lib/core/snapshot/rope.h"
-#include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
 namespace {

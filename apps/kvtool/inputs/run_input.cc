@@ -5,11 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 
 #include "apps/kvtool/line/numbers.h"
-#include "formats/run/run.h"
 #include "formats/trace/trace.h"
 #include "lib/core/base/arena.h"
 

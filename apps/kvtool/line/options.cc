@@ -12,7 +12,6 @@
 #include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
 #include "formats/model_config/model_config.h"
-#include "formats/registry.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"

@@ -294,10 +294,6 @@ std::optional<uint64_t> FirstBeyond(const ValueDiff& diff) {
   return diff.beyond > 0 ? std::optional(diff.first_beyond) : std::nullopt;
 }
 
-std::optional<std::string> FindProblem(const BlockDiff& block) {
-  return block.problem.empty() ? std::nullopt : std::optional(block.problem);
-}
-
 const Fields<ValueDiff>& ValueDiffFields() {
   static const Fields<ValueDiff> fields = {
       {"values", "Values that were compared", &ValueDiff::values, Heading("values")},
@@ -323,7 +319,7 @@ const Fields<BlockDiff>& BlockDiffFields() {
       {"name", "Layer, MLP and slot, as layer 0 compress_tk slot 3", &BlockDiff::name},
       {"problem",
        "Why the block could not be compared, as another shape; absent where there is nothing",
-       FindProblem, Absent()},
+       IfAny(&BlockDiff::problem), Absent()},
       {"weight", "How the weight differs; absent where it could not be compared",
        &BlockDiff::weight, ValueDiffFields(), Absent()},
       {"bias", "How the bias differs; absent where there is none or it could not be compared",
