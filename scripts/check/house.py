@@ -30,7 +30,10 @@ TESTED_BY_USERS = {"reorder", "targets"}
 
 def check_policies(root):
     folder = root / "lib/study/eviction/policies"
-    wanted = set(re.findall(r"\.make = (\w+)", (folder.parent / "policy.cc").read_text()))
+    table, header = (folder.parent / "policy.cc").read_text(), (folder.parent / "policy.h").read_text()
+    wanted = set(re.findall(r"\.make = (\w+)", table))
+    for factory in sorted(wanted - set(re.findall(r"^std::unique_ptr<Rule> (Make\w+)\(", table, re.M))):
+        yield f"lib/study/eviction/policy.cc: does not declare {factory}"
     for source in sorted(folder.glob("*.cc")):
         defined = set(re.findall(r"^std::unique_ptr<Rule> (Make\w+)\(", source.read_text(), re.M))
         for factory in defined - wanted:
@@ -40,6 +43,10 @@ def check_policies(root):
         wanted -= defined
     for factory in sorted(wanted):
         yield f"{folder}: no file defines {factory}"
+    struct = header[header.index("struct PaperParameters {"):]
+    numbers = set(re.findall(r"^  (?:uint64_t|double) (\w+) = ", struct[:struct.index("};")], re.M))
+    for number in sorted(numbers ^ set(re.findall(r"&PaperParameters::(\w+)", table))):
+        yield f"lib/study/eviction: {number} is not both in PaperParameters and in the table of policy.cc"
 
 
 def check_codecs(root):
@@ -47,10 +54,20 @@ def check_codecs(root):
     page = page[page.index("## Codecs"):page.index("## Trailer")]
     listed = {int(number): (name, text) for number, name, text in re.findall(r"^\| (\d+) \| ([\w-]+) \| (.*) \|$", page, re.M)}
     codecs = root / "lib/core/codec"
-    ids = dict(re.findall(r"^  (k\w+) = (\d+),", (codecs / "codec.h").read_text(), re.M))
-    rows = {int(ids[row]): name for row, name in
-            re.findall(r"\.id = CodecId::(k\w+),\s+\.name = \"([\w-]+)\"", (codecs / "table.cc").read_text())}
-    for number in sorted(listed.keys() | rows.keys()):
+    ids = {row: int(number) for row, number in re.findall(r"^  (k\w+) = (\d+),", (codecs / "codec.h").read_text(), re.M)}
+    tests = " ".join(path.read_text() for path in (root / "tests").rglob("*_test.cc") if path.name != "wire_values_test.cc")
+    rows = {}
+    for text in (codecs / "table.cc").read_text().split("{.id = CodecId::")[1:]:
+        row = text[:text.index(",")]
+        if row not in ids:
+            yield f"lib/core/codec/codec.h: {row} has no number"
+            continue
+        rows[ids[row]] = re.search(r'\.name = "([\w-]+)"', text)[1]
+        if ".decode = " not in text or ".needs = {" not in text and ".encode = " not in text:
+            yield f"lib/core/codec/table.cc: {row} lacks its encoder or its decoder"
+        if ids[row] >= FIRST_OWN_CODEC and not re.search(rf"\b{row}\b", tests):
+            yield f"tests/core/codec: no test names {row}"
+    for number in sorted(listed.keys() | rows.keys() | set(ids.values())):
         name, text = listed.get(number, ("", ""))
         if rows.get(number) != name:
             yield f"lib/core/codec/table.cc: codec {number} is '{rows.get(number)}', '{name}' in lib/core/archive/FORMAT.md"
@@ -61,21 +78,60 @@ def check_codecs(root):
             yield f"lib/core/archive/FORMAT.md: codec {number} has no link to the grammar of its family"
         elif not re.search(rf"^#+ .*\(codec {number}\)$", (codecs / link[1] / "FORMAT.md").read_text(), re.M):
             yield f"{codecs / link[1]}/FORMAT.md: no title says (codec {number})"
-    decoder = (root / "scripts/decoder/kvz_decoder/chunks.py").read_text()
+    yield from check_decoder(root, rows)
+
+
+def check_decoder(root, rows):
+    text = (root / "scripts/decoder/kvz_decoder/chunks.py").read_text()
+    names, numbers = re.search(r"^(RAW, .*) = \(\n    (.*)\)$", text, re.M).groups()
+    named = dict(zip(map(int, numbers.split(", ")), names.split(", ")))
     for number in sorted(rows):
-        if not re.search(rf"\b{number}\b", decoder):
+        if not re.search(rf"^    {named.get(number, '-')}: ", text, re.M):
             yield f"scripts/decoder/kvz_decoder/chunks.py: does not decode codec {number}"
+
+
+def check_reader(root, folder, registry):
+    if list(folder.glob("*.h")) and not list(folder.glob("*.cc")):
+        yield f"{folder}: no source implements the format"
+    for header in folder.glob("*.h"):
+        space = re.search(r"^namespace kv(?:::(\w+))? \{", header.read_text(), re.M)
+        for opener in re.findall(r"^Snapshot (Open\w*)\(Source source, const OpenOptions", header.read_text(), re.M):
+            row = re.search(rf"\b{space[1] + '::' if space[1] else ''}{opener}\b", registry)
+            if not row or f'#include "{header.relative_to(root)}"' not in registry:
+                yield f"{header}: no row of formats/registry.cc points to {opener}, or its include is missing"
 
 
 def check_formats(root):
     fuzzed = " ".join(path.read_text() for path in (root / "tests/fuzz").glob("*.cc"))
+    tests = " ".join(path.read_text() for path in (root / "tests").rglob("*_test.cc"))
     registry = (root / "formats/registry.cc").read_text()
+    for header in re.findall(r'^#include "(formats/\w+/\w+\.h)"', registry, re.M):
+        if not (root / header).is_file():
+            yield f"formats/registry.cc: there is no {header}"
     for folder in sorted(path for path in (root / "formats").iterdir() if path.is_dir()):
         if not (root / NO_GRAMMAR.get(folder.name, f"formats/{folder.name}/FORMAT.md")).is_file():
             yield f"{folder}: no FORMAT.md"
         registered = f'#include "formats/{folder.name}/' in registry
         if registered and f'"formats/{folder.name}/' not in fuzzed and folder.name not in fuzzed:
             yield f"{folder}: no fuzz target reads the format"
+        if registered and f'"formats/{folder.name}/' not in tests:
+            yield f"{folder}: no test includes the format"
+        yield from check_reader(root, folder, registry)
+    table = registry[registry.index("kFormats[] = {"):]
+    page = (root / "docs/formats.md").read_text()
+    for name in re.findall(r'^    \{"([\w-]+)",', table[:table.index("\n};")], re.M):
+        if f"`{name}`" not in page:
+            yield f"docs/formats.md: does not name {name}"
+
+
+def check_fuzz_targets(root):
+    bounds = (root / "tests/fuzz/bounds.txt").read_text()
+    for target in sorted((root / "tests/fuzz").glob("fuzz_*.cc")):
+        name = target.stem.removeprefix("fuzz_")
+        if not re.search(rf"^{name} \d+ \d+$", bounds, re.M):
+            yield f"tests/fuzz/bounds.txt: no line for {name}"
+        if not list((root / "testdata/fuzz" / name).glob("*")):
+            yield f"testdata/fuzz/{name}: no corpus"
 
 
 def check_commands(root):
@@ -89,10 +145,40 @@ def check_commands(root):
             yield f"apps/kvtool/commands.cc: does not declare {maker}"
     for source in sorted((root / "apps/kvtool").rglob("cmd_*.cc")):
         maker = "Make" + "".join(word.capitalize() for word in source.stem.removeprefix("cmd_").split("_"))
+        if f"std::unique_ptr<Command> {maker}() {{" not in source.read_text():
+            yield f"{source}: does not define {maker}"
         if maker not in makers and maker not in "".join(
                 other.read_text() for other in (root / "apps/kvtool").rglob("*.cc")
                 if other != source and other.name != "commands.cc"):
             yield f"{source}: no table of commands lists {maker}"
+    yield from check_uses(root, table)
+    yield from check_documents(root)
+
+
+def check_uses(root, table):
+    """Finds commands that no test runs or no page names."""
+    tests = " ".join(path.read_text() for path in (root / "tests/cli").rglob("*.sh"))
+    pages = " ".join(path.read_text() for path in [root / "README.md", *(root / "docs").glob("*.md")])
+    for name, words in re.findall(r'^    \{"([\w-]+)", Shelf::k(?:.(?!\n    \{))*?(?:Make\w+(?:, "([\w ]+)")?)?\},$', table, re.M | re.S):
+        if not re.search(rf'(?:KVTOOL"?|good) (?:[-\w]+ )?({name}|{words or name})\b', tests):
+            yield f"tests/cli: no case runs kvtool {words or name}"
+        if not re.search(rf"(?:kvtool |`)({name}|{words or name})\b", pages):
+            yield f"docs: no page names kvtool {words or name}"
+
+
+def check_documents(root):
+    table = (root / "apps/kvtool/documents/document_names.cc").read_text()
+    sources = {path: path.read_text() for path in sorted((root / "apps/kvtool").rglob("*.cc"))}
+    defined = {fields for text in sources.values() for fields in re.findall(r"^const FieldTable& (\w+Fields)\(\) \{", text, re.M)}
+    declared = set(re.findall(r"^const FieldTable& (\w+Fields)\(\);", table, re.M))
+    rows = set(re.findall(r"^    \{.*? (\w+Fields),", table, re.M))
+    for fields in sorted((defined | declared | rows) - (defined & declared & rows)):
+        yield f"apps/kvtool/documents/document_names.cc: {fields} lacks its row, its declaration, or its definition in a command"
+    names = set(re.findall(r'^    \{"[\w -]*", "([\w-]+)"', table, re.M))
+    for source, text in sources.items():
+        for name in re.findall(r'\.Emit\([\w.]+, "([\w -]+)"', text):
+            if name not in names:
+                yield f"{source}: emits {name}, of which document_names.cc has no row"
 
 
 def check_members(root):
@@ -207,12 +293,14 @@ def check_numbers(root):
                     yield f"{source}:{number}: {found[1]}: call ParseNumber or TakeNumber (lib/core/base/number.h)"
 
 
+CHECKS = [check_policies, check_codecs, check_formats, check_fuzz_targets, check_commands, check_members, check_kernels,
+          check_sources, check_thread_locals, check_braced_json, check_presets, check_json_readers, check_named_sources,
+          check_numbers, check_registries]
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
-    checks = [check_policies, check_codecs, check_formats, check_commands, check_members, check_kernels, check_sources,
-              check_thread_locals, check_braced_json, check_presets, check_registries, check_json_readers,
-              check_named_sources, check_numbers]
-    wrong = [line for check in checks for line in check(root)]
+    wrong = [line for check in CHECKS for line in check(root)]
     for line in wrong:
         print(line)
     if wrong:
