@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Finds code that compares the name of a policy, a codec, a format or an engine instead of asking a row of its table
-for a property. Such a comparison acts as a second list, which a new row would not be in.
+for a property, and lists of such names. A new row would not be in them.
 
   check/names.py [--root ROOT]
 
-Exit 1 for such a comparison, and for a line of OTHER_WORDS that is no longer needed.
+Exit 1 for such a comparison or list, and for a line of OTHER_WORDS that is no longer needed.
 """
 import argparse
 import collections
@@ -24,6 +24,8 @@ OTHER_WORDS = {
     "lib/engines/mnn/logs/logs.cc": "full",
 }
 ENGINES = ("MNN", "llama.cpp", "vLLM", "SGLang", "LMCache", "MLX", "transformers", "InfiniLM")
+LEAST_LISTED = 3  # names of one table in another file are a second list
+KEYS = {"blocks", "layers", "raw", "ref", "rotated", "rows", "split"}  # names of codecs that are also keys of documents
 COMPARED = re.compile(r'[=!]= ?"([^"\\]+)"|"([^"\\]+)" [=!]= ')
 
 
@@ -40,27 +42,41 @@ def read_names(root):
     return names
 
 
+def find_lists(text, file, names):
+    """Yields a line for each table of which a file outside of its folder has several names."""
+    listed = collections.defaultdict(set)
+    for name in set(re.findall(r'"([^"\n]+)"', text)) - KEYS:
+        if names.get(name):
+            listed["formats/" if names[name].startswith("formats/") else names[name]].add(name)
+    for owner, found in listed.items():
+        if len(found) >= LEAST_LISTED and not file.startswith(owner):
+            yield f"{file}: lists {', '.join(sorted(found))}: loop over their table"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", default=".", type=pathlib.Path)
     root = parser.parse_args().root.resolve()
     names = read_names(root)
     found = collections.defaultdict(list)
+    wrong = []
     for top in ("lib", "formats", "apps/kvtool", "apps/python/src"):
         for path in sorted((root / top).rglob("*")):
             if path.suffix not in (".h", ".cc"):
                 continue
             file = path.relative_to(root).as_posix()
-            for number, line in enumerate(path.read_text().split("\n"), 1):
+            text = path.read_text()
+            wrong += find_lists(text, file, names)
+            for number, line in enumerate(text.split("\n"), 1):
                 for match in COMPARED.finditer(line.split("//")[0]):
                     name = match[1] or match[2]
                     if name in names and not (names[name] and file.startswith(names[name])):
                         found[file, name].append(number)
     listed = {(file, name) for file, listed in OTHER_WORDS.items() for name in listed.split()}
-    wrong = [f"{file}:{lines[0]}: compares {name}: make what it asks a property of the row"
+    wrong += [f"{file}:{lines[0]}: compares {name}: make what it asks a property of the row"
              for (file, name), lines in found.items() if (file, name) not in listed]
     wrong += [f"{file}: compares {name} no more: take it off the list" for file, name in sorted(listed) if (file, name) not in found]
-    print("\n".join(wrong) if wrong else f"none of {len(names)} names is compared")
+    print("\n".join(wrong) if wrong else f"none of {len(names)} names is compared, and no table is listed again")
     return 1 if wrong else 0
 
 
