@@ -18,18 +18,16 @@ struct job {
 };
 
 static uint64_t submit(kvt_queue* queue, struct job* job) {
-  kvt_batch batch = {sizeof batch, KVT_ENCODE_ITEMS, NULL, PAGES, NULL, NULL};
+  /* The completion returns the last field. */
+  const kvt_batch batch = {sizeof batch, KVT_ENCODE_ITEMS, job->items, PAGES, NULL, job};
   uint64_t ticket = 0;
-  int i;
-  for (i = 0; i < PAGES; ++i) {
+  for (int i = 0; i < PAGES; ++i) {
     const kvt_piece piece = {sizeof piece, 0, job->raw[i], PAGE};
     const kvt_item item = {sizeof item, 0, NULL, &job->pieces[i], 1, job->frames[i], ROOM, 0};
     memset(job->raw[i], i, PAGE); /* as if the engine had written its page */
     job->pieces[i] = piece;
     job->items[i] = item;
   }
-  batch.items = job->items;
-  batch.user = job; /* returned with the completion */
   return kvt_queue_submit(queue, &batch, &ticket) == KVT_OK ? ticket : 0;
 }
 
@@ -39,18 +37,17 @@ int main(void) {
   kvt_completion done[BATCHES] = {{sizeof done[0], 0, 0, NULL, 0, 0, ""}};
   kvt_queue* queue = NULL;
   kvt_ctx* ctx = NULL; /* the queue copies only its level, limit and profile */
-  size_t taken = 0, count, i;
+  size_t taken = 0, count;
   if (kvt_ctx_create(NULL, &ctx) != KVT_OK) return EXIT_FAILURE;
   if (kvt_queue_create(ctx, &params, &queue) != KVT_OK) return EXIT_FAILURE;
   kvt_ctx_free(ctx);
-  for (i = 0; i < BATCHES; ++i)
+  for (size_t i = 0; i < BATCHES; ++i)
     if (submit(queue, &jobs[i]) == 0) return EXIT_FAILURE;
   while (taken < BATCHES) {
-    struct pollfd ready = {0, POLLIN, 0};
-    ready.fd = kvt_queue_fd(queue); /* an engine adds it to its event loop */
+    struct pollfd ready = {kvt_queue_fd(queue), POLLIN, 0}; /* or the engine's event loop */
     if (poll(&ready, 1, -1) != 1) return EXIT_FAILURE;
     if (kvt_queue_poll(queue, done, BATCHES, &count) != KVT_OK) return EXIT_FAILURE;
-    for (i = 0; i < count; ++i) {
+    for (size_t i = 0; i < count; ++i) {
       const struct job* job = done[i].user;
       if (done[i].status != KVT_OK) fprintf(stderr, "%s\n", done[i].message);
       if (job->items[0].status != KVT_OK) return EXIT_FAILURE;
