@@ -13,10 +13,11 @@ engine's threads. See docs/engines/sglang.md. Made for SGLang 0.5.23.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolHitPolicy, PoolName, PoolTransferResult
@@ -78,9 +79,7 @@ class Codec(_codec.Codec):
 
 
 class KvtoolStore(HiCacheStorage):
-    """Options: dir, the folder, or memory_gb; level: "fast", "default", "high" or "max"; threads that code a batch (0: as
-    many as the process may use); profile, a .kvp file; max_gb, limit of the folder in GiB; revision of the model's
-    weights; durable."""
+    """Options: dir, the folder, and those of StoreOptions."""
 
     def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
         extra = dict(storage_config.extra_config or {})
@@ -168,13 +167,10 @@ class KvtoolStore(HiCacheStorage):
         return {t.name: self._store_pages(t.name, t.keys or [], t.host_indices, extra_info) for t in transfers}
 
     def batch_exists_v2(self, keys: Sequence[str], pool_transfers: Any = None, extra_info: Any = None) -> Any:
-        if _is_off(extra_info):
-            return PoolTransferResult.empty()
-        try:
-            return self._exists_v2(keys, pool_transfers or [])
-        except Exception:
-            self._complain("a lookup failed")
-            return PoolTransferResult.empty()
+        if not _is_off(extra_info):
+            with self._logged("a lookup failed"):
+                return self._exists_v2(keys, pool_transfers or [])
+        return PoolTransferResult.empty()
 
     def _exists_v2(self, keys: Sequence[str], transfers: Sequence[Any]) -> Any:
         pages = self._leading(PoolName.KV, keys)
@@ -200,11 +196,16 @@ class KvtoolStore(HiCacheStorage):
 
     # ---- implementation; nothing here raises ----
 
-    def _complain(self, what: str) -> None:
-        """Logs an exception: at warning level once, because a pool without flat pages fails with every
+    @contextlib.contextmanager
+    def _logged(self, what: str) -> Iterator[None]:
+        """Logs an exception instead of raising it, as an error only once: a pool without flat pages fails with every
         batch."""
-        logger.log(logging.DEBUG if what in self._complaints else logging.ERROR, "kvtool: %s", what, exc_info=True)
-        self._complaints.add(what)
+        try:
+            yield
+        except Exception:
+            level = logging.DEBUG if what in self._complaints else logging.ERROR
+            logger.log(level, "kvtool: %s", what, exc_info=True)
+            self._complaints.add(what)
 
     def _has(self, pool_name: Any, key: str) -> bool:
         pool = self._pools.get(str(pool_name))
@@ -212,11 +213,9 @@ class KvtoolStore(HiCacheStorage):
 
     def _leading(self, pool_name: Any, keys: Sequence[str]) -> int:
         """Returns the number of leading keys that are stored."""
-        try:
+        with self._logged("a lookup failed"):
             return next((i for i, key in enumerate(keys) if not self._has(pool_name, key)), len(keys))
-        except Exception:
-            self._complain("a lookup failed")
-            return 0
+        return 0
 
     def _items(self, pool: _Pool, keys: Sequence[str], tensors: Iterable[Any]) -> tuple[list[Item], list[int]]:
         """Returns the items of the tensors that have memory, and their indices."""
@@ -230,26 +229,22 @@ class KvtoolStore(HiCacheStorage):
 
     def _store(self, pool_name: Any, keys: Sequence[str], tensors: Sequence[Any]) -> list[bool]:
         done = [False] * len(keys)
-        try:
+        with self._logged("pages were not stored"):
             pool = self._pools[str(pool_name)]
             flat = [None if tensor is None else tensor.flatten() for tensor in tensors]
             items, indices = self._items(pool, keys, flat)
             layout = _layout_of(pool.pool, len(items[0].raw) if items else 0)
             for index, size in zip(indices, self._frames.store(items, layout)):
                 done[index] = size is not None
-        except Exception:
-            self._complain("pages were not stored")
         return done
 
     def _load(self, pool_name: Any, keys: Sequence[str], tensors: Sequence[Any]) -> list[bool]:
         done = [False] * len(keys)
-        try:
+        with self._logged("pages were not loaded"):
             pool = self._pools[str(pool_name)]
             items, indices = self._items(pool, keys, tensors)
             for index, tag in zip(indices, self._frames.load(items)):
                 done[index] = tag is not None
-        except Exception:
-            self._complain("pages were not loaded")
         return done
 
     def _places(
@@ -266,17 +261,15 @@ class KvtoolStore(HiCacheStorage):
         return pool.pool, [int(i) for i in host_indices[::size]]
 
     def _store_pages(self, pool_name: Any, keys: Sequence[str], host_indices: Any, extra_info: Any) -> list[bool]:
-        try:
+        with self._logged("pages were not stored"):
             pool, places = self._places(pool_name, keys, host_indices, extra_info)
-            pages = [pool.get_data_page(place, flat=True) for place in places]
-        except Exception:
-            self._complain("pages were not stored")
-            pages = []
-        return self._store(pool_name, keys, pages) if pages else [False] * len(keys)
+            if places:
+                return self._store(pool_name, keys, [pool.get_data_page(place, flat=True) for place in places])
+        return [False] * len(keys)
 
     def _load_pages(self, pool_name: Any, keys: Sequence[str], host_indices: Any, extra_info: Any) -> list[bool]:
         done = [False] * len(keys)
-        try:
+        with self._logged("pages were not loaded"):
             pool, places = self._places(pool_name, keys, host_indices, extra_info)
             if not places:
                 return done
@@ -286,14 +279,12 @@ class KvtoolStore(HiCacheStorage):
                 if loaded:
                     pool.set_from_flat_data_page(places[index], pages[index])
                     done[index] = True
-        except Exception:
-            self._complain("pages were not loaded")
         return done
 
 
-class _Pool:
-    def __init__(self, pool: Any, codec: _codec.Codec) -> None:
-        self.pool, self.codec = pool, codec
+class _Pool(NamedTuple):
+    pool: Any
+    codec: _codec.Codec
 
 
 def _is_off(extra_info: Any) -> bool:
