@@ -18,8 +18,6 @@ class Workers:
     """Up to `count` threads, started with the first work, and again in a child process."""
 
     def __init__(self, count: int, name: str) -> None:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name}: a number of threads must be at least 1, not {count!r}")
         self._count = count
         self._name = name
         self._reset()

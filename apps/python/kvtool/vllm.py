@@ -13,11 +13,12 @@ kv_transfer_params {"kvtool": false} are neither stored nor looked up. See docs/
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
-from ._configuration import StoreOptions, is_off
+from ._configuration import StoreOptions, count_option, is_off
 from ._frames import FrameStore, Item
 from ._interleaved import Content, hints_of, identity_of
 from ._workers import Workers
@@ -54,12 +55,9 @@ Pair = tuple[Any, int]
 class KvtoolTier(SecondaryTierManager):
     """Chunks as frames in a folder, or in memory.
 
-    root_dir: the folder, which engines may share, or memory_gb. level: "fast", "default", "high" or "max". profile: a
-    .kvp file. max_gb: limit of the folder in GiB, beyond which the least recently used chunks are deleted; 0: no
-    limit. n_read_threads, n_write_threads: threads that load and store. revision: revision of the model's weights;
-    chunks of another one are misses. kv_heads, head_size, head_size_v: sizes of one worker's cache; hints that only
-    affect compression. durable: write each file through to the disk. enable_kv_events: tell vLLM which blocks are
-    stored and removed.
+    root_dir: the folder of StoreOptions, which has the options that are not listed here. n_read_threads,
+    n_write_threads: threads that load and store. kv_heads, head_size, head_size_v: sizes of one worker's cache; hints
+    that only affect compression. enable_kv_events: tell vLLM which blocks are stored and removed.
     """
 
     medium = Medium.STORAGE
@@ -90,8 +88,8 @@ class KvtoolTier(SecondaryTierManager):
         config = offloading_spec.config
         self._content, self._layout = hints_of(config, self._row_bytes, kv_heads, head_size, head_size_v)
         self._metrics = TierMetrics(tier_type, self._frames)
-        self._readers = Workers(n_read_threads, f"kvtool-{tier_type}-read")
-        self._writers = Workers(n_write_threads, f"kvtool-{tier_type}-write")
+        self._readers = Workers(count_option(n_read_threads, "n_read_threads"), f"kvtool-{tier_type}-read")
+        self._writers = Workers(count_option(n_write_threads, "n_write_threads"), f"kvtool-{tier_type}-write")
         self._lookups = _Lookups(self, tier_type)
         self._finished: deque[_Job] = deque()
 
@@ -211,8 +209,15 @@ class KvtoolTier(SecondaryTierManager):
 
             workers.submit(run)
 
-    def _rows(self, part: list[Pair]) -> list[memoryview]:
-        return [self._primary_kv_view[chunk : chunk + 1].cast("B") for _, chunk in part]
+    @contextlib.contextmanager
+    def _rows(self, part: list[Pair]) -> Iterator[list[memoryview]]:
+        """Yields the rows of a part, and releases them: the region cannot be unmapped while a view of it exists."""
+        rows = [self._primary_kv_view[chunk : chunk + 1].cast("B") for _, chunk in part]
+        try:
+            yield rows
+        finally:
+            for row in rows:
+                row.release()
 
     def _items(self, part: list[Pair], rows: Iterable[Any]) -> list[Item]:
         codec = self._codec
@@ -220,12 +225,8 @@ class KvtoolTier(SecondaryTierManager):
 
     def _store(self, part: list[Pair]) -> list[Any]:
         """Returns the keys that could not be stored."""
-        rows = self._rows(part)
-        try:
+        with self._rows(part) as rows:
             sizes = self._frames.store(self._items(part, rows), self._layout, self._take_apart)
-        finally:
-            for row in rows:
-                row.release()  # the region cannot be unmapped while a view of it exists
         return [key for (key, _), size in zip(part, sizes) if size is None]
 
     def _take_apart(self, items: list[Item]) -> None:
@@ -237,17 +238,9 @@ class KvtoolTier(SecondaryTierManager):
 
     def _load(self, part: list[Pair]) -> list[Any]:
         """Returns the keys that could not be loaded."""
-        rows = self._rows(part)
-        try:
-            tags = self._frames.load(self._items(part, rows))
-            failed = []
-            for (key, _), row, tag in zip(part, rows, tags):
-                if tag is None or not self._put_together(tag, row):
-                    failed.append(key)
-            return failed
-        finally:
-            for row in rows:
-                row.release()
+        with self._rows(part) as rows:
+            loaded = zip(part, rows, self._frames.load(self._items(part, rows)))
+            return [key for (key, _), row, tag in loaded if tag is None or not self._put_together(tag, row)]
 
     def _put_together(self, tag: int, row: memoryview) -> bool:
         try:
@@ -373,23 +366,19 @@ class TierMetrics:
 
     @staticmethod
     def definitions() -> dict[str, Any]:
-        counters = {
-            _PREFIX + name: OffloadingCounterMetadata(documentation=text, labelnames=("tier",))
-            for name, text in _COUNTERS.items()
+        return {
+            _PREFIX + name: kind(documentation=text, labelnames=("tier",))
+            for kind, texts in ((OffloadingCounterMetadata, _COUNTERS), (OffloadingGaugeMetadata, _GAUGES))
+            for name, text in texts.items()
         }
-        gauges = {
-            _PREFIX + name: OffloadingGaugeMetadata(documentation=text, labelnames=("tier",))
-            for name, text in _GAUGES.items()
-        }
-        return {**counters, **gauges}
 
     def take(self) -> Any:
         """Returns the increase since the last call; None if there is none."""
         report = self._frames.report()
-        grown = {name: report.get(name, 0) - self._last.get(name, 0) for name in _COUNTERS}
+        last, self._last = self._last, {name: report.get(name, 0) for name in _COUNTERS}
+        grown = {name: total - last.get(name, 0) for name, total in self._last.items()}
         if not any(grown.values()):
             return None
-        self._last = {name: report.get(name, 0) for name in _COUNTERS}
         stats = OffloadingConnectorStats()
         for name, amount in grown.items():
             if amount:
