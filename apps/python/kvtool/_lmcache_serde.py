@@ -26,17 +26,9 @@ from ._frames import reason_for
 SERDE_NAME = "kvtool"
 
 # Identities of the serdes in this process. Frames that an adapter stores unchanged may have any of them.
-_codecs: list[Codec] = []
+serde_codecs: list[Codec] = []
 # The adapters in this process; one of them may have supplied the object that a serde refuses.
-_adapters: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def serde_codecs() -> list[Codec]:
-    return list(_codecs)
-
-
-def listen_to_serdes(adapter: Any) -> None:
-    _adapters.add(adapter)
+adapters: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class KvtoolSerializer(Serializer):
@@ -75,7 +67,7 @@ class KvtoolDeserializer(Deserializer):
             self._codec.decode_page(memory_of(src), name, out=memory_of(dst))
         except Error as error:
             if reason_for(error.finding) not in (None, "version"):
-                for adapter in list(_adapters):
+                for adapter in list(adapters):
                     adapter.recheck(key, self._codec.context(name))  # otherwise it would be found and refused for ever
             raise
 
@@ -92,7 +84,7 @@ def _make_serde(options: dict[str, Any]) -> Any:
         codec = codec_of(CodecOptions(**own))
     except TypeError as error:
         raise ValueError(f"serde kvtool: {error}") from None
-    _codecs.append(codec)
+    serde_codecs.append(codec)
     return AsyncSerdeProcessor(
         KvtoolSerializer(codec, head_dim, fraction), KvtoolDeserializer(codec), max_workers=max_workers
     )

@@ -38,9 +38,9 @@ from ._lmcache_serde import (
     SERDE_NAME,
     KvtoolDeserializer,
     KvtoolSerializer,
+    adapters,
     codec_of,
     layout_of,
-    listen_to_serdes,
     memory_of,
     name_key,
     page_key,
@@ -131,7 +131,7 @@ class KvtoolAdapter(L2AdapterInterface):
         self._looked_up: dict[int, Any] = {}
         self._loaded: dict[int, Any] = {}
         self._closed = False
-        listen_to_serdes(self)
+        adapters.add(self)
 
     # ---- methods that LMCache calls ----
 
@@ -302,7 +302,7 @@ class KvtoolAdapter(L2AdapterInterface):
         if layout is None:
             return True
         name = page_key(key, layout.shapes, layout.dtypes)
-        return any(context == codec.context(name) for codec in [self._codec, *serde_codecs()])
+        return any(context == codec.context(name) for codec in [self._codec, *serde_codecs])
 
     def _load(self, keys: Keys, objects: Sequence[Any]) -> list[bool]:
         """Returns whether each object was filled."""
