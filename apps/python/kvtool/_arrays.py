@@ -6,9 +6,14 @@ use."""
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _kvtool
+
+if TYPE_CHECKING:
+    import numpy.typing
+
+    Array = numpy.typing.NDArray[Any]
 
 _warned = False
 # Names of element types in torch, ml_dtypes and (as far as it has them) NumPy.

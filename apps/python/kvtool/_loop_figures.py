@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy
 
 from ._loop_plan import Plan, keep_all
 from ._loop_run import Run
@@ -19,10 +21,7 @@ from ._loop_types import Types, stored
 from ._run_folder import Rule
 
 if TYPE_CHECKING:
-    import numpy
-    import numpy.typing
-
-    Array = numpy.typing.NDArray[Any]
+    from ._arrays import Array
 
 
 class Figures:
@@ -36,8 +35,6 @@ class Figures:
 
     def add(self, full: Array, changed: Array, mass: Array, gradient: Array | None) -> None:
         """One layer: outputs [row, query head, dim] and the kept share of attention [row, query head]."""
-        import numpy
-
         rows = len(full)
         difference = (changed - full).reshape(rows, -1).astype(numpy.float64)
         a, b = (outputs.reshape(rows, -1).astype(numpy.float64) for outputs in (full, changed))
@@ -75,8 +72,6 @@ def attend(
 
     The first mask must be the full, causal one: the others renormalise those of its probabilities that they show.
     """
-    import numpy
-
     rows, query_heads, _ = queries.shape
     tokens, kv_heads, dim = values.shape
     group = query_heads // kv_heads

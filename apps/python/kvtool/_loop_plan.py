@@ -13,15 +13,14 @@ import gc
 import json
 import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import numpy
+import numpy.typing
 
 from ._command import StrPath
 
-if TYPE_CHECKING:
-    import numpy
-    import numpy.typing
-
-    Bools = numpy.typing.NDArray[numpy.bool_]
+Bools = numpy.typing.NDArray[numpy.bool_]
 
 # Size limit of a plan. Evictions at every step of a long run make long plans, but never longer than this.
 MAX_FILE_BYTES = 2 << 30
@@ -54,8 +53,6 @@ class Plan:
     def mask(self, layer: int, begin: int, end: int) -> Bools:
         """[kv head, row, position]: which positions before `end` the queries at positions begin to end - 1
         see."""
-        import numpy
-
         causal = numpy.arange(end) <= numpy.arange(begin, end)[:, None]
         mask = numpy.repeat(causal[None], self.shape.kv_heads, 0)
         for head in range(self.shape.kv_heads):
@@ -186,8 +183,6 @@ def whole(value: Any, name: str, low: int, end: int) -> int:
 def _held(kept: Any, token: int) -> Bools:
     """Converts ascending disjoint ranges [begin, count] to one bool for each position up to the
     token."""
-    import numpy
-
     if not isinstance(kept, list):
         raise ValueError("'kept' is not a list")
     if len(kept) > token + 1:

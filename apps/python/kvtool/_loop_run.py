@@ -9,6 +9,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy
+
 from . import _safetensors
 from ._command import StrPath
 from ._loop_plan import Shape, read_document, whole
@@ -16,11 +18,7 @@ from ._run_folder import RUN_SCHEMA, Rule
 from ._snapshot import open_snapshot
 
 if TYPE_CHECKING:
-    import numpy
-    import numpy.typing
-
-    Array = numpy.typing.NDArray[Any]
-
+    from ._arrays import Array
 
 
 class Run:
@@ -175,8 +173,6 @@ def _count(value: Any) -> int:
 
 def as_f32(values: Array) -> Array:
     """Returns floats of 16 or 32 bits as f32; bf16 is given as bit patterns or by ml_dtypes."""
-    import numpy
-
     if values.dtype == numpy.uint16:
         return (values.astype(numpy.uint32) << 16).view(numpy.float32)
     return values.astype(numpy.float32, copy=False)

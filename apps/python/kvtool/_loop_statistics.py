@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy
-    import numpy.typing
+import numpy
+import numpy.typing
 
-    Floats = numpy.typing.NDArray[numpy.float64]
-
+Floats = numpy.typing.NDArray[numpy.float64]
 RESAMPLES = 2000
 
 
 def ranks(values: Sequence[float]) -> Floats:
     """Ranks from 1 on; equal values share the mean of their ranks."""
-    import numpy
-
     array = numpy.asarray(values, dtype=numpy.float64)
     _, place, count = numpy.unique(array, return_inverse=True, return_counts=True)
     ends = numpy.cumsum(count)
@@ -34,8 +30,6 @@ def ranks(values: Sequence[float]) -> Floats:
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
     """Rank correlation; None for fewer than three pairs, or if one side is constant."""
-    import numpy
-
     if len(x) != len(y):
         raise ValueError(f"spearman: {len(x)} and {len(y)} values")
     if len(x) < 3:
@@ -61,8 +55,6 @@ def spearman_interval(
 ) -> tuple[float, float] | None:
     """95 % bootstrap interval of spearman(x, y) in which groups are resampled as a whole. None for fewer than three
     groups."""
-    import numpy
-
     lists = [numpy.array(places) for places in _places_of(groups)]
     if len(lists) < 3:
         return None
@@ -96,8 +88,6 @@ def within(x: Sequence[float], y: Sequence[float], groups: Sequence[Hashable]) -
 
 
 def median(values: Sequence[float]) -> float:
-    import numpy
-
     return float(numpy.median(numpy.asarray(values, dtype=numpy.float64)))
 
 
@@ -123,8 +113,6 @@ def calibrated(predicted: Sequence[float], real: Sequence[float], texts: Sequenc
 def factor_off(predicted: Sequence[float | None], real: Sequence[float]) -> dict[str, Any]:
     """Factors by which predictions are off: at the median, for nine in ten, and the range of the
     quotient."""
-    import numpy
-
     quotients = [p / r for p, r in zip(predicted, real) if p is not None and p > 0 and r > 0]
     if not quotients:
         return {"runs": 0, "median_factor": None, "p90_factor": None, "quotient": None}

@@ -5,17 +5,16 @@ NumPy."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy
 
 from . import _kvtool
 from ._command import StrPath
 from ._loop_plan import Shape, read_document
 
 if TYPE_CHECKING:
-    import numpy
-    import numpy.typing
-
-    Array = numpy.typing.NDArray[Any]
+    from ._arrays import Array
 
 # Types of K and V for each layer; layers without an entry are unchanged.
 Types = dict[int, tuple[str, str]]
@@ -50,8 +49,6 @@ def read_types(path: StrPath, shape: Shape) -> Types:
 
 def stored(values: Array, kind: str, is_key: bool) -> Array:
     """Returns [token, kv head, dim] f32 as it is read back from a cache of this type."""
-    import numpy
-
     result = numpy.array(values, dtype=numpy.float32, order="C")
     if kind in BLOCKS:
         if values.shape[1] * values.shape[2] % 32:

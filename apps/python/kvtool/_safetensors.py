@@ -12,10 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Union
 
 if TYPE_CHECKING:
-    import numpy
-    import numpy.typing
-
-    Array = numpy.typing.NDArray[Any]
+    from ._arrays import Array
 
 Bytes = Union[bytes, bytearray, memoryview]
 

@@ -15,10 +15,7 @@ from . import _arrays, _command, _kvtool
 from ._command import Bases, StrPath
 
 if TYPE_CHECKING:
-    import numpy
-    import numpy.typing
-
-    Array = numpy.typing.NDArray[Any]
+    from ._arrays import Array
 
 
 class TensorInfo(NamedTuple):
