@@ -17,12 +17,6 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 CHUNK = 512  # prompt tokens of one forward pass: more need more memory for masks and logits
 
 
-def version() -> str:
-    from . import __version__
-
-    return __version__
-
-
 def engine() -> dict[str, str]:
     return {"name": "transformers", "build": transformers.__version__}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import _capture_model
+from . import __version__, _capture_model
 from ._capture_fisher import gradients
 from ._capture_model import DTYPES
 from ._capture_rules import CaptureError, LayerRules, Masks
@@ -251,7 +251,7 @@ class Recorder:
             },
             logits=self._logits.tensors(),
             document={
-                "tool": {"name": "kvtool.capture", "version": _capture_model.version()},
+                "tool": {"name": "kvtool.capture", "version": __version__},
                 "engine": engine,
                 "model": facts["model"],
                 "tokens": len(self.tokens),

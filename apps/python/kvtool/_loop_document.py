@@ -10,6 +10,7 @@ import sys
 import tempfile
 from typing import Any
 
+from . import __version__
 from ._loop_run import Run
 from ._loop_statistics import summary
 from ._run_folder import umask
@@ -26,8 +27,6 @@ def run_entry(run: Run) -> dict[str, Any]:
 def document(
     engine: str, runs: list[dict[str, Any]], records: list[dict[str, Any]], archives: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    from . import __version__
-
     return {
         "schema": "kvtool.closed-loop/1",
         "tool": {"name": "kvtool.closed_loop", "version": __version__},

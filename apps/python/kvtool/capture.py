@@ -28,20 +28,17 @@ try:
 except ImportError as error:
     hint = f"kvtool.capture needs torch and transformers ({error}): pip install torch transformers"
     if __name__ == "__main__":
-        sys.exit(f"kvtool.capture: {hint}")
+        print(hint, file=sys.stderr)
+        sys.exit(5)  # the program's status for what is not supported here
     raise ImportError(hint) from error
 
-from . import _capture_model
 from ._capture_fisher import gradients
+from ._capture_model import CHUNK, context_length, last_logits_only, load, new_cache, read_prompt, with_cache
 from ._capture_recorder import Recorder
 from ._capture_rules import CaptureError
 from ._capture_taps import tapped
 
 __all__ = ["CaptureError", "Recorder", "context_length", "generate", "gradients", "load", "record", "teacher_force"]
-
-load = _capture_model.load
-context_length = _capture_model.context_length
-_CHUNK = _capture_model.CHUNK
 
 
 @contextlib.contextmanager
@@ -79,16 +76,14 @@ def record(
         force=force,
     )
     try:
-        before = model.register_forward_pre_hook(recorder.before_forward, with_kwargs=True)
-        after = model.register_forward_hook(recorder.after_forward, with_kwargs=True, always_call=True)
-        try:
-            with tapped(recorder.modules, recorder):
-                yield recorder
-                if fisher:
-                    recorder.add_gradients(samples=fisher, seed=seed)
-        finally:
-            before.remove()
-            after.remove()
+        with contextlib.ExitStack() as stack:
+            stack.callback(model.register_forward_pre_hook(recorder.before_forward, with_kwargs=True).remove)
+            after = model.register_forward_hook(recorder.after_forward, with_kwargs=True, always_call=True)
+            stack.callback(after.remove)
+            stack.enter_context(tapped(recorder.modules, recorder))
+            yield recorder
+            if fisher:
+                recorder.add_gradients(samples=fisher, seed=seed)
         recorder.commit()
     except BaseException:
         recorder.folder.discard()
@@ -100,20 +95,20 @@ def teacher_force(
     tokens: list[int],
     prompt_tokens: int,
     *,
-    chunk: int = _CHUNK,
+    chunk: int = CHUNK,
     progress: Callable[[int, int], object] | None = None,
 ) -> Any:
     """Run given tokens through the model, the prompt and then the rest, and return the cache at the end.
 
     The decoded rows are the same as one token at a time, but are computed in passes of `chunk`.
     """
-    cache = _capture_model.new_cache()
+    cache = new_cache()
     ids = torch.tensor([tokens], device=next(model.parameters()).device)
     bounds = [*range(0, prompt_tokens, chunk), *range(prompt_tokens, len(tokens), chunk), len(tokens)]
     with torch.no_grad():
         for begin, end in zip(bounds, bounds[1:]):
-            few = _capture_model.last_logits_only(model) if end <= prompt_tokens else {}
-            model(ids[:, begin:end], **_capture_model.with_cache(model, cache), **few)
+            few = last_logits_only(model) if end <= prompt_tokens else {}
+            model(ids[:, begin:end], **with_cache(model, cache), **few)
             if progress:
                 progress(end, len(tokens))
     return cache
@@ -125,18 +120,18 @@ def generate(
     count: int,
     *,
     stop: set[int] | None = None,
-    chunk: int = _CHUNK,
+    chunk: int = CHUNK,
     progress: Callable[[int, int], object] | None = None,
 ) -> list[int]:
     """Decodes greedily after a prompt. Every returned token was processed by the model."""
-    cache = _capture_model.new_cache()
+    cache = new_cache()
     device = next(model.parameters()).device
     made: list[int] = []
     with torch.no_grad():
-        output = _capture_model.read_prompt(model, torch.tensor([tokens], device=device), cache, chunk)
+        output = read_prompt(model, torch.tensor([tokens], device=device), cache, chunk)
         while len(made) < count:
             made.append(int(output.logits[0, -1].argmax()))
-            output = model(torch.tensor([made[-1:]], device=device), **_capture_model.with_cache(model, cache))
+            output = model(torch.tensor([made[-1:]], device=device), **with_cache(model, cache))
             if progress:
                 progress(len(made), count)
             if stop and made[-1] in stop:
