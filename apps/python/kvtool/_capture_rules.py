@@ -42,8 +42,7 @@ def declared_rule(module: Any, implementation: str, head_dim: int, arguments: di
 
 
 class Masks:
-    """Returns the number of keys that each row sees; masks are counted once per forward, because all layers of a kind
-    share one."""
+    """Counts the keys that each row sees, once per mask and forward, because all layers of a kind share one."""
 
     def __init__(self) -> None:
         self._counted: dict[tuple[int, int], tuple[Any, Any]] = {}

@@ -154,12 +154,11 @@ class Codec:
         return _kvtool.bound(raw_bytes)
 
     def name(self, key: Key) -> str:
-        """Return 40 hexadecimal digits for the page of `key`; another identity gives other
-        digits."""
+        """Returns 40 hexadecimal digits for the page of `key`, which depend on the identity, too."""
         return hashlib.blake2b(_bytes_of(key), digest_size=20, key=self._prefix).hexdigest()
 
     def context(self, key: Key) -> bytes:
-        """Return the 16 bytes that the blob of `key` contains."""
+        """Returns the 16 bytes that the blob of `key` contains."""
         return _kvtool.hash128(self._prefix + _bytes_of(key))
 
     # ---- pages ----

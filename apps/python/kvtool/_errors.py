@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""What kvtool raises, and what its findings mean. Wrong types are TypeError, wrong words and shapes ValueError, as everywhere in Python; what a file
-system refuses is the OSError that open() would raise."""
+"""The exceptions of kvtool, and explanations of its findings. Wrong types are TypeError, wrong words and shapes
+ValueError, as everywhere in Python; if a file system refuses something, it is the OSError that open() would raise."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def make_error(
 
 
 class Explanation(TypedDict):
-    """Returns the explanation of a finding."""
+    """The explanation of a finding."""
 
     finding: int
     id: str

@@ -67,8 +67,7 @@ class Content:
         return rows, keys, values, end
 
     def take_apart(self, interleaved: Bytes, apart: Bytes) -> None:
-        """Returns all of K, all of V, then the rest unchanged. Both arrays are bytes of the same
-        size."""
+        """Fills `apart` with all of K, all of V and the rest unchanged. Both arrays have the same size."""
         rows, keys, values, end = self._views(interleaved, apart)
         keys[:] = rows["k"]
         values[:] = rows["v"]

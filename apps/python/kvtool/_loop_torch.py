@@ -250,7 +250,7 @@ class States:
         self._append(f"v_{layer}", value)
 
     def attended(self, layer: int, keys: int) -> None:
-        """Returns how many keys a layer sees: here all of them, whatever it could keep."""
+        """Ignored: the run under a plan has every position, whatever its layers attended to."""
 
     def _append(self, name: str, tensor: Any) -> None:
         rows = tensor.detach()[0].transpose(0, 1).float()
@@ -306,8 +306,7 @@ TOKENS = 64
 
 
 def lossless(model: Any, run: Run) -> Iterator[dict[str, Any]]:
-    """Returns for each level whether the next tokens and all their logits equal those of the run's own
-    cache."""
+    """Yields for each level whether the next tokens and all their logits equal those of the run's own cache."""
     if run.document["engine"]["name"] != "transformers":
         raise ValueError(f"{run.path}: a cache of {run.document['engine']['name']}: only that engine can continue from it")
     source = run.snapshot_path

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The kvtool authors
 """Confirms offline predictions in a model: applies plans to a recorded run and reads its tokens again.
 
-    python -m kvtool.closed_loop run/ --model MODEL --policies h2o,snapkv --budgets 0.5,0.25 --html page.html
+    python -m kvtool.closed_loop run/ --model MODEL --policy h2o,snapkv --budget 0.5,0.25 --html-out page.html
     python -m kvtool.closed_loop run/ --model MODEL --plan plan.json --quant-plan types.json
     python -m kvtool.closed_loop run/ --model MODEL --k q8_0,q4_0 --v q8_0
     python -m kvtool.closed_loop run/ --engine llama --llama build/bin/kvtool-capture-llama --plan plan.json
