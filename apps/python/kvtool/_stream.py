@@ -11,6 +11,7 @@ from typing import Any, Literal, overload
 
 from . import _files, _safetensors
 from ._command import StrPath
+from ._errors import NotFoundError
 from ._safetensors import RowFile, Tensor
 from ._snapshot import Snapshot, open_snapshot
 
@@ -33,6 +34,8 @@ class Writer:
             raise TypeError(f"{', '.join(options)}: for archives (.kvz) only")
         if exclusive and os.path.lexists(self.path):
             raise FileExistsError(f"{self.path}: exists")
+        if self._is_archive:
+            _check(options)
         self._exclusive, self._options = exclusive, options
         parent = os.path.dirname(os.path.abspath(self.path))
         self._folder = tempfile.mkdtemp(prefix=f".{os.path.basename(self.path)}-", suffix=".partial", dir=parent)
@@ -100,6 +103,18 @@ class Writer:
 
     def __repr__(self) -> str:
         return f"<kvtool.Writer {self.path!r}: {self._layers} layers{', closed' if self.closed else ''}>"
+
+
+def _check(options: dict[str, Any]) -> None:
+    """Raises at once what compress() would raise after all rows were written: it reads its options before its
+    source, which does not exist here."""
+    with tempfile.TemporaryDirectory(prefix="kvtool-") as empty:
+        missing = os.path.join(empty, "rows.safetensors")
+        try:
+            _files.compress(missing, force=True, **{**options, "progress": None})
+        except NotFoundError as error:
+            if error.file != missing:
+                raise
 
 
 @overload

@@ -497,3 +497,8 @@ def test_what_is_not_streamed(tmp_path):
             kvtool.open(tmp_path / wrong[0], wrong[1])
     with pytest.raises(TypeError):
         kvtool.open(tmp_path / "x.safetensors", "wb", level="high")
+    for kind, options in ((ValueError, {"level": "best"}), (TypeError, {"levle": "high"}), (TypeError, {"force": True}),
+                          (FileNotFoundError, {"profile": tmp_path / "none.kvp"})):
+        with pytest.raises(kind):
+            kvtool.open(tmp_path / "y.kvz", "wb", **options)
+    assert os.listdir(tmp_path) == ["x.kvz"], "wrong options are refused before there are rows"
