@@ -383,6 +383,15 @@ def test_import_is_light():
     assert result.stdout == "\n", result
 
 
+@pytest.mark.parametrize("line", ["kvtool.capture x --prompt y -o z", "kvtool.closed_loop a --model x --policy h2o"])
+def test_programs_that_need_torch_say_so(line, tmp_path):
+    """5 is the program's status for what it cannot do here; 1 is a negative verdict."""
+    code = "import runpy, sys; sys.modules['torch'] = None; runpy.run_module(sys.argv.pop(1), run_name='__main__')"
+    words = [sys.executable, "-W", "ignore", "-c", code, *line.split()]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert result.returncode == 5 and "pip install torch" in result.stderr, result
+
+
 def test_layers_of_an_archive_are_those_of_its_source(data, tmp_path):
     """Each layer is decoded separately, in every format, also with heads from a model file."""
     sources = [
