@@ -177,8 +177,8 @@ int main(int argc, char** argv) {
   int rounds = argc > 3 ? atoi(argv[3]) : 15;
   FILE* file = argc > 1 ? fopen(argv[1], "rb") : NULL;
   enum { MOST_BYTES = 16 << 20 };
-  if (file == NULL || rounds < 1) {
-    fprintf(stderr, "usage: kvt_bench_tickets FILE [LEVEL [ROUNDS]]\n");
+  if (file == NULL || rounds < 1 || level < KVT_FAST || level > KVT_MAX) {
+    fprintf(stderr, "usage: kvt_bench_tickets FILE [LEVEL, 1 (fast) to 4 (max) [ROUNDS]]\n");
     return 2;
   }
   if (rounds > MOST_ROUNDS) rounds = MOST_ROUNDS;
