@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers.utils import logging
 
 from . import capture
+from ._capture_model import without_bars
 from ._run_folder import refuse_what_is_there
 
 OK, USAGE, INVALID, INPUT_OUTPUT, UNSUPPORTED, INTERRUPTED = 0, 2, 3, 4, 5, 130
@@ -106,8 +106,7 @@ def _stop_tokens(model: Any) -> set[int]:
 
 
 def _record(arguments: argparse.Namespace) -> None:
-    if arguments.quiet or not sys.stderr.isatty():
-        logging.disable_progress_bar()
+    without_bars(arguments.quiet)
     refuse_what_is_there(arguments.output, arguments.force)  # refuses before the model is loaded, not after
     model, tokenizer = capture.load(arguments.model, arguments.dtype, arguments.attention)
     tokens = _read_tokens(arguments.prompt, tokenizer)

@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import importlib
 import inspect
 import os
+import sys
 from typing import Any
 
 import torch
@@ -15,6 +17,15 @@ import transformers
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 CHUNK = 512  # prompt tokens of one forward pass: more need more memory for masks and logits
+
+
+def without_bars(quiet: bool) -> None:
+    """Disables tqdm in this process, for -q and without a terminal: transformers draws its bars for GGUF files whatever
+    its own settings say."""
+    if quiet or not sys.stderr.isatty():
+        from tqdm import tqdm
+
+        tqdm.__init__ = functools.partialmethod(tqdm.__init__, disable=True)
 
 
 def engine() -> dict[str, str]:

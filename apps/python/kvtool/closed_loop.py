@@ -142,8 +142,9 @@ def _load_model(arguments: argparse.Namespace) -> Any:
     from . import capture  # noqa: F401  says which of torch and transformers is missing
     import torch
 
-    from ._capture_model import load_model
+    from ._capture_model import load_model, without_bars
 
+    without_bars(arguments.quiet)
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     return load_model(arguments.model, "f32")
