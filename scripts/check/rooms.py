@@ -18,7 +18,7 @@ SLACK = 100  # lines that a room may be below its ceiling
 
 # room: (ceiling, goal). The goals are those of the plan for the next release; 0: the room is to be emptied.
 ROOMS = {
-    "apps/kvtool": (25042, 10000),
+    "apps/kvtool": (25012, 10000),
     "apps/capture-llama": (3220, 2400),
     "apps/python": (2305, 2200),
     "formats": (19239, 17000),
@@ -27,7 +27,7 @@ ROOMS = {
     "lib/core/base": (4600, 3700),
     "lib/core/kernels": (6294, 5900),
     "lib/core/snapshot": (3321, 3800),
-    "lib/core/archive": (6460, 5500),
+    "lib/core/archive": (6497, 5500),
     "lib/core/frame": (1180, 900),
     "lib/core/codec": (11167, 9500),
     "lib/core/transform": (285, 300),
