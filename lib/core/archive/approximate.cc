@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "lib/core/archive/chunk_encoder.h"
 #include "lib/core/codec/transformed/coefficients.h"
@@ -18,6 +19,18 @@ namespace {
 bool AllFinite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(),
                      [](float value) { return std::isfinite(value); });
+}
+
+// Returns the rotation of a layer's keys in units of 2^-32 circles, as archives store it.
+Rotation MakeRotation(const Rope& rope, uint32_t head_dim, uint64_t tokens) {
+  Rotation rotation;
+  for (const double frequency : InverseFrequencies(rope, head_dim, tokens)) {
+    const double circles = frequency / (2 * std::numbers::pi);
+    rotation.turns.push_back(static_cast<uint32_t>(std::llround(circles * 4294967296.0)));
+  }
+  const bool halves = rope.pairs == RopePairs::kHalves && !rotation.turns.empty();
+  rotation.distance = halves ? static_cast<uint32_t>(rotation.turns.size()) : 1;
+  return rotation;
 }
 
 const KvTensor& Tensor(const LayerKv& layer, bool is_value) {
@@ -225,6 +238,25 @@ class Approximator {
 };
 
 }  // namespace
+
+void TakeLayers(const Snapshot& snapshot, const ModelRope* rope, Approximation& wanted) {
+  const KvTensor& first = snapshot.layers.front().k;
+  const bool turns = snapshot.key_rotation != KeyRotation::kUnrotated;
+  if (turns && rope == nullptr) {
+    throw Error(Finding::kUsage, "K is coded before RoPE, and how it is rotated is unknown")
+        .Hint("give --model MODEL, or --rope-base and --rope-style");
+  }
+  for (const LayerKv& layer : snapshot.layers) {
+    Rotation rotation;
+    if (turns) rotation = MakeRotation(rope->Of(layer.index), first.head_dim, first.tokens());
+    const auto same = std::ranges::find_if(wanted.rotations, [&](const Rotation& known) {
+      return known.distance == rotation.distance && known.turns == rotation.turns;
+    });
+    const auto place = static_cast<uint32_t>(same - wanted.rotations.begin());
+    if (same == wanted.rotations.end()) wanted.rotations.push_back(std::move(rotation));
+    wanted.layers.push_back({layer.index, place, {}, {}});
+  }
+}
 
 void RequireReplaceable(const Source& source, const Snapshot& snapshot) {
   std::map<std::pair<uint32_t, bool>, uint64_t> held;  // bytes

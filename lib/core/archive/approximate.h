@@ -7,6 +7,7 @@
 
 #include "lib/core/archive/transformed_chunks.h"
 #include "lib/core/base/parallel.h"
+#include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
@@ -23,6 +24,10 @@ struct ApproximatedSource {
 // Throws kUnsupportedLayout unless all values of K and V lie in the source's own bytes, where
 // others can replace them, and kUnsupportedDtype for types that no transform restores.
 void RequireReplaceable(const Source& source, const Snapshot& snapshot);
+
+// Sets the layers of `wanted` and the rotations of their keys; keys that are stored unrotated have
+// none. Throws kUsage if keys are rotated and `rope` is null.
+void TakeLayers(const Snapshot& snapshot, const ModelRope* rope, Approximation& wanted);
 
 // Approximates all tokens of a snapshot but the first and last ones. `wanted` names transform,
 // ratio, tokens and the rotation of each layer; its losses are computed. Throws as

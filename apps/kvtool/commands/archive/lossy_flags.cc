@@ -4,11 +4,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <numbers>
 
 #include "formats/kvx/kvx.h"
 #include "formats/kvz/kvz.h"
@@ -18,39 +15,6 @@
 
 namespace kv {
 namespace {
-
-// Returns the rotation of a layer's keys in units of 2^-32 circles, as archives store it.
-Rotation MakeRotation(const Rope& rope, uint32_t head_dim, uint64_t tokens) {
-  Rotation rotation;
-  for (const double frequency : InverseFrequencies(rope, head_dim, tokens)) {
-    const double circles = frequency / (2 * std::numbers::pi);
-    rotation.turns.push_back(static_cast<uint32_t>(std::llround(circles * 4294967296.0)));
-  }
-  const bool halves = rope.pairs == RopePairs::kHalves && !rotation.turns.empty();
-  rotation.distance = halves ? static_cast<uint32_t>(rotation.turns.size()) : 1;
-  return rotation;
-}
-
-// Sets layers and their rotations. Keys that are stored unrotated have none.
-void TakeLayers(const Snapshot& snapshot, const std::optional<ModelRope>& rope,
-                Approximation& wanted) {
-  const KvTensor& first = snapshot.layers.front().k;
-  const bool turns = snapshot.key_rotation != KeyRotation::kUnrotated;
-  if (turns && !rope) {
-    throw Error(Finding::kUsage, "K is coded before RoPE, and how it is rotated is unknown")
-        .Hint("give --model MODEL, or --rope-base and --rope-style");
-  }
-  for (const LayerKv& layer : snapshot.layers) {
-    Rotation rotation;
-    if (turns) rotation = MakeRotation(rope->Of(layer.index), first.head_dim, first.tokens());
-    const auto same = std::ranges::find_if(wanted.rotations, [&](const Rotation& known) {
-      return known.distance == rotation.distance && known.turns == rotation.turns;
-    });
-    const auto place = static_cast<uint32_t>(same - wanted.rotations.begin());
-    if (same == wanted.rotations.end()) wanted.rotations.push_back(std::move(rotation));
-    wanted.layers.push_back({layer.index, place, {}, {}});
-  }
-}
 
 std::string ListRatios(const Transform& transform) {
   std::string ratios;
@@ -133,7 +97,7 @@ LossyFlags::Result LossyFlags::Approximate(const Source& source, const Snapshot&
   wanted.sinks = transform->sinks;
   wanted.window = transform->window;
   wanted.source_hash = HashSource(source);
-  TakeLayers(snapshot, rope, wanted);
+  TakeLayers(snapshot, rope ? &*rope : nullptr, wanted);
   ApproximatedSource made =
       ApproximateSource(source, snapshot, std::move(transform), std::move(wanted), pool);
 
