@@ -2,10 +2,11 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/kernels/ordered_product.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstring>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "tests/support/targets.h"
@@ -49,7 +50,7 @@ TEST_CASE("every target has the reference's bits for all sizes and alignments", 
           std::vector<float> got = sums;
           AddProducts(factors.data() + shift, rows, count, vectors.data() + shift, stride, columns,
                       got.data() + shift);
-          CHECK(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)) == 0);
+          CHECK(std::ranges::equal(std::as_bytes(std::span(got)), std::as_bytes(std::span(want))));
         });
       }
     }
