@@ -168,7 +168,7 @@ constexpr Explanation kExplanations[] = {
     {kProfileMissing, "Without the profile nothing of the page can be restored.",
      "Give it with --profile, or lay it beside the archive or frame; give a context the profile of "
      "that hash (kvt_profile_open, kvt_ctx_use_profile). Keep profiles as long as what "
-     "was coded with them. A lossy archive needs its transform (.kvx, --transform) in the same way.",
+     "was coded with them. A lossy archive needs its transform likewise (.kvx, --transform).",
      "$ kvtool inspect model.kvp   # its second line is the hash"},
     {kForbiddenGlobal, "Loading the file in Python could run any program on your machine.",
      "Do not load the file elsewhere either. Save tensors alone, as safetensors or with "
