@@ -368,9 +368,9 @@ def test_the_program_is_inside(state):
 def test_interrupt_of_the_program(tmp_path):
     """Like the program: exit status 130 at once, and nothing is left behind."""
     big_cache(tmp_path / "big.safetensors", layers=8)
-    words = ["compress", str(tmp_path / "big.safetensors"), "--level", "max", "-T", "1"]
-    process = subprocess.Popen([sys.executable, "-m", "kvtool", *words])
-    time.sleep(1)
+    words = ["compress", str(tmp_path / "big.safetensors"), "--level", "max", "-T", "1", "--progress", "json"]
+    process = subprocess.Popen([sys.executable, "-m", "kvtool", *words], stderr=subprocess.PIPE, text=True)
+    assert process.stderr.readline().startswith("{")  # it has begun
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 130
     assert os.listdir(tmp_path) == ["big.safetensors"]
