@@ -67,3 +67,9 @@ target_link_libraries(kv_cblas INTERFACE ${KVTOOL_BLAS_LIBRARY})
 # lib/study/dense/gemm.cc sees to both.
 target_compile_definitions(kv_cblas INTERFACE KVTOOL_WRAPS_BLAS)
 target_link_options(kv_cblas INTERFACE -Wl,--wrap=blas_memory_alloc -Wl,--wrap=blas_memory_free -Wl,--wrap=malloc)
+if(tables AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  # Chooses kernels for a processor that is newer than OpenBLAS; lib/study/dense/gemm.cc has the reason. Only that file
+  # needs the definition.
+  set(KVTOOL_WRAPS_CORE ON)
+  target_link_options(kv_cblas INTERFACE -Wl,--wrap=gotoblas_dynamic_init -Wl,--wrap=getenv)
+endif()

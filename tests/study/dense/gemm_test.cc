@@ -119,6 +119,15 @@ TEST_CASE("matrix products are near to the double sums, whatever the strides", "
 // at exit.
 TEST_CASE("the matrix library has no threads", "[gemm]") { CHECK(openblas_get_parallel() == 0); }
 
+#if defined(KVTOOL_WRAPS_BLAS) && defined(__x86_64__)
+TEST_CASE("a processor that OpenBLAS does not know gets the kernels of its features", "[gemm]") {
+  if (std::getenv("OPENBLAS_CORETYPE") != nullptr || !__builtin_cpu_supports("avx2")) return;
+  const std::string_view core = openblas_get_corename();
+  CHECK(core != "Prescott");
+  CHECK(core != "Barcelona");
+}
+#endif
+
 TEST_CASE("products on several threads do not disturb each other", "[gemm]") {
   constexpr uint64_t kM = 64, kN = 160, kK = 16;
   std::atomic<uint64_t> wrong = 0;
