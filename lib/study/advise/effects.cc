@@ -318,8 +318,8 @@ std::vector<Alternative> MakeAlternatives(const LayerAttention& attention,
                                           const eviction::MeasuredRows& rows, ThreadPool& pool) {
   std::vector<const eviction::LayerPlan*> each;
   for (const eviction::LayerPlan& plan : plans) each.push_back(&plan);
-  auto of_plan =
-      eviction::MeasureHeads(attention, each, rows, pool, request.kind == LossKind::kFisher);
+  auto of_plan = eviction::MeasureHeads(
+      attention, each, rows, pool, request.kind == LossKind::kFisher, AttentionFigures::kNoTopK);
   std::vector<Alternative> alternatives;
   for (size_t c = 0; c < plans.size(); ++c)
     alternatives.push_back({std::move(of_plan[c]), std::move(plans[c]), 1});

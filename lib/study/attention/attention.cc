@@ -5,6 +5,8 @@
 #include "lib/study/attention/attention.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <iterator>
@@ -153,34 +155,59 @@ double ComputeSubsetJs(double mass) {
                 std::log(2 / (1 + mass)));
 }
 
+// Number of rows whose masses are summed side by side: each is a chain of additions in the order of
+// the keys, and one alone would wait for every addition.
+constexpr size_t kChains = 4;
+
+// The share of a row's probability that a subset keeps.
+struct KeptMass {
+  double mass = 0;
+  bool evicting = false;  // true if a key of some probability is lost
+};
+
+// Sums up to kChains rows of `p`, `keys` apart, each over the keys kept beyond its position.
+void SumKept(const double* p, KeptBefore kept_before, std::span<const int64_t> positions,
+             std::array<KeptMass, kChains>& out) {
+  std::array<const double*, kChains> row{};
+  std::array<int64_t, kChains> position{};
+  std::array<double, kChains> mass{};
+  std::array<bool, kChains> evicting{};
+  for (size_t r = 0; r < kChains; ++r) {
+    const size_t from = std::min(r, positions.size() - 1);  // the last row fills unused chains
+    row[r] = p + from * kept_before.size();
+    position[r] = positions[from];
+  }
+  for (size_t j = 0; j < kept_before.size(); ++j) {
+    for (size_t r = 0; r < kChains; ++r) {
+      const bool kept = int64_t{kept_before[j]} > position[r];
+      const double x = row[r][j];
+      // Adds x or 0 without a branch, which random subsets would mispredict.
+      mass[r] += std::bit_cast<double>(std::bit_cast<uint64_t>(x) & (uint64_t{0} - kept));
+      evicting[r] |= !kept & (x > 0);
+    }
+  }
+  for (size_t r = 0; r < kChains; ++r) out[r] = {mass[r], evicting[r]};
+}
+
 // Stores the metrics of a kept subset in row `row`, and P - P' in `difference`. Returns false if
 // nothing is lost: `difference` is 0 then.
 bool KeptRow(std::span<const double> p, KeptBefore kept_before, int64_t position,
-             std::span<const uint32_t> largest, uint64_t row, AttentionRows& out,
-             float* difference) {
-  const auto is_kept = [&](size_t j) { return int64_t{kept_before[j]} > position; };
-  TopKKept(largest, is_kept, row, out);
-  double mass = 0;
-  bool evicting = false;
-  for (size_t j = 0; j < p.size(); ++j) {
-    const bool kept = is_kept(j);
-    mass += kept ? p[j] : 0.0;
-    evicting |= !kept && p[j] > 0;
-  }
+             const KeptMass& kept, uint64_t row, AttentionRows& out, float* difference) {
   out.changed_mass[row] = 1;
-  out.evicting[row] = evicting;
-  if (!evicting) {
+  out.evicting[row] = kept.evicting;
+  if (!kept.evicting) {
     out.mass[row] = 1;
     out.kl[row] = out.js[row] = 0;
     std::fill_n(difference, p.size(), 0.0f);
     return false;
   }
+  const double mass = kept.mass;
   out.mass[row] = mass;
   out.kl[row] = -std::log(mass);
   out.js[row] = ComputeSubsetJs(mass);
-  const double kept_factor = mass > 0 ? 1 - 1 / mass : 1;
+  const std::array<double, 2> factor{1, mass > 0 ? 1 - 1 / mass : 1};
   for (size_t j = 0; j < p.size(); ++j) {
-    difference[j] = static_cast<float>(is_kept(j) ? p[j] * kept_factor : p[j]);
+    difference[j] = static_cast<float>(p[j] * factor[int64_t{kept_before[j]} > position]);
   }
   return true;
 }
@@ -189,12 +216,14 @@ bool KeptRow(std::span<const double> p, KeptBefore kept_before, int64_t position
 class KeptComparison {
  public:
   KeptComparison(uint64_t rows, uint64_t keys, const FloatMatrix& v,
-                 std::span<const KeptBefore> sets, OutputGradients gradients)
+                 std::span<const KeptBefore> sets, OutputGradients gradients,
+                 AttentionFigures figures)
       : rows_(rows),
         keys_(keys),
         v_(v),
         sets_(sets),
         gradients_(gradients),
+        figures_(figures),
         largest_(kAttentionTileRows),
         states_(kAttentionTileRows) {
     KV_ASSERT(v.empty() || v.rows == keys);
@@ -213,7 +242,7 @@ class KeptComparison {
       Narrow(p_, narrow_);
       if (!v_.empty()) Outputs(narrow_, count, v_, o_);
       for (uint64_t i = 0; i < count; ++i) {
-        LargestKeys(Row(i), largest_[i]);
+        if (figures_ == AttentionFigures::kAll) LargestKeys(Row(i), largest_[i]);
         states_[i] = ReadState(Row(i));
       }
       for (size_t set = 0; set < sets_.size(); ++set) RunSet(set, begin, count, positions);
@@ -254,11 +283,17 @@ class KeptComparison {
 
   void RunSet(size_t set, uint64_t begin, uint64_t count, std::span<const int64_t> positions) {
     AttentionRows& out = out_[set];
+    const std::vector<int64_t> everywhere(positions.empty() ? count : 0, UINT32_MAX - 1);
+    const auto here = positions.empty() ? std::span(everywhere) : positions.subspan(begin, count);
     bool any_lost = false;
+    std::array<KeptMass, kChains> kept;
     for (uint64_t i = 0; i < count; ++i) {
-      const int64_t position = positions.empty() ? UINT32_MAX - 1 : positions[begin + i];
-      any_lost |=
-          KeptRow(Row(i), sets_[set], position, largest_[i], begin + i, out, &narrow_[i * keys_]);
+      if (i % kChains == 0) {
+        SumKept(&p_[i * keys_], sets_[set], here.subspan(i, std::min(kChains, count - i)), kept);
+      }
+      StoreTopK(sets_[set], here[i], i, begin + i, out);
+      any_lost |= KeptRow(Row(i), sets_[set], here[i], kept[i % kChains], begin + i, out,
+                          &narrow_[i * keys_]);
     }
     // The difference itself goes through the GEMM: its rounding is then relative to the error, and
     // keys that change nothing contribute exactly nothing.
@@ -274,12 +309,23 @@ class KeptComparison {
     }
   }
 
+  void StoreTopK(KeptBefore set, int64_t position, uint64_t i, uint64_t row,
+                 AttentionRows& out) const {
+    if (figures_ == AttentionFigures::kNoTopK) {
+      for (auto& values : out.top_k) values[row] = kUndecided;
+      return;
+    }
+    TopKKept(
+        largest_[i], [&](uint32_t key) { return int64_t{set[key]} > position; }, row, out);
+  }
+
   uint64_t rows_, keys_;
   FloatMatrix v_;
   std::vector<uint64_t> bad_values_;
   std::vector<float> good_values_;
   std::span<const KeptBefore> sets_;
   OutputGradients gradients_;
+  AttentionFigures figures_;
   std::vector<AttentionRows> out_;
   std::vector<double> p_;
   std::vector<float> narrow_, o_, e_;
@@ -344,26 +390,25 @@ AttentionRows CompareCaches(const HeadQueries& queries, const HeadCache& full,
 
 std::vector<AttentionRows> CompareKeptSets(const HeadQueries& queries, const HeadCache& full,
                                            std::span<const KeptBefore> sets,
-                                           const AttentionRule& rule, OutputGradients gradients) {
+                                           const AttentionRule& rule, OutputGradients gradients,
+                                           AttentionFigures figures) {
   const auto fill = [&](uint64_t begin, uint64_t count, std::span<double> out) {
     AttentionProbabilities(queries, full, rule, begin, count, out);
   };
-  return KeptComparison(queries.q.rows, full.k.rows, full.v, sets, gradients)
+  return KeptComparison(queries.q.rows, full.k.rows, full.v, sets, gradients, figures)
       .Run(fill, queries.positions);
 }
 
-std::vector<AttentionRows> CompareKeptSetsProbabilities(const FloatMatrix& probabilities,
-                                                        std::span<const int64_t> positions,
-                                                        const FloatMatrix& v,
-                                                        std::span<const KeptBefore> sets,
-                                                        OutputGradients gradients) {
+std::vector<AttentionRows> CompareKeptSetsProbabilities(
+    const FloatMatrix& probabilities, std::span<const int64_t> positions, const FloatMatrix& v,
+    std::span<const KeptBefore> sets, OutputGradients gradients, AttentionFigures figures) {
   const uint64_t keys = probabilities.columns;
   const auto fill = [&](uint64_t begin, uint64_t count, std::span<double> out) {
     for (uint64_t i = 0; i < count; ++i) {
       std::copy_n(probabilities.row(begin + i), keys, &out[i * keys]);
     }
   };
-  return KeptComparison(probabilities.rows, keys, v, sets, gradients).Run(fill, positions);
+  return KeptComparison(probabilities.rows, keys, v, sets, gradients, figures).Run(fill, positions);
 }
 
 void AppendRows(const AttentionRows& from, AttentionRows& to) {

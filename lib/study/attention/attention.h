@@ -52,6 +52,9 @@ struct AttentionRows {
 // outputs are the changes of those log probabilities. Without V they are ignored.
 using OutputGradients = std::span<const FloatMatrix>;
 
+// The figures to compute: all of them, or all but the top-k shares, which stay NaN.
+enum class AttentionFigures { kAll, kNoTopK };
+
 // Compares the full cache with caches that have only the keys of a kept set, for several sets at
 // once: P, o and the largest keys are computed once. Returns one result per set, in their order.
 // The softmax over a subset is the renormalised full one, so P' = P / M: KL is -ln M exactly, and a
@@ -60,14 +63,14 @@ using OutputGradients = std::span<const FloatMatrix>;
 std::vector<AttentionRows> CompareKeptSets(const HeadQueries& queries, const HeadCache& full,
                                            std::span<const KeptBefore> sets,
                                            const AttentionRule& rule = {},
-                                           OutputGradients gradients = {});
+                                           OutputGradients gradients = {},
+                                           AttentionFigures figures = AttentionFigures::kAll);
 // Does the same from recorded probabilities, [query][key], 0 for hidden keys, in rows that the
 // caller has normalised. `positions` are those of the rows.
-std::vector<AttentionRows> CompareKeptSetsProbabilities(const FloatMatrix& probabilities,
-                                                        std::span<const int64_t> positions,
-                                                        const FloatMatrix& v,
-                                                        std::span<const KeptBefore> sets,
-                                                        OutputGradients gradients = {});
+std::vector<AttentionRows> CompareKeptSetsProbabilities(
+    const FloatMatrix& probabilities, std::span<const int64_t> positions, const FloatMatrix& v,
+    std::span<const KeptBefore> sets, OutputGradients gradients = {},
+    AttentionFigures figures = AttentionFigures::kAll);
 
 // Compares the full cache with one that may differ in every value. `sources[j]` gives the tokens of
 // the full cache that key j represents: ranges do not overlap, and tokens in no range were dropped.

@@ -75,6 +75,11 @@ class LayerPlan {
 
   // Returns the last position whose query sees the key at `position`.
   uint32_t last_seen(uint32_t unit, uint64_t position) const;
+  // Returns last_seen of a unit's first positions; the others stay.
+  std::span<const uint32_t> last_seen(uint32_t unit) const {
+    return unit < last_seen_.size() ? std::span<const uint32_t>(last_seen_[unit])
+                                    : std::span<const uint32_t>();
+  }
   // Records that `position` is evicted at the event of this token.
   void Drop(uint32_t unit, uint64_t position, uint64_t token);
   // Adds an event. After it the units hold only `held`, of the positions up to the event's token.

@@ -139,7 +139,7 @@ struct TileGradients {
 std::vector<AttentionRows> MeasureTile(const LayerAttention& attention,
                                        const KeptBeforeOf& kept_before, uint32_t head,
                                        std::span<const uint64_t> tile, const HeadFloats& floats,
-                                       OutputGradients gradients) {
+                                       OutputGradients gradients, AttentionFigures figures) {
   const uint64_t end = tile.back() + 1;
   std::vector<KeptBefore> sets;
   for (const auto& units : kept_before) {
@@ -152,7 +152,7 @@ std::vector<AttentionRows> MeasureTile(const LayerAttention& attention,
   if (!attention.has_queries()) {
     const std::vector<float> rows = Probabilities(attention, head, positions, end);
     return CompareKeptSetsProbabilities(MakeMatrix(rows, tile.size(), end), positions, v, sets,
-                                        gradients);
+                                        gradients, figures);
   }
   const uint64_t dim = attention.head_dim();
   std::vector<float> queries(tile.size() * dim);
@@ -161,7 +161,7 @@ std::vector<AttentionRows> MeasureTile(const LayerAttention& attention,
   }
   return CompareKeptSets({MakeMatrix(queries, tile.size(), dim), positions},
                          {MakeMatrix(floats.k, end, dim), v, {}, {}}, sets, attention.rule(),
-                         gradients);
+                         gradients, figures);
 }
 
 std::vector<LogPChange> MeasureChanges(std::span<const AttentionRows> heads, uint32_t group) {
@@ -271,7 +271,7 @@ bool HasChanges(const LayerAttention& attention) {
 std::vector<std::vector<AttentionRows>> MeasureHeads(const LayerAttention& attention,
                                                      std::span<const LayerPlan* const> plans,
                                                      const MeasuredRows& rows, ThreadPool& pool,
-                                                     bool with_changes) {
+                                                     bool with_changes, AttentionFigures figures) {
   KV_ASSERT(!rows.positions.empty());
   KV_ASSERT(!with_changes || HasChanges(attention));
   const uint64_t end = rows.positions.back() + 1;
@@ -298,7 +298,7 @@ std::vector<std::vector<AttentionRows>> MeasureHeads(const LayerAttention& atten
     if (with_changes) gradients.emplace(attention, head, tile);
     const OutputGradients g =
         with_changes ? OutputGradients(gradients->matrices) : OutputGradients();
-    of_tile[i] = MeasureTile(attention, kept_before, head, tile, of_head, g);
+    of_tile[i] = MeasureTile(attention, kept_before, head, tile, of_head, g, figures);
     for (size_t p = 0; p < plans.size(); ++p) {
       if (!plans[p]->turned_by) continue;
       of_tile[i][p] = CompareReRotated(attention, *plans[p], head, tile, of_head.k, of_head.v, g);

@@ -57,10 +57,10 @@ struct LayerQuality {
 // Compares every plan with the full cache, row by row: [plan][query head]. The softmax over the
 // full cache is computed once per head and shared. All plans must be of the same layer.
 // `with_changes` adds log_p_change, which needs V and gradients of this layer in the trace.
-std::vector<std::vector<AttentionRows>> MeasureHeads(const LayerAttention& attention,
-                                                     std::span<const LayerPlan* const> plans,
-                                                     const MeasuredRows& rows, ThreadPool& pool,
-                                                     bool with_changes = false);
+std::vector<std::vector<AttentionRows>> MeasureHeads(
+    const LayerAttention& attention, std::span<const LayerPlan* const> plans,
+    const MeasuredRows& rows, ThreadPool& pool, bool with_changes = false,
+    AttentionFigures figures = AttentionFigures::kAll);
 // Returns true if MeasureHeads and MeasureLayer can compute changes of log p.
 bool HasChanges(const LayerAttention& attention);
 

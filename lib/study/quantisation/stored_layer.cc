@@ -117,9 +117,15 @@ class Tile {
     held_.clear();
     if (plan != nullptr) {
       const uint32_t unit = plan->units == 1 ? 0 : head_ / attention_.group();
+      // Adds every key and forgets it if it was lost: a branch would be mispredicted.
+      const std::span<const uint32_t> last_seen = plan->last_seen(unit);
+      held_.resize(end - first);
+      size_t held = 0;
       for (uint64_t j = first; j < end; ++j) {
-        if (plan->last_seen(unit, j) >= rows_[r]) held_.push_back(static_cast<uint32_t>(j));
+        held_[held] = static_cast<uint32_t>(j);
+        held += j >= last_seen.size() || last_seen[j] >= rows_[r];
       }
+      held_.resize(held);
     }
     if (plan == nullptr || held_.size() == end - first) {
       if (moves == nullptr) return;
