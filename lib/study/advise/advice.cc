@@ -341,6 +341,16 @@ void NoteCheck(const Advice& advice, std::vector<std::string>& warnings) {
   }
 }
 
+void NoteStrides(const Runs& runs, std::vector<std::string>& notes) {
+  for (const auto& run : runs) {
+    if (run->stride() == 1) continue;
+    notes.push_back(fmt::format(
+        "{}: with more than {} decode rows policies look and evict at one row in {}, and MNN's own "
+        "code, which needs all rows, is not replayed",
+        run->name(), AdviseRun::kMostSteps, run->stride()));
+  }
+}
+
 // Adds a note that names the data on which losses in nats are calibrated, or that says why they are
 // not calibrated.
 void NoteLosses(const Runs& runs, const Advice& advice, std::vector<std::string>& notes) {
@@ -542,6 +552,7 @@ Advice Advise(const Runs& runs, const AdviceRequest& request, ThreadPool& pool,
       "a ratio is the bytes of K and V of the whole cache / the bytes kept at the end; a budget is "
       "a share of all tokens seen, so that repeated evictions do not compound");
   advice.notes.push_back("open loop: evictions do not change the hidden states of later layers");
+  NoteStrides(runs, advice.notes);
   NoteLosses(runs, advice, advice.notes);
   for (std::string remark : {RemarkOnBlocks(runs.front()->snapshot()),
                              RemarkOnWindows(runs.front()->trace(), runs.front()->end())}) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/study/eviction/rule.h"
@@ -78,7 +79,7 @@ eviction::LayerSchedule BuildSchedule(const AdviseRun& run, size_t layer,
   const eviction::BudgetSteps steps{
       eviction::FirstEviction(eviction::Sanitised({.trigger_min_tokens = 1}), run.trace().q_start,
                               run.prompt()),
-      run.end()};
+      run.end(), run.stride()};
   eviction::LayerSchedule schedule =
       eviction::BudgetSchedule(*eviction::FindPolicy(candidate.policy), candidate.Options(seed),
                                candidate.budget, steps, run.FindPlace(layer));
@@ -125,6 +126,10 @@ eviction::LayerPlace AdviseRun::FindPlace(size_t i) const {
   eviction::LayerPlace place{true, 0, static_cast<uint32_t>(snapshot_.layers.size())};
   while (snapshot_.layers[place.index].index != layers_[i].layer()) ++place.index;
   return place;
+}
+
+uint64_t AdviseRun::stride() const {
+  return std::max<uint64_t>(1, CeilDiv(end() - prompt_, kMostSteps));
 }
 
 void RequireLike(const AdviseRun& run, const AdviseRun& first) {
@@ -195,7 +200,7 @@ std::vector<eviction::LayerPlan> PlanCandidates(const AdviseRun& run, size_t lay
   for (size_t i = 0; i < candidates.size(); ++i) {
     jobs.push_back({eviction::FindPolicy(candidates[i]->policy), &options[i], &schedules[i]});
   }
-  return eviction::PlanLayer(run.layers()[layer], run.prompt(), jobs, pool);
+  return eviction::PlanLayer(run.layers()[layer], run.prompt(), jobs, pool, run.stride());
 }
 
 namespace {

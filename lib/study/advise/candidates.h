@@ -40,6 +40,11 @@ class AdviseRun {
   // Returns the bytes of one token in one kv head of layers()[i].
   double head_bytes_per_token(size_t i) const;
   eviction::LayerPlace FindPlace(size_t i) const;
+  // Returns how many decode rows come to one at which policies look and evict: more than one in a
+  // run of more than kMostSteps decode rows, whose replay would otherwise take the square of its
+  // tokens.
+  uint64_t stride() const;
+  static constexpr uint64_t kMostSteps = 512;
 
  private:
   std::string name_;

@@ -104,17 +104,18 @@ double OnSlope(const Slope& slope, uint32_t index, uint32_t count) {
 
 // Returns the first step at which the budget is less than the tokens seen.
 uint64_t FirstShort(const KeepBudget& budget, const BudgetSteps& steps) {
-  uint64_t token = steps.first;
-  while (token < steps.end && budget.At(token + 1) > token) ++token;
+  uint64_t token = steps.From(steps.first);
+  while (token < steps.end && budget.At(token + 1) > token) token = steps.From(token + 1);
   return token;
 }
 
 // `offset` is the layer's budget minus the common one.
 void HoldTokens(const KeepBudget& budget, const BudgetSteps& steps, int64_t offset,
                 LayerSchedule& schedule) {
-  uint64_t length = steps.first;
-  for (uint64_t token = steps.first; token < steps.end; ++token) {
-    ++length;
+  uint64_t length = 0, next = 0;
+  for (uint64_t token = steps.first; token < steps.end; token = steps.From(token + 1)) {
+    length += token + 1 - next;
+    next = token + 1;
     ++schedule.triggers;
     const int64_t wanted = static_cast<int64_t>(budget.At(token + 1)) + offset;
     const auto keep = std::clamp<int64_t>(wanted, 1, static_cast<int64_t>(length));
@@ -126,9 +127,10 @@ void HoldTokens(const KeepBudget& budget, const BudgetSteps& steps, int64_t offs
 
 void HoldBlocks(const BlockConfig& config, const KeepBudget& budget, const BudgetSteps& steps,
                 LayerSchedule& schedule) {
-  uint64_t length = steps.first;
-  for (uint64_t token = steps.first; token < steps.end; ++token) {
-    ++length;
+  uint64_t length = 0, next = 0;
+  for (uint64_t token = steps.first; token < steps.end; token = steps.From(token + 1)) {
+    length += token + 1 - next;
+    next = token + 1;
     ++schedule.triggers;
     const uint64_t wanted = std::min(length, budget.At(token + 1));
     const BlockBudget here = ComputeBlockBudget(config, length, wanted);
@@ -246,7 +248,7 @@ LayerSchedule BudgetSchedule(const PolicyInfo& policy, const PolicyOptions& opti
   // In the papers a prompt within its budget stays whole, however long the cache grows.
   const bool once = policy.at_prompt_end && options.paper.grow;
   const BudgetSteps from = once ? BudgetSteps{steps.first, std::min(steps.first + 1, steps.end)}
-                                : BudgetSteps{FirstShort(budget, steps), steps.end};
+                                : BudgetSteps{FirstShort(budget, steps), steps.end, steps.stride};
   if (policy.spending == Spending::kWholeBlocks) {
     HoldBlocks(options.config, budget, from, schedule);
   } else {

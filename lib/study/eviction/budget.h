@@ -105,9 +105,15 @@ struct KeepBudget {
   std::string Text() const;
 };
 
-// The steps at which a budget applies: after the rows at positions [first, end).
+// The steps at which a budget applies: after every stride-th row of positions [first, end), counted
+// from the last.
 struct BudgetSteps {
-  uint64_t first = 0, end = 0;
+  uint64_t first = 0, end = 0, stride = 1;
+
+  // Returns the first such step at or after `token`.
+  uint64_t From(uint64_t token) const {
+    return token < end ? token + (end - 1 - token) % stride : token;
+  }
 };
 
 // Returns how many tokens a policy keeps of one layer on a budget: after each step as many as the

@@ -93,20 +93,55 @@ HeadSums SumTiles(const LayerCaches& caches, std::span<const KeptKeys> keys, uin
   return SumGroups(caches, std::move(of_query_head));
 }
 
+// Returns the weights of rows on a stride: those of all rows after the one before, added up.
+std::vector<std::pair<uint64_t, double>> MakeStridedWeights(const LogitRows& logits, uint64_t begin,
+                                                            std::span<const float> row_weights) {
+  std::vector<std::pair<uint64_t, double>> rows;
+  for (uint64_t i = 0; i < row_weights.size(); ++i) {
+    const uint64_t row = logits.From(begin + i);
+    if (rows.empty() || rows.back().first != row) rows.emplace_back(row, 0);
+    rows.back().second += static_cast<double>(row_weights[i]);
+  }
+  KV_ASSERT(rows.empty() || rows.back().first < begin + row_weights.size());
+  return rows;
+}
+
+// Sums the rows on a stride before anything is evicted.
+HeadSums SumWholeRows(const LayerCaches& caches, uint64_t begin, std::span<const float> row_weights,
+                      WeightRule rule) {
+  const LayerAttention& attention = caches.attention;
+  const auto rows = MakeStridedWeights(caches.shared->logits(), begin, row_weights);
+  std::vector<std::vector<double>> of_query_head(attention.query_heads());
+  caches.pool->ParallelFor(of_query_head.size(), [&](uint64_t head) {
+    std::vector<double>& sums = of_query_head[head];
+    sums.resize(caches.size());
+    RowScratch scratch;
+    std::vector<float> weights(caches.size());
+    for (const auto& [row, factor] : rows) {
+      const size_t seen =
+          RowLogits(attention, static_cast<uint32_t>(head), row,
+                    caches.shared->whole()[head / attention.group()], scratch, weights.data());
+      WeighRow(weights.data(), seen, rule);
+      for (size_t j = 0; j < seen; ++j) sums[j] += factor * static_cast<double>(weights[j]);
+    }
+  });
+  return SumGroups(caches, std::move(of_query_head));
+}
+
 // Sums row by row, from the logits that all rules share.
 HeadSums SumRows(const LayerCaches& caches, uint64_t begin, std::span<const float> row_weights,
                  WeightRule rule) {
   const uint64_t end = begin + row_weights.size();
+  const auto rows = MakeStridedWeights(caches.shared->logits(), begin, row_weights);
   std::vector<std::vector<double>> of_query_head(caches.attention.query_heads());
   caches.pool->ParallelFor(of_query_head.size(), [&](uint64_t head) {
     std::vector<double>& sums = of_query_head[head];
     sums.resize(caches.size());
     const KeptKeys& held = caches.of_head[head / caches.attention.group()];
     std::vector<float> weights, scratch;
-    for (uint64_t row = begin; row < end; ++row) {
+    for (const auto& [row, factor] : rows) {
       const auto seen = held.positions().first(held.size() - (end - 1 - row));
       caches.shared->logits().Weigh(static_cast<uint32_t>(head), row, seen, rule, weights, scratch);
-      const auto factor = static_cast<double>(row_weights[row - begin]);
       for (size_t j = 0; j < seen.size(); ++j) sums[j] += factor * static_cast<double>(weights[j]);
     }
   });
@@ -149,8 +184,12 @@ void CompactScores(const KeepPlan& plan, std::vector<double>& scores) {
 }
 
 LogitRows::LogitRows(const LayerAttention& attention, std::span<const KeptKeys> whole,
-                     ThreadPool& pool)
-    : attention_(attention), whole_(whole), pool_(pool), of_head_(attention.query_heads()) {
+                     ThreadPool& pool, uint64_t stride)
+    : attention_(attention),
+      whole_(whole),
+      pool_(pool),
+      stride_(stride),
+      of_head_(attention.query_heads()) {
   const uint64_t row_bytes = attention.query_heads() * attention.end_row() * sizeof(float);
   tile_rows_ = std::clamp<uint64_t>(kTileBytes / std::max<uint64_t>(1, row_bytes), 1, kTileRows);
 }
@@ -158,39 +197,46 @@ LogitRows::LogitRows(const LayerAttention& attention, std::span<const KeptKeys> 
 uint64_t LogitRows::LoadTileAt(uint64_t position) {
   KV_ASSERT(attention_.first_row() <= position && position < attention_.end_row());
   if (Holds(position)) return end_;
-  begin_ = position - (position - attention_.first_row()) % tile_rows_;
-  end_ = stride_ = std::min(begin_ + tile_rows_, attention_.end_row());
+  // A tile ends after its last row, so that the rows up to the next one are seen with that.
+  const uint64_t row = From(position), positions = tile_rows_ * stride_;
+  begin_ = row - (row - From(attention_.first_row())) % positions;
+  end_ = row_floats_ = std::min(begin_ + positions - (stride_ - 1), attention_.end_row());
   pool_.ParallelFor(of_head_.size(), [&](uint64_t head) { LoadHead(static_cast<uint32_t>(head)); });
   return end_;
 }
 
 void LogitRows::LoadHead(uint32_t head) {
   std::vector<float>& out = of_head_[head];
-  const uint64_t rows = end_ - begin_, dim = attention_.head_dim();
-  out.resize(rows * stride_);
+  const uint64_t rows = CeilDiv(end_ - begin_, stride_), dim = attention_.head_dim();
+  out.resize(rows * row_floats_);
   const KeptKeys& keys = whole_[head / attention_.group()];
   const auto positions = keys.positions();
   RowScratch scratch;
-  if (!attention_.has_queries() || stride_ * attention_.key_bytes() <= kKeysInCache) {
-    for (uint64_t row = begin_; row < end_; ++row) {
-      RowLogits(attention_, head, row, keys, scratch, &out[(row - begin_) * stride_]);
+  if (!attention_.has_queries() || row_floats_ * attention_.key_bytes() <= kKeysInCache) {
+    for (uint64_t i = 0; i < rows; ++i) {
+      RowLogits(attention_, head, begin_ + i * stride_, keys, scratch, &out[i * row_floats_]);
     }
     return;
   }
   scratch.queries.resize(rows * dim);
-  ReadQueries(attention_.rows(), head, begin_ - attention_.first_row(), rows,
-              scratch.queries.data());
+  for (uint64_t i = 0; i < rows; ++i) {
+    ReadQueries(attention_.rows(), head, begin_ + i * stride_ - attention_.first_row(), 1,
+                &scratch.queries[i * dim]);
+  }
   scratch.tile.resize(TileScratchFloats(dim));
-  TileLogits({scratch.queries.data(), dim, rows, keys.rows(), begin_ + 1, attention_.scale()},
-             out.data(), stride_, scratch.tile.data());
-  for (uint64_t row = begin_; row < end_; ++row) {
-    attention_.Mask(row, positions.first(row + 1), &out[(row - begin_) * stride_]);
+  // The last row sees all keys of the tile, and on a stride the others see fewer than is computed.
+  const uint64_t visible = end_ - (rows - 1);
+  TileLogits({scratch.queries.data(), dim, rows, keys.rows(), visible, attention_.scale()},
+             out.data(), row_floats_, scratch.tile.data());
+  for (uint64_t i = 0; i < rows; ++i) {
+    const uint64_t row = begin_ + i * stride_;
+    attention_.Mask(row, positions.first(row + 1), &out[i * row_floats_]);
   }
 }
 
 const float* LogitRows::Row(uint32_t head, uint64_t position) const {
   KV_ASSERT(Holds(position));
-  return &of_head_[head][(position - begin_) * stride_];
+  return &of_head_[head][(position - begin_) / stride_ * row_floats_];
 }
 
 void LogitRows::Pick(uint32_t head, uint64_t position, std::span<const uint32_t> positions,
@@ -231,8 +277,8 @@ void WeighAs(const SoftmaxScale& scale, std::span<float> part) {
   for (float& weight : part) weight *= scale.factor;
 }
 
-SharedRows::SharedRows(const LayerAttention& attention, ThreadPool& pool)
-    : whole_(WholeCache(attention)), logits_(attention, whole_, pool) {}
+SharedRows::SharedRows(const LayerAttention& attention, ThreadPool& pool, uint64_t stride)
+    : whole_(WholeCache(attention)), logits_(attention, whole_, pool, stride) {}
 
 std::vector<KeptKeys> SharedRows::WholeCache(const LayerAttention& attention) {
   std::vector<KeptKeys> whole;
@@ -267,6 +313,7 @@ HeadSums ColumnSums(LayerCaches& caches, uint64_t begin, std::span<const float> 
     return SumRows(caches, begin, row_weights, rule);
   }
   return caches.shared->FindSums({begin, {row_weights.begin(), row_weights.end()}, rule}, [&] {
+    if (caches.shared->logits().stride() > 1) return SumWholeRows(caches, begin, row_weights, rule);
     return SumTiles(caches, caches.shared->whole(), begin, row_weights, rule);
   });
 }
@@ -410,7 +457,7 @@ class Walk {
 }  // namespace
 
 std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t prompt,
-                                 std::span<const PlanJob> jobs, ThreadPool& pool) {
+                                 std::span<const PlanJob> jobs, ThreadPool& pool, uint64_t stride) {
   std::vector<LayerPlan> plans(jobs.size());
   std::unique_ptr<SharedRows> shared;
   std::vector<std::pair<size_t, Walk>> together;
@@ -423,7 +470,7 @@ std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t promp
       plans[i] = alone.Take();
       continue;
     }
-    if (shared == nullptr) shared = std::make_unique<SharedRows>(attention, pool);
+    if (shared == nullptr) shared = std::make_unique<SharedRows>(attention, pool, stride);
     together.emplace_back(i, Walk(job, attention, prompt, shared.get(), pool));
     if (!job.policy->needs_rows || job.schedule->evictions.empty()) continue;
     next = std::min(next, job.schedule->evictions.front().token);

@@ -50,13 +50,22 @@ void WeighAs(const SoftmaxScale& scale, std::span<float> part);
 // product.
 class LogitRows {
  public:
-  // `whole` must hold the keys of every kv head, at least up to the last row.
-  LogitRows(const LayerAttention& attention, std::span<const KeptKeys> whole, ThreadPool& pool);
+  // `whole` must hold the keys of every kv head, at least up to the last row. Only every stride-th
+  // row is computed, counted from the last one.
+  LogitRows(const LayerAttention& attention, std::span<const KeptKeys> whole, ThreadPool& pool,
+            uint64_t stride);
 
+  uint64_t stride() const { return stride_; }
+  // Returns the first computed row at or after `position`.
+  uint64_t From(uint64_t position) const {
+    return position + (attention_.end_row() - 1 - position) % stride_;
+  }
   // Computes the tile of the row at `position`, and returns the position after the tile. The bounds
   // of tiles do not depend on the request, so a row has the same bits every time.
   uint64_t LoadTileAt(uint64_t position);
-  bool Holds(uint64_t position) const { return begin_ <= position && position < end_; }
+  bool Holds(uint64_t position) const {
+    return begin_ <= position && position < end_ && From(position) == position;
+  }
   // Returns the position + 1 logits of the row at `position`, which must be loaded.
   const float* Row(uint32_t head, uint64_t position) const;
   // Pick the logits of the keys at `positions`, which ascend and do not exceed `position`. Weigh
@@ -72,8 +81,10 @@ class LogitRows {
   const LayerAttention& attention_;
   std::span<const KeptKeys> whole_;
   ThreadPool& pool_;
+  uint64_t stride_;
   uint64_t tile_rows_ = 1;
-  uint64_t begin_ = 0, end_ = 0, stride_ = 0;
+  // The tile has rows of [begin_, end_), `row_floats_` apart.
+  uint64_t begin_ = 0, end_ = 0, row_floats_ = 0;
   std::vector<std::vector<float>> of_head_;  // [query head][row][key]
 };
 
@@ -93,7 +104,7 @@ struct SummedRows {
 // and sums over the rows of the prompt, which most of these rules begin with.
 class SharedRows {
  public:
-  SharedRows(const LayerAttention& attention, ThreadPool& pool);
+  SharedRows(const LayerAttention& attention, ThreadPool& pool, uint64_t stride);
   SharedRows(const SharedRows&) = delete;
   SharedRows& operator=(const SharedRows&) = delete;
 
@@ -154,7 +165,8 @@ std::vector<float> FloatKeys(const LayerAttention& attention, std::span<const ui
 double Norm(const float* row, size_t dim);
 
 // Returns [kv head][key]: the weights of rows [begin, begin + row_weights.size()), each row times
-// its `row_weights`, summed. Query heads run on several threads and are added in head order.
+// its `row_weights`, summed. Where shared rows have a stride, a row stands for those up to it, with
+// the sum of their weights. Query heads run on several threads and are added in head order.
 HeadSums ColumnSums(LayerCaches& caches, uint64_t begin, std::span<const float> row_weights,
                     WeightRule rule);
 
@@ -169,8 +181,11 @@ struct PlanJob {
 };
 
 // Replays policies over one layer. At each eviction a policy keeps as many tokens as its schedule
-// says. Returns plans in the order of the jobs, the same for any number of threads.
+// says. On a budget, rules see only every stride-th row, counted from the last one; the schedules
+// must evict at no others. Returns plans in the order of the jobs, the same for any number of
+// threads.
 std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t prompt,
-                                 std::span<const PlanJob> jobs, ThreadPool& pool);
+                                 std::span<const PlanJob> jobs, ThreadPool& pool,
+                                 uint64_t stride = 1);
 
 }  // namespace kv::eviction

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "lib/study/advise/candidates.h"
+#include "lib/study/eviction/rule.h"
 #include "tests/support/attention_case.h"
 
 namespace kv::advise::plans_threads_test {
@@ -48,6 +49,41 @@ TEST_CASE("plans made side by side are those made one by one", "[advise][threads
       INFO(candidates[i].Text() << " on " << threads << " threads");
       const auto single = PlanCandidates(run, 1, {&all[i], 1}, kSeed, alone);
       CHECK(LastSeen(together[i]) == LastSeen(single.front()));
+    }
+  }
+}
+
+// Keys of 1,024 values are multiplied by the BLAS, short ones row by row.
+TEST_CASE("policies that see one row in eight evict only there, on any number of threads",
+          "[advise][threads]") {
+  constexpr uint64_t kStride = 8;
+  const std::vector<Candidate> candidates = ManyCandidates();
+  for (const uint32_t dim : {16u, 1024u}) {
+    const auto made = test::MakeAttentionCase({.dim = dim}, 11);
+    ThreadPool alone(1), five(5);
+    const AdviseRun run("run", made->snapshot, made->trace, kPrompt, alone);
+    std::vector<eviction::PolicyOptions> options;
+    std::vector<eviction::LayerSchedule> schedules;
+    std::vector<eviction::PlanJob> jobs;
+    for (const Candidate& candidate : candidates) {
+      options.push_back(candidate.Options(kSeed));
+      schedules.push_back(eviction::BudgetSchedule(
+          *eviction::FindPolicy(candidate.policy), options.back(), candidate.budget,
+          {kPrompt - 1, run.end(), kStride}, {true, 0, 2}));
+    }
+    for (size_t i = 0; i < candidates.size(); ++i)
+      jobs.push_back({eviction::FindPolicy(candidates[i].policy), &options[i], &schedules[i]});
+    const auto single = eviction::PlanLayer(run.layers()[1], kPrompt, jobs, alone, kStride);
+    const auto together = eviction::PlanLayer(run.layers()[1], kPrompt, jobs, five, kStride);
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      INFO(candidates[i].Text() << " with keys of " << dim);
+      CHECK(single[i].events == schedules[i].evictions);
+      CHECK(LastSeen(together[i]) == LastSeen(single[i]));
+      for (uint32_t unit = 0; unit < single[i].units; ++unit) {
+        for (const uint32_t last : single[i].last_seen(unit)) {
+          CHECK((last == eviction::LayerPlan::kStays || (run.end() - 1 - last) % kStride == 0));
+        }
+      }
     }
   }
 }

@@ -85,6 +85,27 @@ TEST_CASE("what goes after the last row alone is no eviction", "[h2o][budget]") 
   CHECK(LengthWalk(two).At(99) == 30);
 }
 
+TEST_CASE("a budget held at one row in eight holds at the last row", "[h2o][budget]") {
+  PolicyOptions options;
+  options.on_budget = true;
+  for (const char* name : {"tova", "snapkv", "block"}) {
+    INFO(name);
+    options.paper.grow = false;
+    options.config.block_tokens = 1;
+    options.config.sink_tokens = options.config.recent_tokens = 0;
+    options.config = Sanitised(options.config);
+    const auto evictions =
+        BudgetSchedule(Policy(name), options, Share(0.5), {99, 400, 8}, {true, 0, 1}).evictions;
+    REQUIRE(evictions.size() == 38);
+    CHECK(evictions.front() == Eviction{103, 104, 52});
+    CHECK(evictions.back() == Eviction{399, 204, 200});
+    for (size_t i = 1; i < evictions.size(); ++i) {
+      CHECK(evictions[i].token == evictions[i - 1].token + 8);
+      CHECK(evictions[i].length_before == evictions[i - 1].kept + 8);
+    }
+  }
+}
+
 TEST_CASE("parameters that nobody chose fit the budget", "[h2o][budget]") {
   for (const uint64_t least : {1u, 2u, 7u, 24u, 243u, 5000u}) {
     std::vector<std::string> followed;

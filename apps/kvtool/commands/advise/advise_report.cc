@@ -74,6 +74,8 @@ Value MnnParameters(const eviction::BlockConfig& config) {
 
 void AddMnn(const advise::Runs& runs, const advise::AdviceRequest& request,
             const advise::Advice& advice, ThreadPool& pool, std::vector<EngineSettings>& out) {
+  // A replay of the engine's code takes the square of the tokens; the advice has a note.
+  if (std::ranges::any_of(runs, [](const auto& run) { return run->stride() > 1; })) return;
   const auto settings = mnn::h2o::AdviseSettings(runs, request, advice, pool);
   if (!settings) return;
   EngineSettings mnn;

@@ -68,14 +68,18 @@ class PassingOracleRule : public Rule {
         future_(caches.attention.kv_heads(), Scores(caches.attention.end_row())) {
     LogitRows& logits = caches.shared->logits();
     scales_.resize(caches.attention.end_row() - std::min(first_, caches.attention.end_row()));
-    for (uint64_t row = first_; row < caches.attention.end_row(); ++row) {
+    for (uint64_t row = logits.From(first_); row < caches.attention.end_row();
+         row += logits.stride()) {
       logits.LoadTileAt(row);
       AddRow(caches, row);
     }
   }
   uint32_t units(const LayerCaches& caches) const override { return caches.attention.kv_heads(); }
   void Observe(LayerCaches& caches, uint64_t begin, uint64_t end) override {
-    for (uint64_t row = std::max(begin, first_); row < end; ++row) SubtractRow(caches, row);
+    const LogitRows& logits = caches.shared->logits();
+    for (uint64_t row = logits.From(std::max(begin, first_)); row < end; row += logits.stride()) {
+      SubtractRow(caches, row);
+    }
   }
   std::vector<KeepPlan> Choose(LayerCaches& caches, uint64_t, uint64_t keep) override {
     return PerHead(caches, keep, 0, [&](uint32_t h) {
