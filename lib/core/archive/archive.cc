@@ -123,7 +123,7 @@ const ArchivedChunk* Archive::FindChunk(uint32_t file, uint64_t offset) const {
 
 std::vector<Damage> Archive::CheckRecords() const {
   std::vector<Damage> damage;
-  if (!index_offset_) return damage;  // walking the records has checked every one
+  if (!index_offset_) return damage;  // without an index, Open has read every record
   data_->NeedAll();
   const ByteSpan bytes = data_->bytes();
   const auto check = [&](std::string part, uint64_t offset, std::optional<ChunkHead> head,
@@ -146,7 +146,7 @@ std::vector<Damage> Archive::CheckRecords() const {
   std::sort(order.begin(), order.end(), [](const ArchivedChunk* a, const ArchivedChunk* b) {
     return a->record_offset < b->record_offset;
   });
-  bool sure = damage.empty();  // `expected` is where the next record must start
+  bool sure = damage.empty();  // true while `expected` is known to be the next start
   const auto expect = [&](uint64_t offset) {
     if (sure && offset != expected) {
       damage.push_back({"record",
@@ -198,8 +198,8 @@ std::vector<Damage> Archive::CheckStored(ThreadPool& pool) const {
 std::vector<ChunkHead> Archive::MissingTokens() const {
   std::vector<ChunkHead> missing;
   if (!description_ || has_index()) return missing;
-  // Per tensor: ranges of tokens, and the bytes of each row that are present. A token counts as
-  // missing if part of its row is.
+  // Maps each tensor to its ranges of tokens and the bytes of each row that are present. A token
+  // counts as missing if part of its row is.
   std::map<std::pair<uint32_t, bool>, std::map<uint64_t, std::pair<uint64_t, uint64_t>>> held;
   for (const ArchivedChunk& chunk : chunks_) {
     const ChunkHead& head = chunk.head;
@@ -233,7 +233,7 @@ std::vector<ChunkHead> Archive::MissingTokens() const {
   return missing;
 }
 
-// Archive's access to chunks and to other inputs of decoding.
+// Gives decoders access to chunks and to their other inputs.
 
 namespace {
 
@@ -252,7 +252,7 @@ Error LostWith(const ChunkHead& needed, std::string_view why) {
 
 }  // namespace
 
-// Neighbours that NeededBy has already caused to be decoded.
+// Supplies the neighbours in `known`, which NeededBy listed and which are decoded already.
 class Archive::NeighbourRows : public NeighbourSource {
  public:
   NeighbourRows(const Archive& archive, const ChunkHead& of,

@@ -40,7 +40,7 @@ struct Damage {
   std::string part;  // "header", "source record", "index", "trailer", "chunk", "restored source"
   std::string text;
   Finding finding = Finding::kChecksum;
-  uint64_t offset = 0;  // in the archive
+  uint64_t offset = 0;  // byte offset in the archive
   std::optional<ChunkHead> chunk;
 
   Error AsError() const;
@@ -70,8 +70,8 @@ class Archive {
   bool is_folder() const { return is_folder_; }
   const std::vector<ArchivedFile>& files() const { return files_; }
   const std::vector<std::string>& empty_folders() const { return empty_folders_; }
-  // Files that were joined. Their chunks have the first file's number, and offsets into the joined
-  // bytes of the whole group.
+  // Files that were joined. Their chunks have the first file's number; offsets are into the joined
+  // bytes of the group.
   const std::vector<FileGroup>& groups() const { return groups_; }
   // Returns the group that this file belongs to, or nullptr.
   const FileGroup* FindGroup(uint32_t file) const;
@@ -149,11 +149,11 @@ class Archive {
   void Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const;
   // Decodes into memory of exactly the chunk's size.
   void Decode(const ArchivedChunk& chunk, CodecScratch& scratch, std::span<std::byte> raw) const;
-  // Returns the runs from a payload whose hash is not checked: damage shows when the rows are
-  // compared.
+  // Returns the runs without checking the payload's hash. The caller detects damage by comparing
+  // the rows.
   std::vector<ReferenceRun> ReadRunsUnchecked(const ArchivedChunk& chunk) const;
-  // Decodes only the rows of a chunk that belong to no run, into memory of their size; all of its
-  // runs must be equal ones. Checks only the payload's hash.
+  // Decodes only the rows of a chunk that belong to no run, into memory of their size. Every run
+  // must repeat its reference rows exactly. Checks only the payload's hash.
   void DecodeOwnRows(const ArchivedChunk& chunk, CodecScratch& scratch,
                      std::span<std::byte> rows) const;
 
@@ -182,10 +182,10 @@ class Archive {
   std::vector<ArchivedFile> files_;
   std::vector<std::string> empty_folders_;
   std::vector<FileGroup> groups_;
-  struct Place {  // of a file in a group
+  struct Place {  // place of a file in a group
     uint32_t group = 0, place = 0;
   };
-  std::map<uint32_t, Place> grouped_;  // by file
+  std::map<uint32_t, Place> grouped_;  // by file number
   std::vector<GroupLayout> layouts_;
   std::vector<ArchivedChunk> chunks_;
   std::vector<Damage> damage_;
@@ -205,15 +205,15 @@ class Archive {
   std::shared_ptr<const RowOrders> orders_;  // nullptr if no chunk's rows are reordered
 };
 
-// At level max, this many layers in a row form a set in which each may be predicted from those
-// before it, unless the user chooses another number.
+// Default and largest number of consecutive layers that form a set at level max. Each layer of a
+// set may be predicted from those before it.
 constexpr uint32_t kJoinedLayers = 8, kMostJoinedLayers = 16;
 
 struct WriteOptions {
   // Default: 1 MiB, or 4 MiB at levels high and max, which search for similar rows.
   std::optional<uint64_t> chunk_bytes;
   Effort effort = Effort::kDefault;
-  // Caches whose rows may predict rows of the source; the archive then needs those it refers to.
+  // Caches whose rows may predict rows of the source; the archive then needs those it uses.
   References references;
   // Profile whose tables short chunks reuse, and the name of its file. Used at levels above fast;
   // the archive depends on it if it made any chunk smaller.
@@ -240,7 +240,7 @@ struct WriteSummary {
   std::array<Part, 3> parts;                // by ChunkKind
   std::map<std::string, uint64_t> codecs;   // chunks by codec name
   std::map<std::string, uint64_t> choices;  // planes by "predictor+backend"
-  // The archive's use of one reference that it names.
+  // Counts the chunks and rows that one reference predicts.
   struct Reference {
     ReferenceName name;
     uint64_t chunks = 0, rows = 0, equal_rows = 0;
@@ -280,8 +280,8 @@ class ArchiveWriter {
   std::unique_ptr<Body> body_;
 };
 
-// Receives the restored files one after another, with one call of Begin and one of End each: in
-// their order, except that the files of a group come at the place of its first one.
+// Receives the restored files in order, each with one call of Begin and one of End. The files of a
+// group come together, in the place of its first one.
 class RestoreTarget {
  public:
   virtual ~RestoreTarget() = default;
@@ -306,8 +306,8 @@ struct RestoreOptions {
 
 struct RestoreReport {
   uint64_t bytes = 0, lost_bytes = 0;
-  // The hash of the restored bytes; nullopt if so much is lost that hashing the zeros would
-  // dominate.
+  // The hash of the restored bytes; nullopt if so much is lost that hashing the zeros would take
+  // most of the time.
   std::optional<uint64_t> source_hash;
   std::vector<Damage> damage;   // damage to the archive and to chunks
   std::vector<LostRange> lost;  // ranges replaced by zeros

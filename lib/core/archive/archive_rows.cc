@@ -50,7 +50,7 @@ const KvTensor& FindTensor(const Archive& archive, const ArchivePart& part) {
 }
 
 std::vector<uint64_t> StoredBytes(const Archive& archive, std::span<const ArchivePart> parts) {
-  // A single pass over the chunks, because an archive may have very many of both.
+  // Sums all tensors in one pass over the chunks, because there may be very many of both.
   std::map<std::pair<uint32_t, bool>, uint64_t> of_tensor;
   for (const ArchivedChunk& chunk : archive.chunks()) {
     if (chunk.head.kind == ChunkKind::kOpaque) continue;
@@ -109,8 +109,8 @@ void CopyTokens(const ChunkHead& head, ByteSpan raw, const KvTensor& tensor, uin
 
 namespace {
 
-// The cache of decoded chunks: neighbouring chunks of the archive that refers to this one need the
-// same chunks here.
+// Limit of the cache of decoded chunks. Consecutive chunks of an archive that refers to this one
+// need the same chunks here.
 constexpr uint64_t kMostDecodedBytes = 16 << 20;
 
 // Returns true if rows of the chunk are rows of the tensor.
@@ -195,8 +195,9 @@ void ArchiveRows::ReadChunk(const std::shared_ptr<Chunk>& chunk, const KvTensor&
   std::memcpy(rows.data(), chunk->whole.data() + begin * tensor.row_bytes(), rows.size());
 }
 
-// Reads equal runs from where the chunk has them, and decodes only the remaining rows, a chunk of
-// their own. The caller's hash checks the result. Returns false for rows that need the whole chunk.
+// Reads rows that repeat a reference from there, and decodes only the remaining rows, which are
+// coded by themselves. The caller's hash checks the result. Returns false if the whole chunk is
+// needed.
 bool ArchiveRows::ReadByRuns(Chunk& chunk, uint64_t begin, uint64_t count,
                              std::span<std::byte> rows) const {
   const ChunkHead& head = chunk.chunk->head;
@@ -211,7 +212,7 @@ bool ArchiveRows::ReadByRuns(Chunk& chunk, uint64_t begin, uint64_t count,
   const RowsOfReferences references(archive_.references());
   uint64_t all_own = head.tokens;
   for (const ReferenceRun& run : runs) all_own -= run.rows;
-  uint64_t next = 0, own = 0;  // of the chunk: rows visited, and those among them that are its own
+  uint64_t next = 0, own = 0;  // rows visited, and rows among them in no run
   const auto take_own = [&](uint64_t to) {
     const uint64_t from = std::max(next, begin), until = std::min(to, end);
     if (from < until) {
@@ -235,7 +236,7 @@ bool ArchiveRows::ReadByRuns(Chunk& chunk, uint64_t begin, uint64_t count,
   return true;
 }
 
-// Copies some of the chunk's own rows, of which it has `all`, beginning with the one at `first`.
+// Copies consecutive rows that are in no run, from index `first` on, of `all` such rows.
 void ArchiveRows::TakeOwn(Chunk& chunk, uint64_t all, uint64_t first, std::span<std::byte> rows,
                           uint64_t row_bytes) const {
   if (chunk.own.empty()) {

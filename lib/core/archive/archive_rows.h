@@ -34,8 +34,8 @@ void CopyTokens(const ChunkHead& head, ByteSpan raw, const KvTensor& tensor, uin
                 uint64_t count, std::span<std::byte> out);
 
 // Rows of an archive to which others refer. Only chunks with requested rows are decoded, each once.
-// Rows that the archive takes from its own references are read there directly, so that the length
-// of a chain of growing saves costs almost nothing.
+// Rows that the archive takes from its own references are read there directly, so that a longer
+// chain of growing saves costs almost nothing more.
 
 class ArchiveRows : public RowSource {
  public:
@@ -46,7 +46,7 @@ class ArchiveRows : public RowSource {
             std::span<std::byte> rows) const override;
 
  private:
-  // A chunk, with the parts that were needed so far.
+  // A chunk, with those of its rows that were decoded so far.
   struct Chunk {
     const ArchivedChunk* chunk = nullptr;
     std::mutex mutex;
@@ -68,9 +68,8 @@ class ArchiveRows : public RowSource {
   void Keep(const std::shared_ptr<Chunk>& chunk, uint64_t bytes) const;
 
   const Archive archive_;
-  // Allocating memory for each chunk would take longer than decoding it, and each archive of a
-  // chain would use cold memory: an archive therefore shares the scratch of the one that refers to
-  // it.
+  // An archive shares this scratch with the one that refers to it: allocating memory for each chunk
+  // would take longer than decoding it, and memory of its own would not be in the CPU cache.
   const std::shared_ptr<Reuse<CodecScratch>> scratches_;
   mutable std::mutex mutex_;  // guards everything below
   mutable std::map<std::pair<size_t, bool>, Chunks> parts_;

@@ -13,11 +13,11 @@
 namespace kv::kvz {
 namespace {
 
-// Chunks are predicted from neighbours if that saves one byte in this many.
+// Chunks are predicted from neighbours if that saves at least one byte in this many.
 constexpr uint64_t kLeastGainByLayers = 200;
 
 // Guesses the element type of a small file that no reader knows: floats, if a sample compresses
-// better as such.
+// better as floats.
 DType GuessType(ByteSpan raw, Effort effort, CodecScratch& scratch) {
   constexpr size_t kSample = 32 << 10;
   constexpr uint64_t kGainOneIn = 32;

@@ -21,7 +21,7 @@ std::vector<ChunkHead> PlanChunks(std::span<const uint64_t> sizes,
                                   const std::vector<Region>& regions, uint64_t chunk_bytes,
                                   Effort effort, std::span<const uint64_t> cuts = {});
 
-// References, and the plan which rows they predict.
+// The references, and the plan of which rows they predict.
 struct Bases {
   References references;
   ReferencePlan plan;
@@ -66,7 +66,7 @@ class ChunkEncoder {
     ScratchBuffer raw, decoded;
   };
 
-  // Codes by rows of references, or alone. Sets the codec parameter.
+  // Encodes a chunk with rows of references, or by itself, and sets the head's codec parameter.
   EncodedChunk EncodeFirst(ChunkHead& head, ByteSpan raw, const ReferenceRows& rows,
                            const NeighbourSource& neighbours, const RowSteps& steps,
                            CodecScratch& scratch) const;

@@ -14,10 +14,10 @@
 namespace kv {
 namespace {
 
-// Limit of cached orders, eight bytes per row: K and V of all layers share the order of a long
-// cache.
+// Limit on the rows of all cached orders, at eight bytes each. K and V of all layers share the
+// order of a long cache.
 constexpr uint64_t kMostMadeRows = 1 << 20;
-// Sorts before every sequence.
+// Cells without a sequence sort before those of every sequence.
 constexpr int64_t kNoSequence = INT64_MIN;
 
 int64_t FindSmallest(const SequenceIds& sequences) {

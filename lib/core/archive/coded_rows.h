@@ -22,7 +22,7 @@ struct RowOrder {
   std::vector<uint32_t> rows;   // of the chunk, in coding order
   std::vector<uint32_t> steps;  // positions of the rows, relative to the first one's, modulo 2^32
   bool moves = false;           // any row changes its place
-  bool jumps = false;           // positions do anything but count up
+  bool jumps = false;           // positions do not count up by one
 
   // Copy rows into the coding order, and back.
   void Apply(ByteSpan raw, std::span<std::byte> ordered) const;
@@ -40,7 +40,7 @@ class RowOrders {
   std::shared_ptr<const RowOrder> Of(uint32_t layer, uint64_t begin, uint64_t count) const;
 
  private:
-  struct Place {  // of a cell in its cache
+  struct Place {  // place of a cell in its cache
     uint32_t stream;
     int64_t sequence;
     int64_t position;

@@ -91,8 +91,7 @@ struct LikenessKey {
   auto operator<=>(const LikenessKey&) const = default;
 };
 
-// Returns true if the file consists of rows of one tensor: pages of any length then follow each
-// other.
+// Returns true if the file has only rows of one tensor. Such files can be joined at any length.
 bool IsRowsAlone(RegionsOfFile regions, uint64_t size) {
   return regions.size() == 1 && regions[0].order == Order::kTokenHeadDim &&
          regions[0].offset == 0 && regions[0].size == size;
@@ -238,7 +237,7 @@ class Grouper {
   const Source& source_;
   const std::vector<Region>& regions_;
   const uint64_t chunk_bytes_;
-  std::vector<size_t> bounds_;  // of the files' ranges among the regions
+  std::vector<size_t> bounds_;  // each file's range in `regions_`
   Grouping result_;
 };
 

@@ -61,14 +61,14 @@ class GroupLayout {
   uint64_t bytes_ = 0;
 };
 
-// The groups of a folder, and all regions: those of a group are joined ones, under the number of
-// the group's first file.
+// The groups of a folder, and all regions. A region of a group refers to the joined bytes and has
+// the number of the group's first file.
 struct Grouping {
   std::vector<FileGroup> groups;  // by their first files, ascending
   std::vector<Region> regions;
 };
-// Joins files that are small compared with a chunk and alike: with the same regions, consecutive in
-// tokens, or with no regions at all.
+// Joins files that are small compared with a chunk and have the same regions with consecutive
+// tokens, or no regions at all.
 Grouping GroupFiles(const Source& source, const std::vector<Region>& regions, uint64_t chunk_bytes);
 
 }  // namespace kv

@@ -11,7 +11,8 @@
 namespace kv {
 namespace {
 
-// Limit of the cache of decoded chunks: K of all layers often precedes V of all layers.
+// Limit of the cache of decoded chunks. It must hold K of several layers, because K of all layers
+// often precedes V of all layers.
 constexpr uint64_t kMostKeptBytes = uint64_t{96} << 20;
 // Limit of taps per column; the time grows with their square.
 constexpr uint64_t kMostTaps = 576;

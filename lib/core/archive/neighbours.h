@@ -16,8 +16,8 @@
 #include "lib/core/codec/cdf/layers.h"
 
 // Chunks from which others of the same archive are predicted. The codec parameter of a chunk of
-// codec kLayers is its depth: a chunk uses only chunks of less depth, and all other chunks have
-// depth 0.
+// codec kLayers is its depth: a chunk uses only chunks of less depth, and chunks of other codecs
+// have depth 0.
 namespace kv {
 
 // Limits on depth, and on the number and bytes of all chunks that one chunk needs.
@@ -71,8 +71,7 @@ class NeighbourCache {
   uint64_t kept_bytes_ = 0;
 };
 
-// The index and cache for decoding such chunks; made when an archive is opened, empty if it has
-// none.
+// The index and cache for decoding chunks that need neighbours; built when an archive is opened.
 struct ArchiveNeighbours {
   NeighbourIndex index;
   NeighbourCache cache;
@@ -81,12 +80,12 @@ struct ArchiveNeighbours {
   std::map<std::tuple<uint32_t, ChunkKind, uint64_t, uint64_t>, size_t> coefficients;
 };
 
-// For a writer: which chunks may be predicted from which, with their bytes from the source.
+// Tells a writer which chunks may predict a chunk, and reads their bytes from the source.
 class NeighbourPlan {
  public:
   NeighbourPlan() = default;
-  // Joins up to `most` layers. `heads` are all chunks of the future archive. Both arguments outlive
-  // the object.
+  // Joins up to `most` layers. `heads` are all chunks of the future archive. `source` and `heads`
+  // must outlive the object.
   NeighbourPlan(const Source& source, std::span<const ChunkHead> heads, uint32_t most);
 
   struct Choice {

@@ -127,7 +127,7 @@ class ArchiveReader {
             .In(Describe(chunk.head))
             .At(chunk.record_offset);
       }
-      // Otherwise a small archive could contain the same bytes a million times.
+      // Overlapping records would let a small archive contain the same bytes a million times.
       if (!a_.chunks_.empty() && chunk.record_offset < a_.chunks_.back().record_end()) {
         throw Error(Finding::kBadOffsets, "two chunks overlap in the archive")
             .In(Describe(chunk.head))
@@ -241,7 +241,7 @@ class ArchiveReader {
         before->source_offset + before->extent_bytes <= head.source_begin()) {
       return;
     }
-    // Equal except for the tokens: chunks of one extent, which only a transposed V may share.
+    // Chunks that are equal except for their tokens share an extent, as only a transposed V may.
     ChunkHead same = *before;
     same.lead.clear();
     same.token_begin = head.token_begin;

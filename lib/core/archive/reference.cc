@@ -146,11 +146,11 @@ const Rotation& ReferencePlan::LayerRotation(uint32_t layer) const {
 
 namespace {
 
-// Tokens in a row that make a seed of a match, and that make a run worth its bytes.
+// Numbers of equal consecutive tokens that start a match, and that make a match worth its bytes.
 constexpr uint64_t kSeedTokens = 8, kLeastTokens = 16;
 // Number of equal seeds that are tried.
 constexpr size_t kMostSeeds = 4;
-// Equal content of fewer tokens than this fraction is a coincidence or padding.
+// A match of less than one token in this many is a coincidence or padding.
 constexpr uint64_t kOneInMatches = 20;
 constexpr uint64_t kRotationRows = 128;
 // A reference whose sampled rows are kClearlyNearer times closer is preferred to one that shares
@@ -247,7 +247,7 @@ struct Pair {
   Labels here, there;
   std::unordered_map<uint64_t, std::vector<uint64_t>> seeds;
   const KvTensor *v_here = nullptr,
-                 *v_there = nullptr;  // of a middle layer, if both have it
+                 *v_there = nullptr;  // V of a middle layer, or nullptr
 
   // Returns the distance of a run's values from the reference's, relative to their size.
   float MeasureDistance(const TokenRun& run) const {
@@ -384,7 +384,7 @@ Rotation FindKeyRotation(const Snapshot& snapshot, const std::vector<const Layer
   return {};
 }
 
-// Per layer of a group: its number, and its number in each reference.
+// Layers of a group, each with its number here and in each reference.
 using LayerNumbers = std::vector<std::pair<uint32_t, std::vector<std::optional<uint32_t>>>>;
 
 std::vector<std::string> ListGroups(const Snapshot& snapshot) {

@@ -11,8 +11,8 @@
 #include "lib/core/codec/ref/ref.h"
 #include "lib/core/snapshot/snapshot.h"
 
-// Caches that the chunks of an archive refer to: access to their rows, and the plan which of them
-// represent which rows of a snapshot.
+// Caches that the chunks of an archive refer to: access to their rows, and the plan of which rows
+// of a snapshot they predict.
 namespace kv {
 
 // Length limit of a chain of archives, each coded against the next.
@@ -73,7 +73,7 @@ class RowsOfReferences : public ReferenceRows {
 struct TokenRun {
   uint16_t reference = 0;
   uint64_t here = 0, there = 0, tokens = 0;
-  int32_t turn = 0;  // positions by which they are further on here
+  int32_t turn = 0;  // position here minus position in the reference
 };
 
 // Decides which rows are coded by which rows of references.
@@ -100,7 +100,7 @@ class ReferencePlan {
   struct Group {
     std::vector<TokenRun> runs;
     Rotation rotation;
-    // Per layer here: its number in each reference; nullopt if that lacks it.
+    // Layers of the snapshot, each with its number in each reference (nullopt: absent there).
     std::vector<std::pair<uint32_t, std::vector<std::optional<uint32_t>>>> layers;
   };
   const Group* FindGroup(uint32_t layer, size_t& place) const;

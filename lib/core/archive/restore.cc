@@ -36,8 +36,8 @@ struct Restored {
   std::optional<Error> failure;
 };
 
-// Leased instead of thread-local: if memory runs out while the C library registers a thread's
-// destructor, it ends the program.
+// A workspace is leased instead of thread-local: if memory runs out while the C library registers a
+// thread's destructor, it ends the program.
 struct Workspace {
   CodecScratch codec;
   Bytes raw;
@@ -361,7 +361,7 @@ class Restorer {
   bool hashes_hold_ = true;
   StreamingHash hash_;
   std::vector<uint64_t> file_hashes_;
-  Bytes file_bytes_;  // a file of a group
+  Bytes file_bytes_;  // the current file of a group
 };
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace kv {
 
 void ProfileBuilder::AddTensor(uint32_t layer, bool is_value, const KvTensor& tensor) {
-  constexpr uint64_t kTogether = 256;  // tokens
+  constexpr uint64_t kTogether = 256;  // number of tokens copied at a time
   if (tensor.dtype != DType::kF16 && tensor.dtype != DType::kBF16) {
     passed_over_ += tensor.bytes();
     return;

@@ -26,7 +26,7 @@ constexpr uint64_t kMostOfPipe = uint64_t{64} << 30;
 // Default limit for lists, plans and manifests.
 constexpr uint64_t kMostOfList = uint64_t{1} << 30;
 
-// When the bytes of a remote input are fetched: all before its first use, or each when needed.
+// Time at which the bytes of a remote input are fetched: all before first use, or each when needed.
 enum class FetchMode { kWhole, kAsNeeded };
 
 // Opens "https://..." and similar; returns nullptr if `path` is a plain path.
@@ -52,10 +52,10 @@ class FileSource {
   static std::shared_ptr<const FileSource> FromBytes(Bytes bytes, std::string name);
   // Maps an open descriptor's whole file and closes it.
   static std::shared_ptr<const FileSource> FromDescriptor(int descriptor, std::string name);
-  // Reads nothing before it is needed.
+  // Opens remote bytes, each of which is read only when it is needed.
   static std::shared_ptr<const FileSource> FromRanges(std::unique_ptr<RangeReader> reader,
                                                       std::string name);
-  // Returns a range of another source and keeps that alive.
+  // Returns a range of another source and keeps that source alive.
   static std::shared_ptr<const FileSource> Slice(std::shared_ptr<const FileSource> whole,
                                                  uint64_t offset, uint64_t size, std::string name);
   ~FileSource();
@@ -110,7 +110,7 @@ class FileSource {
 };
 
 struct SourceFile {
-  // relative to the source, '/'-separated; the file name itself for a single file
+  // name relative to the source, '/'-separated; the file name itself for a single file
   std::string name;
   std::shared_ptr<const FileSource> data;
   bool executable = false;  // by its owner
@@ -132,8 +132,8 @@ struct Source {
                      FetchMode fetch = FetchMode::kWhole);
 
   uint64_t total_bytes() const;
-  void NeedAll(uint64_t most = kMostOfPipe) const;  // as FileSource's, of every file
-  void RequireUnchanged() const;                    // as FileSource's, of every file
+  void NeedAll(uint64_t most = kMostOfPipe) const;  // calls FileSource::NeedAll for every file
+  void RequireUnchanged() const;                    // likewise for every file
   const SourceFile* Find(std::string_view name) const;
   // Returns the file whose bytes hold `p`, or nullptr. Takes logarithmic time for sources returned
   // by Open.

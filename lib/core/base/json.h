@@ -36,8 +36,8 @@ nlohmann::json ReadJson(std::string_view text, const JsonLimits& limits = {},
 nlohmann::ordered_json ReadOrderedJson(std::string_view text, const JsonLimits& limits = {},
                                        JsonMistake* mistake = nullptr);
 
-// Returns a value as shown in messages: escaped and cut after 40 bytes; of objects and arrays only
-// the kind.
+// Returns a value as shown in messages: escaped and cut after 40 bytes; an object or array as its
+// kind only.
 std::string ShowJson(const nlohmann::json& value);
 std::string ShowJson(const nlohmann::ordered_json& value);
 

@@ -103,7 +103,7 @@ void EndAt(int descriptor, uint64_t size, const std::string& name) {
 
 void GiveAway(int descriptor, const Permissions& like, uint32_t mode) {
   if (::fchown(descriptor, like.owner, static_cast<gid_t>(-1)) != 0) errno = 0;
-  // If the group cannot be the source's, it gets only the permissions that everybody has.
+  // A group other than the source's gets only the permissions that everybody has.
   if (::fchown(descriptor, static_cast<uid_t>(-1), like.group) != 0) {
     const uint32_t shared = (mode >> 3 & 07) & (mode & 07);
     mode = (mode & 0700) | shared << 3 | shared;

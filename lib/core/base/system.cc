@@ -49,7 +49,7 @@ namespace fs = std::filesystem;
 #ifdef KV_LINUX_CALLS
 
 int OpenUnnamed(int at, const char* folder, int flags, mode_t mode) {
-  // Such files get their name through /proc.
+  // A file without a name gets one through /proc.
   const bool gets_name = (flags & O_EXCL) == 0;
   if (gets_name && ::access("/proc/self/fd", X_OK) != 0) {
     errno = EOPNOTSUPP;
@@ -144,7 +144,7 @@ int SyncTree(int folder, const char* name) {
   for (fs::recursive_directory_iterator entry(name, failed), end; !failed && entry != end;
        entry.increment(failed)) {
     const int descriptor = ::open(entry->path().c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (descriptor < 0 && errno == EACCES) continue;  // of a source that its owner may not read
+    if (descriptor < 0 && errno == EACCES) continue;  // copied from an unreadable source
     if (descriptor < 0 || SyncAndClose(descriptor) != 0) return -1;
   }
   errno = failed.value();
@@ -198,7 +198,7 @@ const char* EndOfReal(const char* at, const char* end) {
   };
   if (at < end && *at == '-') ++at;
   const char* const first = at;
-  if (at < end && std::strchr("iInN", *at) != nullptr) {  // a name
+  if (at < end && std::strchr("iInN", *at) != nullptr) {  // "inf", "nan"
     return std::find_if(at, end,
                         [](char c) { return std::isalpha(static_cast<unsigned char>(c)) == 0; });
   }

@@ -72,7 +72,7 @@ bool OnMainThread();
 uint64_t PeakMemory();                      // bytes
 const char* AccessTimes(const char* path);  // "strict", "relatime", "noatime" or "unknown"
 
-// std::from_chars, which cannot read floating-point numbers before macOS 26.
+// Does what std::from_chars does, which macOS before 26 lacks for floating-point numbers.
 std::from_chars_result ReadReal(const char* begin, const char* end, double& number);
 
 timespec ModifiedAt(const struct stat& status);

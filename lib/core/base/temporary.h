@@ -53,8 +53,8 @@ std::vector<std::string> TakeUnremoved();
 
 // Removes every name in use. For handlers of signals that end the program.
 void RemoveTemporariesOnSignal();
-// Blocks if that has begun. Threads call this before they create something below a temporary
-// folder.
+// Blocks if RemoveTemporariesOnSignal has begun. Threads call this before they create something
+// below a temporary folder.
 void WaitIfEnding();
 
 // Delays signals that end the program during its lifetime, because names are half changed.

@@ -23,7 +23,7 @@ std::string_view Name(Backend backend) { return backend == Backend::kRle ? "rle"
 
 namespace {
 
-// zstd splits content into blocks of at most 128 KiB, so that sizes follow from their number.
+// zstd splits content into blocks of at most 128 KiB, so the number of blocks bounds the size.
 constexpr uint64_t kZstdBlock = 128 << 10;
 
 }  // namespace
@@ -158,7 +158,7 @@ Bytes CodecScratch::NewPayload() {
     spares_.pop_back();
   }
   payload.clear();
-  // freed first: reserve would copy the old content
+  // freed first, because reserve would copy the old content
   if (payload.capacity() < room_) payload = Bytes();
   payload.reserve(room_);
   return payload;

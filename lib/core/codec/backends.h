@@ -100,7 +100,7 @@ struct CodecScratch {
   // Announces the size of a chunk to be encoded. A payload that had to grow while it is written
   // would be copied, and its old memory would be lost to Recycle.
   void Expect(size_t raw_bytes);
-  // Takes the memory of a payload that is no longer needed.
+  // Takes back the memory of a payload that is no longer needed.
   void Recycle(Bytes&& payload);
 
  private:

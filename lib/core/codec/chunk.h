@@ -7,8 +7,8 @@
 
 #include "lib/core/codec/codec.h"
 
-// Encodes and decodes chunks. table.cc has one row per codec, from which its name, its decoder, the
-// tests that every codec must pass and the fuzzer of chunks follow; levels.cc chooses among codecs.
+// Encodes and decodes chunks. table.cc has one row per codec, which gives its name, its decoder,
+// and its place in the common tests and the fuzzer; levels.cc chooses among codecs.
 namespace kv {
 
 // Encodes any content; stores the raw bytes (kRaw) if coding does not shrink them. At kCompat the

@@ -80,8 +80,8 @@ struct EncodedChunk {
   bool by_matches = false;
 };
 
-// A chunk as rows of units, in which each unit is below the same channel of the token before. Bytes
-// that the shape does not explain form one row.
+// A chunk as rows of units, one row per token, so that each channel is a column. Bytes that the
+// shape does not explain form one row.
 struct ChunkGrid {
   uint64_t rows = 1, columns = 0;
 };

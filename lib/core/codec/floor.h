@@ -14,7 +14,7 @@ inline constexpr uint64_t kShortChunk = 64 << 10;
 // Counts groups of four and of eight consecutive values that occurred before, up to low mantissa
 // bits.
 struct Repeats {
-  // words of four values that were sampled; words of four and of eight that occurred before
+  // sampled words of four values, and the words of four and of eight that occurred before
   uint64_t looked = 0, four = 0, eight = 0;
 };
 // Samples about `most` words, or one pair in each row if there are more rows.

@@ -16,7 +16,8 @@ constexpr uint32_t FindByteShift(DType dtype) {
 // Returns true if codecs of halves accept the type.
 constexpr bool AreHalves(DType dtype) { return IsHalfFloat(dtype) || FindByteShift(dtype) != 0; }
 
-// Returns the shape of the halves that represent a chunk; its own unless it has 8-bit floats.
+// Returns the shape of the halves that represent a chunk; the chunk's own shape unless it has 8-bit
+// floats.
 inline ChunkShape HalvesShape(ChunkShape shape) {
   shape.byte_shift = FindByteShift(shape.dtype);
   if (shape.byte_shift != 0) shape.dtype = DType::kF16;

@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The kvtool authors
 
 // The chooser: decides which codecs a chunk is tried with at each level, and keeps the smallest
-// result. A level is a set of limits for what a slower codec must promise before it is tried; the
-// promise comes from samples, because trying every codec would take the time that a level is to
-// save. Codecs whose rows in table.cc say `tried` are exempt from these rules.
+// result. A level is a set of gains that a slower codec must promise, estimated from samples,
+// before it is tried. Trying every codec would take the time that lower levels save. Codecs whose
+// rows in table.cc say `tried` are exempt from these rules.
 
 #include <algorithm>
 
@@ -23,9 +23,8 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames count in 32 bits
 // bytes of a chunk so short that trying matches takes next to no time
 constexpr uint64_t kShortest = 8 << 10;
 
-// Limits for running zstd's search for matches: it runs if more than one sampled word of four
-// values in this many occurred before. Long f16 chunks need more, because more of their words are
-// equal by chance.
+// zstd's search for matches runs if more than one sampled word of four values in this many occurred
+// before. Long f16 chunks need more, because more of their words are equal by chance.
 struct OneIn {
   uint64_t long_f16, short_f16, long_bf16, short_bf16, other;
 };
@@ -45,9 +44,8 @@ constexpr uint64_t kSampleErrorOneIn = 200;
 // A window of exponents may cost this fraction more than the exponents' entropy, since it decodes
 // at nearly the speed of a copy.
 constexpr uint64_t kWindowLossOneIn = 50;
-// Gains, as one byte in this many: the one that ends the search for something better; the one for
-// which level default pays the time of contexts; and the one from which the row above is
-// informative enough to predict from.
+// Gains as one byte in this many: enough to stop searching, enough for level default to spend time
+// on contexts, and enough to try predicting from the row above.
 constexpr uint64_t kClearGainOneIn = 8, kDefaultGainOneIn = 100, kContextGainOneIn = 64;
 // Matches that are larger by at most one byte in this many count as equal. The caller is then told
 // that another order of the values may be worth trying (EncodedChunk::by_matches).
@@ -127,8 +125,8 @@ bool LowIsNoise(const HalfSurvey& survey, uint64_t count) {
 }
 
 // Codes without contexts. If low bytes are noise, the upper bits of long chunks become symbols: a
-// little smaller than zstd's literals, and half as fast again to decode. Short chunks would take
-// longer to encode without decoding faster, and do so only if `symbols` is set.
+// little smaller than zstd's literals, and half as fast again to decode. Short chunks become
+// symbols only if `symbols` is set: they would take longer to encode without decoding faster.
 EncodedChunk EncodeAlone(const ChunkShape& shape, ByteSpan raw, const HalfSurvey& survey,
                          uint64_t literal, bool symbols, CodecScratch& scratch) {
   const bool noise = LowIsNoise(survey, raw.size() / 2);
@@ -358,8 +356,8 @@ EncodedChunk EncodeByteFloats(const ChunkShape& shape, ByteSpan raw, Effort effo
         EncodeInContext(inner, halves.bytes(), survey, literal, effort, steps, scratch);
     const bool predicted = coded && coded->codec != CodecId::kPrev;
     if (coded) KeepSmaller(best, *std::move(coded), scratch);
-    // A prediction with a clear gain ends the search above; for so few bits per value the row above
-    // may still be the better context.
+    // For halves a prediction with a clear gain ends the search; with so few bits per value the row
+    // above may still be the better context.
     if (predicted) {
       coded =
           EncodeInContext(inner, halves.bytes(), survey, literal, Effort::kDefault, steps, scratch);

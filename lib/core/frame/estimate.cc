@@ -49,7 +49,7 @@ Sample Take(const FrameDescription& description, ByteSpan raw) {
   return sample;
 }
 
-// Returns the bytes per second of the faster of two runs; a slow first run is enough.
+// Returns the bytes per second of the faster of two runs; a slow first run is not repeated.
 template <typename F>
 double Fastest(uint64_t bytes, F&& run) {
   using Clock = std::chrono::steady_clock;

@@ -79,7 +79,7 @@ FrameCoder::Sides FrameCoder::ChooseSides(const FrameDescription& description,
   return pays ? Sides::kApart : Sides::kTogether;
 }
 
-// Compares the room with the bytes of finished segments plus estimates of the others.
+// Compares the output's size with the bytes of finished segments plus estimates of the others.
 class FrameCoder::Budget {
  public:
   Budget(uint64_t room, std::vector<SegmentFloor>& floors) : room_(room), floors_(floors) {}
@@ -111,20 +111,21 @@ class FrameCoder::Budget {
     if (Estimate() > room_) over_.store(true, std::memory_order_relaxed);
   }
   bool is_over() const { return over_.load(std::memory_order_relaxed); }
-  // Returns true if the frame can still fit; otherwise sets `needed` to more than the room.
+  // Returns true if the frame can still fit; otherwise sets `needed` to more than the output's
+  // size.
   bool Fits(uint64_t* needed) {
     const std::lock_guard lock(mutex_);
     const uint64_t estimate = Estimate();
-    // Segments were skipped once the estimate was over; later ones that lower it come too late.
+    // Segments are skipped once the estimate is too large, so a later decrease of it has no effect.
     if (estimate <= room_ && !is_over()) return true;
     if (needed != nullptr) *needed = std::max(estimate, room_ + 1);
     return false;
   }
 
  private:
-  // Segments that predict each other: those left exceed their bytes as the finished ones did.
+  // Segments of one kind. The rest is expected to exceed its floors as the finished ones did.
   struct Share {
-    double coded = 0, finished = 0, left = 0;  // the last two in bytes of floors_
+    double coded = 0, finished = 0, left = 0;  // the last two as sums of floors_
     double Left(double trust, double least) const {
       return left * (finished == 0 ? least : std::max(least, trust * coded / finished));
     }
@@ -158,7 +159,7 @@ uint64_t FrameCoder::EncodeWithin(const FrameDescription& description, ByteSpan 
 
 namespace {
 
-// Writes the payloads, and before several of them a table.
+// Writes the payloads. If there are several, a table precedes them.
 void WriteSegments(const SegmentGrid& grid, ByteSpan raw, std::span<const EncodedChunk> chunks,
                    std::byte* to) {
   for (size_t i = 0; grid.count > 1 && i < grid.count; ++i, to += kSegmentEntryBytes) {

@@ -62,10 +62,11 @@ class FrameCoder {
   uint64_t Encode(const FrameDescription& description, ByteSpan raw, std::span<std::byte> out,
                   uint64_t* needed = nullptr);
 
-  // Encodes for rooms that may be too small: returns 0 as soon as samples, and then the finished
-  // segments, show that the frame is not going to fit, and sets `*needed` to the estimate, which is
-  // larger than the room. Otherwise writes the same bytes as Encode. Refuses almost no frame that
-  // would fit; one that misses the room by less than the estimate's error may take all the work.
+  // Encodes into an output that may be too small: returns 0 as soon as samples, and then the
+  // finished segments, show that the frame is not going to fit, and sets `*needed` to the estimate,
+  // which is larger than the output. Otherwise writes the same bytes as Encode. Refuses almost no
+  // frame that would fit; one that exceeds it by less than the estimate's error may take all the
+  // work.
   uint64_t EncodeWithin(const FrameDescription& description, ByteSpan raw, std::span<std::byte> out,
                         uint64_t* needed = nullptr);
 
@@ -137,7 +138,7 @@ class FrameCoder {
   std::shared_ptr<const Profile> profile_;
   const CallState* state_ = nullptr;
   Reuse<Worker> workers_;
-  // State of the running call, kept for its memory.
+  // State of the running call, kept so that the next call reuses its memory.
   std::vector<EncodedChunk> encoded_;
   std::vector<SegmentFloor> floors_;
   std::vector<Bytes> decoded_;

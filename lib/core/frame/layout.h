@@ -50,7 +50,7 @@ struct FrameHeader {
   uint64_t raw_bytes = 0;
   uint64_t payload_bytes = 0;  // everything after the header, including the segment table
   Hash128Bytes raw_hash{};
-  Hash128Bytes profile{};  // required for decoding; zero: none
+  Hash128Bytes profile{};  // profile needed for decoding, or zero
   FrameDescription description;
 
   uint64_t frame_bytes() const { return kFrameHeaderBytes + payload_bytes; }
@@ -83,7 +83,7 @@ struct SegmentGrid {
   ChunkShape ShapeAt(size_t index) const;
 };
 
-// Least bytes estimated for a segment; where its values repeat, its raw bytes before final zeros.
+// Estimated minimum size of a segment; if its values repeat, its raw size without final zeros.
 struct SegmentFloor {
   uint64_t bytes;
   bool repeats;
@@ -100,7 +100,7 @@ SegmentGrid GridOfHeader(const FrameHeader& header);
 struct StoredSegment {
   CodecId codec = CodecId::kRaw;
   ByteSpan payload;
-  uint64_t raw_hash = 0;  // in frames with a table
+  uint64_t raw_hash = 0;  // only in frames with a table
 };
 struct SegmentTable {
   SegmentGrid grid;
@@ -110,7 +110,7 @@ struct SegmentTable {
 SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame,
                           std::vector<StoredSegment> memory = {});
 
-// A segment of a frame of kBlocks: `planes` byte planes, together as long as its bytes.
+// A segment of a frame of kBlocks: `planes` byte planes, which together have the segment's size.
 struct BlockSegment {
   uint64_t raw_offset = 0, raw_bytes = 0;
   uint64_t offset = 0;  // in the frame, from where offsets of blocks count

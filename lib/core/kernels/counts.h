@@ -34,8 +34,8 @@ void CountWithContexts(const uint8_t* contexts, const uint8_t* symbols, size_t c
                        size_t turns, size_t cells, uint32_t* counts) noexcept;
 }  // namespace ref
 
-// Adds the number of occurrences of each byte to `counts`. Alternates between several tables for
-// the same reason.
+// Adds the number of occurrences of each byte to `counts`. Alternates between several tables as
+// above.
 void CountBytes(const std::byte* from, size_t size, uint64_t counts[256]) noexcept;
 
 // Does the same for `words` little-endian 16-bit words, at any alignment.

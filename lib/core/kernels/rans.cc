@@ -100,7 +100,7 @@ struct SlotBases {
     return kGivenTables ? uint32_t{*context} << kRansTotalBits : of[*context];
   }
 
-  alignas(64) uint32_t of[256];  // unless tables are given
+  alignas(64) uint32_t of[256];  // unused if tables are given
   uint32_t first = 0;
 };
 
@@ -111,7 +111,8 @@ HWY_INLINE uint8_t DecodeSymbol(const RansSlot* slots, uint32_t& x) {
   return static_cast<uint8_t>(entry >> 23);
 }
 
-// Decodes groups of lanes. Between Load and Store it alone has the states.
+// Decodes groups of lanes. Between Load and Store, only the group's members have the current
+// states.
 #if KV_RANS_VECTOR
 // A group is kParts vectors, each with its own chain of dependent operations.
 template <bool kGivenTables, size_t kLanes>
@@ -228,11 +229,11 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
     // If a row is a single group, the next row needs its symbols at once.
     const bool follows = !kGivenTables && grid.columns == kLanes && row > 0;
     size_t column = 0;
-    // The whole group may need a word per lane; near the end of the stream each lane is checked.
+    // A group may need a word per lane; near the end of the stream each lane is checked.
     for (; column + kLanes <= grid.columns && used + kLanes <= word_count; column += kLanes)
       used += lanes.Decode(context_at(column), follows, out + column, words + 2 * used);
     if (column == grid.columns) continue;
-    // A last partial group, or the last words of the stream.
+    // Decodes the last partial group, or the group that may exhaust the stream.
     lanes.Store();
     for (; column < grid.columns; ++column) {
       uint32_t& x = states[column % kLanes];

@@ -125,8 +125,8 @@ struct SymbolBases {
 };
 
 #if KV_RANS_VECTOR
-// Encodes groups of lanes. Between Load and Store it alone has the states. No member has
-// an address, so that they stay in registers.
+// Encodes groups of lanes. Between Load and Store, only its members have the current states. No
+// member has an address, so that they stay in registers.
 template <bool kGivenTables, size_t kLanes>
 class LaneEncoder {
  public:

@@ -59,8 +59,8 @@ void RegressLearn(const Regress& r, RegressRow taps, const float* x, const float
                   const RegressRates& rates) noexcept;
 
 // Multiplies the older sums by `decay` and adds `rows` rows (taps[row * r.taps + j], x[row]) to
-// products and moments, each weighted by its root squared. Then solves all models again. `samples`
-// is the number of rows that the sums represent.
+// products and moments, each weighted by the square of its root. Then solves all models again.
+// `samples` is the number of rows that the sums represent.
 void RegressSolve(const Regress& r, RegressRow taps, const float* const* x, const float* roots,
                   size_t rows, float decay, float samples) noexcept;
 

@@ -16,13 +16,13 @@
 // Must come after foreach_target.h.
 #include "hwy/highway.h"
 
-// Ridge in samples: how strongly weights are held near 0, in proportion to the noise in the values,
-// and always.
+// Ridge, in samples, that pulls weights towards 0: a part in proportion to the noise, and a
+// constant part.
 #ifndef KV_REGRESS_RIDGE
 #define KV_REGRESS_RIDGE
 namespace kv {
 constexpr float kRidgeOfNoise = 8.0f, kRidge = 0.05f;
-constexpr float kTinyRidge = 1e-12f;  // for taps that are always 0
+constexpr float kTinyRidge = 1e-12f;  // avoids dividing by 0 for taps that are always 0
 }  // namespace kv
 #endif
 
@@ -68,8 +68,8 @@ HWY_INLINE void AddProducts(const Features& features, size_t i, size_t j, VF old
   }
 }
 
-// The Cholesky factor of the products, [pair], with its diagonal inverted. The moments form one
-// more row, the last, which takes the same steps: that is the forward substitution.
+// The Cholesky factor of the products, [pair], with its diagonal inverted. The moments form the
+// last row and take the same steps, which is the forward substitution.
 struct Factor {
   const float *products, *moments;
   float* factor;
@@ -194,7 +194,7 @@ HWY_INLINE void AddRows(const Features& added, size_t n, float decay, float* pro
                         float* moments) {
   const DF d;
   const auto old = hn::Set(d, decay);
-  // Pairs of rows and four columns at a time, then the rest up to the diagonal one by one.
+  // Takes two rows and four columns at a time, then the rest up to the diagonal one by one.
   for (size_t i = 0; i < n; i += 2) {
     const size_t both = std::min<size_t>(2, n - i);
     size_t j = 0;

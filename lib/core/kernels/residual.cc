@@ -277,7 +277,7 @@ bool ValuesT(const uint8_t* symbols, const uint16_t* expected, size_t count,
       Store16(hn::ShiftLeftSame(value, zeros), values + i + part);
     }
     bits.at += total;
-    // Errors are only collected in the loop; one test at the end refuses the chunk.
+    // The loop only collects errors; one test at the end refuses the chunk.
   }
   const bool good = hn::AllTrue(d, hn::Eq(outside, zero)) &&
                     hn::AllTrue(d8, hn::Lt(none, hn::Set(d8, 2 * kResidualMagnitudes - 1)));

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/kernels/rope.h"
 
-// Plain loops: rotating keys is such a small part of any command that a dispatched kernel made none
-// of them faster.
+// These are plain loops, because rotating keys is so small a part of any command that a dispatched
+// kernel made none faster.
 namespace kv {
 namespace {
 

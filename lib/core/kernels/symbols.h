@@ -61,8 +61,7 @@ bool FromSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
                  const uint8_t* escapes, size_t escape_count, const std::byte* planes,
                  std::byte* values) noexcept;
 
-// Flips the bits of the values that byte `at` of their planes holds, as far as they are set in
-// `flipped`.
+// Byte `at` of the planes holds bits of several values: flips those bits that are set in `flipped`.
 void FlipRawBits(size_t count, uint32_t raw_bits, size_t at, uint8_t flipped,
                  std::byte* values) noexcept;
 

@@ -17,8 +17,8 @@ namespace kv {
 
 namespace {
 
-// Returns the relative norm of a difference between recorded and stored keys that rounding
-// explains: the error of the stored type, plus a margin.
+// Returns the largest relative difference between recorded and stored keys that rounding explains:
+// the error of the stored type plus a margin.
 double NearKeys(DType dtype) {
   if (!IsBlockQuantised(dtype) || dtype == DType::kQ8_0) return 0.02;
   return dtype == DType::kQ5_0 || dtype == DType::kQ5_1 ? 0.07 : 0.13;
@@ -217,7 +217,7 @@ std::optional<ModelGeometry> FindGeometry(const AttentionTrace& trace) {
 
 namespace {
 
-constexpr float kMostProbability = 1.01f;  // 1 and more than half types round by
+constexpr float kMostProbability = 1.01f;  // 1, and a margin for rounding to half types
 
 bool AllFinite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(),

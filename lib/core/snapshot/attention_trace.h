@@ -48,9 +48,9 @@ struct TraceLayer {
   std::optional<TensorView> gradients;          // [samples][rows of GradientRows][q_heads][v_dim]
 };
 
-// The rows that have gradients: of the log probability of a next token, drawn `samples` times from
-// the model's own distribution, with respect to each layer's attention output before its
-// projection.
+// The rows that have gradients. These are gradients of the log probability of a next token, drawn
+// `samples` times from the model's own distribution, with respect to each layer's attention output
+// before its projection.
 struct GradientRows {
   uint64_t begin = 0, rows = 0;  // positions [begin, begin + rows)
   uint64_t samples = 0;
@@ -135,7 +135,7 @@ std::optional<ModelGeometry> FindGeometry(const AttentionTrace& trace);
 
 // Rows of a trace without a usable figure, because some value of some query head is NaN or Inf.
 struct UndefinedRows {
-  uint64_t rows = 0, of = 0;  // rows of layers
+  uint64_t rows = 0, of = 0;  // a row counts once per layer
   uint32_t first_layer = 0;   // layer of the first such row
   uint64_t first_position = 0;
 };
@@ -147,7 +147,7 @@ UndefinedRows CheckTraceRows(const AttentionTrace& trace, ThreadPool& pool);
 // Counts the rows of gradients that contain NaN or Inf, in layers that have gradients.
 UndefinedRows CheckGradients(const AttentionTrace& trace, ThreadPool& pool);
 
-// Returns a warning about rows of `what`; empty if there are none.
+// Returns a warning about undefined rows, which it calls `what`; empty if there are none.
 std::string Remark(const UndefinedRows& undefined, std::string_view what = "query rows");
 
 }  // namespace kv

@@ -33,7 +33,7 @@ void ExpectHadamardKnown(const Snapshot& snapshot, const KvTensor& tensor, bool 
   const HadamardState state = is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
   if (!IsBlockQuantised(tensor.dtype) || state == HadamardState::kNo) return;
   if (state == HadamardState::kYes) return RequireHeads(snapshot, "undoing a Hadamard rotation");
-  // Other engines never transform, so their files need not say so.
+  // Only some engines transform blocks; the files of others need not say whether they do.
   if (!FindTraits(snapshot.engine).may_turn_blocks) return;
   throw Error(Finding::kGeometryMissing,
               "it is not known whether the quantised values are Hadamard-rotated")
@@ -80,7 +80,7 @@ Snapshot CastSnapshot(Snapshot snapshot, DType dtype, ThreadPool& pool) {
       SelectTensors(snapshot, [&](const KvTensor& tensor, bool) { return tensor.dtype != dtype; });
   for (const auto& [tensor, is_value] : tensors) ExpectHadamardKnown(snapshot, *tensor, is_value);
   Cast(tensors, dtype, snapshot, pool);
-  snapshot.k_hadamard = snapshot.v_hadamard = HadamardState::kNo;  // no blocks are left
+  snapshot.k_hadamard = snapshot.v_hadamard = HadamardState::kNo;  // nothing is quantised any more
   return snapshot;
 }
 

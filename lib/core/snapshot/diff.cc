@@ -35,8 +35,7 @@ struct TensorPair {
   bool is_settled = false;  // found equal by comparing bytes
 
   // Returns true if one side is known to be Hadamard-transformed and the other known not to be:
-  // equal bytes then mean different values. If a side does not say, its bytes are compared as
-  // stored.
+  // equal bytes then mean different values. If either is unknown, bytes are compared as stored.
   bool one_is_transformed() const;
 };
 

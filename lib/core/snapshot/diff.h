@@ -18,8 +18,8 @@ namespace kv {
 // Comparison of two caches of any formats: geometry first, then every value.
 
 struct DiffOptions {
-  // Without it the stored bits decide, so that -0, NaN payloads and element types count. With it,
-  // values decide, and may differ by this much.
+  // Tolerance. If unset, stored bits are compared, so that -0, NaN payloads and element types
+  // count; if set, values, which may differ by this much.
   std::optional<double> atol = {};
   // If set, returns the `atol` of each tensor.
   std::function<std::optional<double>(uint32_t layer, bool is_value)> atol_of = {};
@@ -42,11 +42,11 @@ struct DifferingValue {
 struct TensorDiff {
   DType a_dtype = DType::kF16, b_dtype = DType::kF16;
   bool heads_known = true;  // false: `first` counts channels of one head
-  uint64_t values = 0;      // compared
+  uint64_t values = 0;      // number of compared values
   // values with different stored bits; across element types: different values
   uint64_t different = 0;
-  uint64_t beyond = 0;  // those of them that exceed the tolerance
-  // those of `different` with NaN or infinity on a side, which have no distance
+  uint64_t beyond = 0;  // values among `different` beyond the tolerance
+  // values among `different` with NaN or infinity on a side, which have no distance
   uint64_t not_finite = 0;
   double max_abs = 0;  // over finite pairs
   double max_rel = 0;  // relative to |b|
@@ -57,7 +57,7 @@ struct TensorDiff {
 
   bool same_dtype() const { return a_dtype == b_dtype; }
   bool has_ulp() const;
-  // Distances exclude pairs with a NaN or infinity on one side; without any pair they are NaN.
+  // Distances exclude pairs with a NaN or infinity on one side; they are NaN if no pair is left.
   uint64_t measured() const { return values - not_finite; }
   double largest_abs() const { return measured() == 0 ? NAN : max_abs; }
   double largest_rel() const { return measured() == 0 ? NAN : max_rel; }

@@ -15,12 +15,12 @@ namespace kv {
 // Reasons why an entry cannot be simulated, in the order in which the original script checks.
 enum class DumpDefect : uint8_t {
   kNone,
-  kMetaParse,    // the meta is not JSON
-  kMetaNumbers,  // a size in it is not a number
-  kNoFileNames,  // it names no file of K or of V
-  kNoFiles,      // they do not exist
-  kUnreadable,   // they cannot be read
-  kWrongSize,    // they do not have the size that the meta states
+  kMetaParse,    // the metadata is not JSON
+  kMetaNumbers,  // a size in the metadata is not a number
+  kNoFileNames,  // the metadata names no file of K or of V
+  kNoFiles,      // the named files do not exist
+  kUnreadable,   // the files cannot be read
+  kWrongSize,    // the files do not have the stated size
 };
 
 // K and V of some tokens of one layer: one update of an engine, or one layer of a snapshot.
@@ -50,7 +50,7 @@ struct PackedEntry {
   ByteSpan k, v;
 };
 
-// All dumps in an engine's folder, individually, whatever runs they belong to.
+// All dumps in an engine's folder, one by one, across all runs.
 struct DumpEntries {
   std::vector<DumpEntry> logical;
   std::vector<PackedEntry> packed;

@@ -20,7 +20,7 @@ void Gather(const KvTensor& tensor, uint64_t token_begin, uint64_t tokens, uint3
 // Gathers all heads.
 Bytes Gather(const KvTensor& tensor, uint64_t token_begin, uint64_t tokens, Order order);
 
-// Returns the same values as float, [token][head][dim] or [head][token][dim]; block types are
+// Returns the values of tokens as float, [token][head][dim] or [head][token][dim]; block types are
 // dequantised.
 std::vector<float> GatherFloats(const KvTensor& tensor, uint64_t token_begin, uint64_t tokens,
                                 Order order);

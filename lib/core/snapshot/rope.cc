@@ -177,7 +177,8 @@ bool Fill(std::string_view kind, const std::vector<double>& numbers, RopeScaling
   return count == 2 || count == 4 || count == 5;
 }
 
-// Long wavelengths are stretched by the factor, short ones kept, those between are mixed.
+// Long wavelengths are stretched by the factor, short ones are kept, and those between are
+// interpolated.
 double Llama3Frequency(double frequency, const RopeScaling& scaling) {
   const double wavelength = 2 * std::numbers::pi / frequency;
   if (wavelength < scaling.original / scaling.high) return frequency;
@@ -193,8 +194,7 @@ double PairOfTurns(double turns, const Rope& rope, uint32_t dim) {
          (2 * std::log(rope.theta));
 }
 
-// Pairs that turn often keep their frequency, those that turn rarely are stretched, with a ramp in
-// between.
+// Pairs that rotate fast keep their frequency and slow ones are stretched, with a ramp in between.
 void Yarn(const Rope& rope, uint32_t dim, std::vector<double>& frequencies) {
   double low = PairOfTurns(rope.scaling.beta_fast, rope, dim);
   double high = PairOfTurns(rope.scaling.beta_slow, rope, dim);

@@ -22,14 +22,14 @@ struct RopeScaling {
   double factor = 8;
   double low = 1, high = 4;  // Llama 3 only
   double original = 8192;    // tokens that the model was trained on before scaling
-  // YaRN only, and whether its bounds are rounded to whole pairs
+  // YaRN only. The flag says whether its bounds are rounded to whole pairs.
   double beta_fast = 32, beta_slow = 1;
   bool truncate = true;
   double attention = 0;  // factor on cosines and sines; 0: the scaling's default
   // LongRoPE: divisors of each pair's frequency, for runs up to `original` tokens and for longer
   // ones.
   std::vector<double> short_factors = {}, long_factors = {};
-  std::vector<double> frequencies = {};  // kGiven: of each pair, replacing the base
+  std::vector<double> frequencies = {};  // kGiven: one per pair, instead of the base
 
   // Returns true if frequencies depend on the length of the run that computed the keys.
   bool by_length() const { return kind == Kind::kDynamic || kind == Kind::kLongRope; }
@@ -79,8 +79,7 @@ void RequireOneSetOfFrequencies(const Rope& rope, uint64_t tokens, std::string_v
 // Returns one frequency per pair; scaling is applied in double to the float that models compute.
 // `length` is the number of tokens of the run, for scalings that depend on it.
 std::vector<double> InverseFrequencies(const Rope& rope, uint32_t head_dim, uint64_t length = 0);
-// Returns the factor on cosines and sines of a key's first rotation; later rotations do not repeat
-// it.
+// Returns the factor on cosines and sines, which only a key's first rotation applies.
 double AttentionFactor(const RopeScaling& scaling);
 
 // The current and the wanted position of a key, each with the length of its run.
@@ -89,8 +88,8 @@ struct KeyTurn {
   uint64_t from_length = 0, to_length = 0;
   bool is_first = false;  // the key was not rotated before
 };
-// Returns the turns that undo the rotation of keys at these positions of a run of `length` tokens;
-// the factor of YaRN and LongRoPE stays applied.
+// Returns the rotations that undo those of keys at these positions of a run of `length` tokens. The
+// factor of YaRN and LongRoPE stays applied.
 std::vector<KeyTurn> TurnsBack(std::span<const int64_t> positions, uint64_t length);
 
 // Rotates keys by a number of positions per token, which may be negative. Angles, cosines and sines
@@ -143,13 +142,13 @@ struct EngineTraits {
   std::string_view engine;
   PairsOwner pairs = PairsOwner::kTransformers;
   bool runs_exports = false;     // of transformers models, whose order of pairs they keep
-  bool may_turn_blocks = false;  // Hadamard-transforms what it quantises, which files need not say
+  bool may_turn_blocks = false;  // may store blocks Hadamard-transformed without saying so
 };
 // Returns the row of this engine; for engines without one, a row without a name.
 const EngineTraits& FindTraits(std::string_view engine);
 
-// Returns the word that a format which names its own engine must record, so that its reader knows
-// the order of the keys; empty if unknown.
+// Returns the word that records the order of the keys in a format whose files name the format's own
+// engine; empty if unknown.
 std::string PairsToRecord(const Snapshot& snapshot);
 // Reads such a word from a file; an empty one records nothing. Throws kBadField for other words.
 void TakeRecordedPairs(const std::string& word, Snapshot& snapshot);

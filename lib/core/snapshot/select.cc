@@ -118,7 +118,7 @@ Snapshot Select(Snapshot snapshot, const Selection& selection) {
                 selection.tokens.front().begin)
         .File(snapshot.source.path);
   }
-  if (snapshot.tokens.size() == most) {  // otherwise the list is not one id per row
+  if (snapshot.tokens.size() == most) {  // otherwise ids do not match rows one to one
     const std::vector<bool> keep = SelectTokens(selection, most);
     size_t to = 0;
     for (size_t i = 0; i < keep.size(); ++i) {
@@ -142,7 +142,7 @@ Snapshot SelectSequence(Snapshot snapshot, int32_t sequence) {
       keep.push_back(std::find(ids.begin(), ids.end(), sequence) != ids.end());
       count += keep.back();
     }
-    // A list of tokens of a cut cache could be that of another sequence, so it is dropped.
+    // The token list does not say which sequence it belongs to, so a cut cache loses it.
     if (std::find(keep.begin(), keep.end(), false) != keep.end()) snapshot.tokens.clear();
     KeepCells(keep, group);
     for (Cell& cell : group.cells) cell.sequences = {sequence};

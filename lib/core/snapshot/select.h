@@ -43,7 +43,7 @@ struct KeepRange {
 };
 
 // Kept tokens: ascending, disjoint, never empty, never adjacent. They are indices into the current
-// cache, or positions of the uncompacted sequence; the name of the variable tells which.
+// cache, or positions of the uncompacted sequence; the variable's name tells which.
 using KeepPlan = std::vector<KeepRange>;
 
 uint64_t KeptTokens(const KeepPlan& plan);

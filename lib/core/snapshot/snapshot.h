@@ -160,7 +160,7 @@ struct CellGroup {
   std::vector<int32_t> extensions = {};
 };
 
-// Both are stored in .kvz archives: the values are never changed, never reused.
+// The values of both enums are stored in .kvz archives: never changed, never reused.
 enum class KeyRotation { kUnknown = 0, kUnrotated = 1, kRotated = 2 };  // RoPE
 enum class HadamardState { kUnknown = 0, kNo = 1, kYes = 2 };  // llama.cpp, quantised caches
 

@@ -109,10 +109,10 @@ std::vector<WeightsFault> CheckExpectation(const CompressorWeights& weights,
 struct RoundingCounts {
   uint64_t values = 0;
   uint64_t nan = 0;
-  uint64_t infinite = 0;    // before and after
+  uint64_t infinite = 0;    // infinite before and after rounding
   uint64_t overflowed = 0;  // finite before, infinite after
   uint64_t flushed = 0;     // nonzero before, zero after
-  uint64_t changed = 0;     // values that are another number now
+  uint64_t changed = 0;     // different numbers after rounding
 
   RoundingCounts& operator+=(const RoundingCounts& other);
 };

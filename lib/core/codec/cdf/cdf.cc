@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
-// Encoder and decoder of cdf frames (cdf.h; FORMAT.md, "Distribution chunks"): the frame's head,
-// the coding of likenesses, the loop over rows and values, and the integer form of the logistic
+// Encoder and decoder of cdf frames (cdf.h; FORMAT.md, "Distribution chunks"): the frame's header,
+// the list of similar rows, the loop over rows and values, and the integer form of the logistic
 // distribution.
 
 #include "lib/core/codec/cdf/cdf.h"
@@ -19,11 +19,11 @@
 namespace kv {
 namespace {
 
-// Limits of the grammar. Fewer rows cannot pay for learning the model.
+// Limits of the grammar. With fewer rows, learning the model costs more than it saves.
 constexpr uint64_t kLeastRows = 16, kMostValues = uint64_t{1} << 27;
 
-// Adaptive frequencies of the classes of likeness. Each count starts at one, so that every class
-// has a slot.
+// Adaptive frequencies of the similarity classes. Each count starts at one, so that every class has
+// a slot.
 class LikenessCounts {
  public:
   CodeSlot GetSlot(uint32_t likeness) const {
@@ -51,7 +51,7 @@ void AddLikeness(const Likeness& like, uint64_t row, LikenessCounts& counts,
 Likeness ReadLikeness(SlotReader& slots, LikenessCounts& counts, uint64_t row) {
   Likeness like;
   CodeSlot slot = counts.GetSlot(0);
-  // The classes are few: walking the slots is cheaper than a table to look the target up in.
+  // The classes are few: a linear search is cheaper than a lookup table.
   while (slots.target() - slot.start >= slot.size) {
     if (++like.likeness == kLikenessClasses) slots.Refuse("a likeness belongs to no class");
     slot = counts.GetSlot(like.likeness);
@@ -185,7 +185,7 @@ bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, 
   shape.forecast = forecast != nullptr;
 
   const LogisticCode code(form, scale);
-  // One slot per value, and per row its class and its distance.
+  // One slot per value; each row also has slots for its class and its distance.
   ArenaVector<CodeSlot> slots(arena);
   slots.reserve(count + 2 * rows);
   ChannelModel model(std::move(shape), arena);
@@ -277,8 +277,8 @@ LogisticCode::Table::Table() {
   below[2 * kMiddle] = below[2 * kMiddle + 1] = static_cast<uint32_t>(kWhole);
 }
 
-// Returns an approximate place for a target, by inverting the logistic function. Find corrects it,
-// so that the rounding of std::log, which differs between libraries, cannot change the result.
+// Guesses the place of a target by inverting the logistic function. Find corrects it, so that the
+// rounding of std::log, which differs between libraries, cannot change the result.
 uint32_t LogisticCode::Guess(uint32_t target, float mean, float inverse_scale) const {
   const float share = (static_cast<float>(target) + 0.5f) * (1.0f / kSlotTotal);
   const float value = mean + std::log(share / (1 - share)) / inverse_scale;

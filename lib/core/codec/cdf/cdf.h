@@ -27,16 +27,16 @@ namespace kv {
 // at least 16 rows have to justify.
 bool FitsCdf(uint64_t rows, uint64_t columns);
 
-// Number of taps: channels directly to the left, and heads to the left whose channel of the same
-// place is one. Learning takes time in proportion to the square of their number and more. The short
-// reach encodes in half the time of the long one and costs 0.1 to 0.6 % of size (docs/lab.md, "The
+// Number of taps: channels directly to the left, and heads to the left, of which the same channel
+// is a tap. The time of learning grows at least with the square of their number. The short reach
+// encodes in half the time of the long one and costs 0.1 to 0.6 % of size (docs/lab.md, "The
 // codec": 1.324 at 9 MB/s with 24 near taps, 1.322 at 20 MB/s with 8, f16 K of 384 KiB).
 struct Reach {
   uint64_t near = 0, heads = 0;
 };
 constexpr Reach kShortReach{8, 2}, kLongReach{24, 6};
 
-// Returns the taps worth having for a grid whose first row is `x`, given its rotation.
+// Returns the taps that are worth their time for a grid whose first row is `x`, given its rotation.
 ChannelShape ShapeFor(const float* x, uint64_t rows, uint64_t columns, uint64_t head_dim,
                       Rotation rotation, Reach reach);
 // Write and read the head of a frame. Reading throws kTruncated, and kBadFrame for an impossible
@@ -74,7 +74,8 @@ constexpr uint32_t kSlotBits = LogisticShares::kTotalBits;
 constexpr uint32_t kSlotTotal = 1u << kSlotBits;
 using CodeSlot = LogisticSlot;
 
-// Places order the values from the most negative (0) to the most positive.
+// Returns the value at a place. Places order the values from the most negative (0) to the most
+// positive.
 inline uint16_t HalfAt(uint32_t place, int unit_bits) {
   return static_cast<uint16_t>(place < 0x8000 ? 0x10000u - (1u << unit_bits) - place
                                               : place - 0x8000);

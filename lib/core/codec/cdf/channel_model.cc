@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 
 // The model behind cdf frames (channel_model.h). It keeps the taps of recent rows as pointers,
-// predicts with regress.h, tracks how wide errors are (per channel, per class of likeness, and
+// predicts with regress.h, tracks how wide errors are (per channel, per similarity class, and
 // within the row) and decides when to solve again. FORMAT.md, "State" to "A row", is the
 // specification.
 
@@ -23,8 +23,8 @@ constexpr float kSpreadRate = 0.1f, kLeastSpread = 1.0f / 1024;
 // factor is lower because real errors have longer tails.
 constexpr float kScaleOfDeviation = 0.53f;
 constexpr float kTinyVariance = 1e-12f;
-// The surprise of a row starts as if this many channels had been as surprising as usual, so that
-// its first channels do not swing the scale.
+// The estimate of a row's surprise starts with this many channels of average surprise, so that the
+// first channels do not swing the scale.
 constexpr float kCalm = 8.0f;
 // An outlier counts at most this many times its expected square.
 constexpr float kMostSurprise = 25.0f;
@@ -51,7 +51,7 @@ ChannelModel::ChannelModel(ChannelShape shape, Arena* arena)
   padded_ = regress_.groups * kRegressLanes;
   left_ = shape_.near;
   for (const uint16_t distance : shape_.far) left_ = std::max<uint64_t>(left_, distance);
-  // Taps to the left of column 0 and above row 0 read zeros, which stand before the first row.
+  // Taps left of column 0 and above row 0 read the zeros stored before the first row.
   left_ = std::max(left_, kHistory * padded_);
   x_.assign(left_ + shape_.rows * padded_, 0);
   const auto make = [&](Rows& rows) {
@@ -75,7 +75,7 @@ ChannelModel::ChannelModel(ChannelShape shape, Arena* arena)
   spread_ = kLikenessLimits;
 
   const size_t models = shape_.likenesses ? 2 : 0;
-  // Taps per column: like and unlike; x and p one and two rows up and 1 (5), with cos and sin 7.
+  // Two taps for the similar row, five for x and p one and two rows up and 1, two for cos and sin.
   near_tap_ = shape_.hints + models + (turns ? 7 : 5);
   near_in_group_ = std::min<size_t>(shape_.near, kRegressLanes - 1);
   const size_t n = near_tap_ + shape_.near + shape_.far.size();
@@ -158,8 +158,8 @@ void ChannelModel::BeginRow(uint32_t likeness, uint64_t distance, const float* c
     turner_.Angles(shape_.steps[rows_], cosines_.Row(pending_), sines_.Row(pending_));
   }
   if (shape_.likenesses) {
-    // A good likeness and a poor one deserve different weights, so each has a tap, and the other is
-    // 0.
+    // Rows with a good match and rows with a poor one deserve different weights, so each quality
+    // has its own tap, and the other tap is 0.
     float *like = like_.Row(pending_), *unlike = unlike_.Row(pending_);
     std::fill_n(like, padded_, 0.0f);
     std::fill_n(unlike, padded_, 0.0f);
@@ -194,7 +194,7 @@ void ChannelModel::SetRow(const float* x, float* means, float* inverse_scales) {
 }
 
 // Sums the products of weights and taps in `order` for all channels of a group, and computes how
-// sharp their distributions are.
+// narrow their distributions are.
 void ChannelModel::PrepareGroup(uint64_t group, const std::vector<size_t>& order) {
   group_ = group;
   combined_ = regress_.combined + group * regress_.taps * kRegressLanes;

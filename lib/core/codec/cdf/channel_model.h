@@ -22,7 +22,7 @@ struct ChannelShape {
   uint64_t rows = 0, columns = 0;
   Rotation rotation;
   RowSteps steps;             // positions of the rows; they outlive the model
-  bool likenesses = false;    // true if any row resembles an earlier one
+  bool likenesses = false;    // true if any row has a similar earlier row
   uint32_t near = 0;          // number of channels directly to the left that are taps
   std::vector<uint16_t> far;  // distances of further taps to the left, each more than `near`
   float first_deviation = 0;  // root mean square of the first row's values
@@ -64,10 +64,9 @@ class ChannelModel {
   // kRegressLanes.
   uint64_t lanes(uint64_t group) const;
 
-  // Begins a row that resembles the row `distance` rows up; with class 0 it resembles none. Each
-  // hint has as many values as there are columns. After it, decoders call for each group
-  // BeginGroup, for each channel of the group Expect and Set, and then EndGroup; EndRow ends the
-  // row.
+  // Begins a row that resembles the row `distance` rows up; class 0 means no similar row. Each hint
+  // has as many values as there are columns. After it, decoders call for each group BeginGroup, for
+  // each channel of the group Expect and Set, and then EndGroup; EndRow ends the row.
   void BeginRow(uint32_t likeness, uint64_t distance, const float* const* hints = nullptr);
   // Sums the taps that do not depend on other channels of the group.
   void BeginGroup(uint64_t group);
@@ -109,7 +108,7 @@ class ChannelModel {
   void AllocateState();
   void MakeTaps();
   void PrepareGroup(uint64_t group, const std::vector<size_t>& order);
-  // Adds the pending rows to the sums, each weighted by its root squared, decays the older ones,
+  // Adds the pending rows to the sums, each weighted by the square of its root, decays older rows,
   // and solves all models again.
   void Solve();
   float* X(uint64_t row) { return x_.data() + left_ + row * padded_; }
@@ -123,20 +122,20 @@ class ChannelModel {
   Rows partners_, like_, unlike_, cosines_, sines_;
   std::array<Rows, kMaxHints> hints_;
   ArenaVector<float> ones_, predictions_;
-  ArenaVector<float> state_;  // memory that regress_ points into
+  ArenaVector<float> state_;  // memory of regress_
   Regress regress_;
   size_t near_tap_ = 0;
   size_t near_in_group_ = 0;  // near channels that may lie in the same group, summed one by one
   // orders of summation: without the near channels of the group, and with them
   std::vector<size_t> ahead_order_, whole_order_;
-  ArenaVector<const float*> taps_, targets_;  // one list per row that is not yet in the solution
+  ArenaVector<const float*> taps_, targets_;  // per row pending for the solution
   std::vector<float> roots_;
 
   uint64_t rows_ = 0;     // complete rows
   uint64_t pending_ = 0;  // complete rows that are not yet in the solution
   float samples_ = 0;
-  std::array<float, kLikenessClasses> spread_{};  // of squared errors, per class of likeness
-  uint32_t likeness_ = 0;                         // class of the current row
+  std::array<float, kLikenessClasses> spread_{};  // squared errors, per similarity class
+  uint32_t likeness_ = 0;                         // similarity class of the current row
   float* row_ = nullptr;                          // the current row
   uint64_t group_ = 0;
   const float* combined_ = nullptr;  // weights of the current group

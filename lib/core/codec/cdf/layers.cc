@@ -32,7 +32,7 @@ constexpr uint64_t kPendingRows = 64;
 // Rows of the factor that are computed together, so that their products run on panels in the
 // caches.
 constexpr uint64_t kFactorRows = 48;
-// Added to every diagonal, so that a column of zeros does not divide by zero.
+// Every diagonal element gets this added, so that a column of zeros does not divide by zero.
 constexpr float kTinyBlockRidge = 1e-12f;
 
 uint64_t PaddedToPanel(uint64_t count) {
@@ -192,8 +192,8 @@ LayersHead ReadLayersHead(ByteReader& reader) {
   return head;
 }
 
-// Yields the rows of a neighbour, with the rotation of K undone, so that rows of the same content
-// are equal at every position.
+// Yields a neighbour's rows. The rotation of K is undone, so that rows of the same content are
+// equal at every position.
 class NeighbourTaps {
  public:
   NeighbourTaps(const Neighbour& neighbour, NeighbourChunk chunk, uint64_t rows,

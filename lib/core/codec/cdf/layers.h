@@ -10,8 +10,8 @@
 #include "lib/core/base/arena.h"
 #include "lib/core/codec/codec.h"
 
-// Codes the K or V of a layer by other chunks of the same archive, its neighbours: K and V of the
-// layer before, and for V also K of the same layer. All are linear images of one vector of
+// Codes the K or V of a layer with the help of other chunks of the archive, its neighbours: K and V
+// of the layer before, and for V also K of the same layer. All are linear images of one vector of
 // activations per token, so a row of one predicts the row of another; docs/lab.md, "Prediction from
 // other rows", has what each pair gains. FORMAT.md in this folder is the grammar.
 namespace kv {
@@ -77,7 +77,7 @@ class BlockRegression {
   std::span<float> taps() { return {pending_row(), taps_ - 1}; }
   // Predicts that row from the rows learnt so far.
   void Predict(std::span<float> row);
-  // Adds the row's actual values and solves when it is time.
+  // Adds the row's actual values and solves again when the schedule says so.
   void Learn(std::span<const float> row);
 
  private:

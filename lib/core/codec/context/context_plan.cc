@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // Plans how to code a grid of half floats in the context of the row above: symbol width, exponent
 // window and tables. Everything is decided from samples and entropies; only the tables that win are
-// counted exactly. A chunk whose rows say nothing about each other, as most V, must be refused
+// counted exactly. A chunk whose rows do not predict each other, like most V, must be refused
 // cheaply, so a sample of a few rows decides first.
 #include <algorithm>
 
@@ -22,9 +22,9 @@ constexpr uint64_t kFineContextSymbols = 1 << 16;
 // 64 or 32 would encode 1 to 4 % faster for 0.1 to 0.2 % more bytes (docs/lab.md, "`high` at 32
 // KiB").
 constexpr uint64_t kFineClusters = 96;
-// Number of symbols in the first, quick look at whether the row above says anything.
+// Number of symbols in the first, quick test whether the row above predicts anything.
 constexpr uint64_t kFirstLookSymbols = 1 << 14;
-// Bytes sampled to estimate entropy. Low bytes take fewer: they hardly ever differ from noise.
+// Bytes sampled to estimate entropy. Low bytes take fewer: they are almost always noise.
 constexpr uint64_t kSampledHigh = 1 << 12, kSampledLow = 1 << 11;
 
 // Header fields and lane states. Of each state's four bytes 15 bits hide payload (HiddenBytes), so
@@ -272,7 +272,7 @@ class ContextPlanner {
     if (in_rows_) {
       if (!MergeRows()) return std::nullopt;
     } else {
-      // Without rows there are no contexts; one table must do.
+      // Without rows there are no contexts, so a single table is used.
       if (wanted_ > 0) return std::nullopt;
       MakeSymbols(0, 1);
     }
@@ -307,15 +307,15 @@ class ContextPlanner {
     uint64_t first_gain = 0;
     const uint64_t first_step = std::max<uint64_t>(4, count_ / kFirstLookSymbols);
     if (wanted_ > 0 && first_step < rows_) {
-      // Most V is refused here: a few rows show that contexts cannot pay. The estimate from few
-      // rows is too high if anything, and does not yet include the tables.
+      // Refuses most V after a few rows. An estimate from few rows is biased upwards and leaves out
+      // the tables, so a low one is conclusive.
       first_gain = EstimateGain(CountSampledRows(first_step, 6), first_step);
       if (first_gain < wanted_) return false;
     }
     row_step_ = std::max<uint64_t>(1, count_ / kSampledSymbols);
     joint_ = CountSampledRows(row_step_, 8);
     const ContextCounts coarse = Coarser(*joint_, 6);
-    // A first look that promised twice the gain needs no second check.
+    // A first estimate of twice the needed gain needs no second check.
     if (first_gain < 2 * wanted_ && EstimateGain(coarse, row_step_) < wanted_) return false;
     groups_ = MergeContexts(coarse, SignedOrder(6), static_cast<uint32_t>(row_step_), false);
     MakeSkippedSymbols();

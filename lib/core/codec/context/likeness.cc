@@ -184,7 +184,8 @@ ArenaVector<Likeness> FindLikenesses(ByteSpan values, bool bfloat, uint64_t rows
     const DeviationProducts products = ProductsOfDeviations(
         all.Row(row), all.Row(best[row]), all.mean.data(), all.inverse.data(), columns);
     if (!(products.both > 0)) continue;  // also skips sums that are NaN
-    // `left` is the share of the row's variance that its likeness does not explain: 1 - cosine^2.
+    // `left` is the share of the row's variance that the similar row does not explain: 1 -
+    // cosine^2.
     const float left = 1 - products.both / products.own * (products.both / products.other);
     // Gaussian estimate: explaining variance saves log2(left) / 2 bits per column. Naming the row
     // costs about log2(row) + 4 bits, which must be less.

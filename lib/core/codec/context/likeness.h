@@ -14,9 +14,9 @@
 // similarity fades with depth and is still visible in the middle layers of a model.
 namespace kv {
 
-// Classes of similarity: predicting a row of class q from its likeness leaves less than
-// kLikenessLimits[q] of its variance. Rows without a likeness have class 0. The limits are part of
-// the grammar.
+// Classes of similarity: predicting a row of class q from its likeness, the similar earlier row,
+// leaves less than kLikenessLimits[q] of its variance. Rows without one have class 0. The limits
+// are part of the grammar.
 constexpr size_t kLikenessClasses = 6;
 constexpr std::array<float, kLikenessClasses> kLikenessLimits = {1,    0.003f, 0.02f,
                                                                  0.1f, 0.3f,   0.6f};
@@ -25,12 +25,12 @@ constexpr uint32_t kPoorLikeness = 4;  // first class of weak similarity
 constexpr uint64_t kMaxLikenessColumns = 1 << 14;
 
 struct Likeness {
-  uint32_t likeness = 0;  // the class
-  uint32_t distance = 0;  // number of rows up to the likeness; 0 for class 0
+  uint32_t likeness = 0;  // the similarity class
+  uint32_t distance = 0;  // number of rows up to the similar one; 0 for class 0
 };
 
 struct LikenessPlan {
-  // moves an earlier row to the position of a later one before they are compared
+  // moves an earlier row to a later position for the comparison
   Rotation rotation;
   ArenaVector<Likeness> likenesses;
 };

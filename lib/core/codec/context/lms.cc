@@ -48,8 +48,8 @@ LmsModel::LmsModel(uint64_t rows, uint64_t columns, uint32_t pairing, uint32_t l
       zeros_(padded_, arena),
       contexts_(padded_, kLmsFirstRow, arena),
       signs_(padded_, arena) {
-  // Initial weights of the row above and of the likeness, for rows without a likeness, with a weak
-  // one and with a strong one (FORMAT.md, "Like frames").
+  // Initial weights of the row above and of the similar row, for rows with none, a weak and a
+  // strong one (FORMAT.md, "Like frames").
   constexpr float kAbove[3] = {0.5f, 0.25f, 0.0f}, kLike[3] = {0.0f, 0.5f, 1.0f};
   for (size_t i = 0; i < (likenesses_ ? 3 : 1); ++i) {
     for (ArenaVector<float>& weights : learned_[i].weights) {
@@ -79,7 +79,8 @@ LmsChannels LmsModel::Channels() {
 }
 
 void LmsModel::Predict(const Likeness& like) {
-  // Each kind of row has its own weights: 0 without, 1 with a weak, 2 with a strong likeness.
+  // Each kind of row has its own weights: 0 without a similar row, 1 with a weakly, 2 with a
+  // strongly similar one.
   which_ = like.likeness == 0 ? 0 : like.likeness < kPoorLikeness ? 2 : 1;
   if (which_ != 0) {
     turner_.Turn(steps_.Up(row_, like.distance), X(row_ + kRing - like.distance), like_.data());

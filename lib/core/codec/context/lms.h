@@ -28,7 +28,7 @@ uint32_t LmsLargestExponent(ByteSpan values, bool bfloat);
 class LmsModel {
  public:
   // `rotation` moves earlier rows to the position of the row that resembles them; nullptr for lms
-  // frames, in which no row has a likeness. The rotation and the steps must outlive the model.
+  // frames, which use no similar rows. The rotation and the steps must outlive the model.
   LmsModel(uint64_t rows, uint64_t columns, uint32_t pairing, uint32_t largest_exponent,
            bool bfloat, const Rotation* rotation, const RowSteps& steps, Arena* arena = nullptr);
 
@@ -41,15 +41,15 @@ class LmsModel {
   void Learn(const std::byte* values);
 
  private:
-  // State that is learnt from rows of one kind: without a likeness, with a weak one, with a strong
-  // one.
+  // State that is learnt from rows of one kind: without a similar row, with a weakly and with a
+  // strongly similar one.
   struct Learned {
     ArenaVector<float> weights[5], sigma;
     uint64_t rows = 0;
   };
   LmsChannels Channels();
   // Rows are stored at place row + kRing, so that the two rows above the first exist. All rows are
-  // kept if any may be a likeness; otherwise a ring of the last kRing.
+  // kept if later rows may refer to them; otherwise a ring of the last kRing.
   float* X(uint64_t place) { return x_.data() + (likenesses_ ? place : place % kRing) * padded_; }
   float* Partners(uint64_t place) { return partners_.data() + place % kRing * padded_; }
 

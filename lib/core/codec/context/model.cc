@@ -135,8 +135,8 @@ namespace {
 // cluster is kept until it changes.
 class Merger {
  public:
-  // `order` as in MergeContexts. Contexts too rare for a table of their own join their neighbours
-  // from the start.
+  // `order` lists the contexts so that neighbours are alike. Contexts too rare for a table of their
+  // own join their neighbours from the start.
   Merger(const ContextCounts& counts, const std::vector<uint16_t>& order, uint32_t scale,
          uint64_t least)
       : symbols_(1u << counts.symbol_bits),

@@ -12,12 +12,13 @@
 namespace kv {
 namespace {
 
-constexpr uint8_t kPacked = 0x80;      // bit of the table count that says packed
-constexpr uint32_t kMostLevel = 41;    // a weight of 2048
-constexpr uint32_t kFirstSpread = 24;  // eight times the mean difference expected at first
+constexpr uint8_t kPacked = 0x80;      // flag in the table count: the tables are packed
+constexpr uint32_t kMostLevel = 41;    // level of the weight 2048
+constexpr uint32_t kFirstSpread = 24;  // eight times the first expected mean difference
 constexpr uint32_t kMostUnary = 12, kPlainBits = 7;
 
-// Weights of the levels: 0 does not occur; 1 to 5 weigh 0 to 4; from there on four steps an octave.
+// Weights of the levels: 0 for a symbol that does not occur; 1 to 5 for weights 0 to 4; above them
+// four levels an octave.
 struct Weights {
   uint32_t of[kMostLevel + 1];
   constexpr Weights() : of() {

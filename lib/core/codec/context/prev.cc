@@ -99,7 +99,7 @@ void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes) {
       shape.exponent_base > (shape.form.bfloat ? kMaxBf16Base : 0)) {
     throw Error(Finding::kBadFrame, "the symbol shape is impossible").At(0);
   }
-  // An empty chunk is refused too: with zero values one side of the grid could be arbitrarily long.
+  // Refuses empty chunks too: with no values, one side of the grid could be arbitrarily long.
   if (value_bytes == 0 || uint64_t{grid.rows} * grid.columns * 2 != value_bytes ||
       (grid.rows > 1 && grid.columns < grid.lanes)) {
     throw Error(Finding::kBadFrame,

@@ -50,8 +50,8 @@ struct ContextPlan {
 };
 
 // Finds the symbol width, the exponent window and the tables of least cost. `values` are rows x
-// columns 16-bit floats. Returns nullopt if the frame would not be smaller than `to_beat` bytes;
-// that is decided quickly if the row above says little.
+// columns 16-bit floats. Returns nullopt if the frame would not be smaller than `to_beat` bytes; it
+// refuses quickly if the row above predicts little.
 std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey, uint64_t rows,
                                        uint64_t columns, uint64_t to_beat, ContextScratch& scratch);
 // Appends the frame to `out`.

@@ -110,7 +110,7 @@ void AppendHeader(const PlaneChoice& choice, Bytes& out) {
 
 // zstd stores literals that would shrink by less than 1/64.
 bool LooksLikeNoise(ByteSpan plane) {
-  // A small sample first: most planes that are not noise show it at once.
+  // Tries a small sample first, which suffices for most planes that are not noise.
   for (const size_t most : {1 << 9, 1 << 11}) {
     const size_t step = plane.size() / most | 1;  // odd: no multiple of a row
     std::array<uint32_t, 256> counts{};

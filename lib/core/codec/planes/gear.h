@@ -58,8 +58,8 @@ PlaneChoice EncodePlane(ByteSpan plane, const PredictorSet& predictors, bool use
 enum class Noise : uint8_t { kUnknown, kNo, kYes };
 // Returns true if byte statistics of a sample gain nothing.
 bool LooksLikeNoise(ByteSpan plane);
-// Writes the same grammar quickly: predictor raw, and a zstd frame without matches, or with the
-// bytes uncompressed if they are noise.
+// Writes a frame of the same grammar quickly: predictor raw, and zstd without matches, or the bytes
+// uncompressed if they are noise.
 PlaneChoice EncodeLiteralPlane(ByteSpan plane, Noise noise, CodecScratch& scratch, Bytes& out);
 
 // A frame as found in the file. Its structure has been checked; mode, codec and payload have not.

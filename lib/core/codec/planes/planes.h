@@ -48,13 +48,13 @@ void DecodeWindow(ByteSpan frame, std::span<std::byte> values);
 // frame, or its bytes if they do not shrink. FORMAT.md in this folder is the grammar.
 
 inline constexpr uint32_t kPlaneBlockBytes = 64 << 10;  // raw bytes of a block
-inline constexpr uint32_t kPlaneBlockAlignment = 16;    // of the blocks' offsets in the payload
+inline constexpr uint32_t kPlaneBlockAlignment = 16;    // alignment of blocks in the payload
 inline constexpr uint64_t kMaxBlockedBytes = uint64_t{1} << 30;
-// a zstd_level: byte statistics without a search for matches
+// a zstd_level that uses byte statistics and searches no matches
 inline constexpr int kOnlyLiterals = 0;
 
 struct PlaneBlock {
-  uint32_t offset = 0, bytes = 0;  // in the payload
+  uint32_t offset = 0, bytes = 0;  // place in the payload
   uint32_t raw_bytes = 0;          // equal to `bytes` if the block is stored uncompressed
 
   bool stored() const { return bytes == raw_bytes; }

@@ -20,7 +20,7 @@ namespace kv {
 constexpr size_t kMostProfileEntries = 1024;
 constexpr uint64_t kMostProfileBytes = uint64_t{256} << 20;
 constexpr uint32_t kMostProfileColumns = 1 << 20;
-constexpr uint32_t kMostProfileRows = 1 << 15;  // listed by one entry
+constexpr uint32_t kMostProfileRows = 1 << 15;  // rows listed by one entry
 
 // The statistics of K or V of one layer.
 struct ProfileEntry {

@@ -17,9 +17,9 @@
 namespace kv {
 namespace {
 
-constexpr uint8_t kHasRows = 1, kHides = 2, kNarrow = 4;  // flags
-// Each lane costs bytes of state, but without tables to build, decoding the symbols is all that
-// takes time; more lanes than in prev frames therefore pay earlier.
+constexpr uint8_t kHasRows = 1, kHides = 2, kNarrow = 4;  // flags of the header
+// Each lane costs bytes of state, but without tables to build only the symbols take time, so more
+// lanes pay for themselves in smaller chunks than in prev frames.
 constexpr size_t kManyLanesFrom = 1 << 12, kMostLanesFrom = 1 << 16;
 
 // Code per row: 0 for the next new row; 1 + n for row n of the profile; 1 + rows of the profile + n
@@ -382,10 +382,10 @@ void DecodeProfiled(const ChunkShape& shape, ByteSpan payload, std::span<std::by
 
 namespace {
 
-// From this size on, a chunk's own tables may pay for themselves; both ways are tried.
+// From this size on, a chunk's own tables may pay for themselves, so both ways are tried.
 constexpr uint64_t kOwnTablesFrom = 256 << 10;
 // A chunk that exceeds the size expected from training by one byte in this many differs from the
-// training data; both ways are tried.
+// training data, so both ways are tried.
 constexpr uint64_t kUnlikeOneIn = 48;
 // Allowance for lane states and a first row without a row above.
 constexpr uint64_t kChunkOverhead = 128;

@@ -14,8 +14,8 @@ struct ProfilePlace {
   std::optional<bool> is_value;
 };
 
-// Returns the profile's entry for a chunk. If `place` leaves several, the one that codes a sample
-// of the values best.
+// Returns the profile's entry for a chunk. If several fit `place`, returns the one that codes a
+// sample of the values best.
 std::optional<size_t> FindProfileEntry(const Profile& profile, const ProfilePlace& place,
                                        const ChunkShape& shape, ByteSpan raw, Arena* arena);
 

@@ -167,7 +167,7 @@ constexpr int32_t kOctavesBelow = 8;
 constexpr double kBitsBeyond = 2.2;
 // Number of rows sampled for the first estimate of the channels' scales.
 constexpr uint64_t kScaleRows = 128;
-// Own rows form a separate chunk, whose overhead does not pay for fewer values than this.
+// The remaining rows form a separate chunk, whose overhead does not pay for fewer values than this.
 constexpr uint64_t kFewOwnValues = 2048;
 
 // Approximates 2 * log2(x) from the float's bits, and the inverse.

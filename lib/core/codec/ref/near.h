@@ -29,7 +29,7 @@ struct ReferenceRun {
   uint32_t layer = 0;  // as the reference numbers it
   uint32_t first_row = 0, rows = 0;
   uint64_t first_token = 0;  // in the reference
-  int32_t turn = 0;          // positions by which the rows here are further on than the reference's
+  int32_t turn = 0;          // position of the rows here minus that in the reference
   Hash128Bytes hash = {};    // hash of the reference's rows
 };
 
@@ -141,7 +141,7 @@ void DecodeNearDifferences(ByteReader& reader, NearRows& near, CodecScratch& scr
 // A neighbour, and the layer that represents it in the references.
 struct ErrorNeighbour {
   Neighbour neighbour;
-  std::vector<uint32_t> layers;  // per similar run, the reference's number of the layer
+  std::vector<uint32_t> layers;  // number of the layer in the reference, per similar run
   Hash128Bytes hash = {};        // hash of the reference's rows, run after run
 };
 
@@ -150,7 +150,7 @@ struct ErrorsHead {
   std::vector<ErrorNeighbour> neighbours;
   Rotation rotation;  // rotation of K
   std::vector<int32_t>
-      turns_of_runs;  // of K, for each similar run: steps by which it is further on here
+      turns_of_runs;  // steps of each similar K run from the reference's position to its own
 };
 
 void WriteErrorsHead(const ErrorsHead& head, ByteWriter& out);
@@ -176,7 +176,7 @@ class NeighbourErrors : public ErrorForecast {
   class Taps;
 
   const ErrorsHead& head_;
-  std::vector<uint32_t> rows_;  // rows of the chunk, per similar row
+  std::vector<uint32_t> rows_;  // index of each similar row in the chunk
   std::vector<Hash128Bytes> hashes_;
   std::vector<std::unique_ptr<Taps>> taps_;
   BlockRegression block_;

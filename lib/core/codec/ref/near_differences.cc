@@ -200,7 +200,7 @@ struct GapsOfClasses {
 };
 
 struct Difference {
-  uint32_t at = 0, rank = 0;  // among all values, and among those of its class
+  uint32_t at = 0, rank = 0;  // index among all values, and among those of its class
 };
 
 // Chooses the initial mean of the gaps, halved per class: with each exponent less, differences

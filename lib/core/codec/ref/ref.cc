@@ -120,7 +120,7 @@ class NearEncoder {
     return gains;
   }
 
-  // Returns nullptr if a reference lacks, for a neighbour, the rows that it has for the chunk.
+  // Returns nullptr if a reference has the chunk's rows but not those of a neighbour.
   std::unique_ptr<NeighbourErrors> Forecast() const {
     std::vector<ReferenceRun> runs;
     for (const ReferenceRun& run : chunk_.runs) {
@@ -156,18 +156,19 @@ class NearEncoder {
   ErrorsHead& errors_;
 };
 
-// Fewer equal rows in a row than kFewEqualRows are coded as similar rows. Between similar rows even
-// kFewBetweenNearRows equal ones are, because a run of its own costs more bytes than marking them.
+// Fewer than kFewEqualRows consecutive equal rows are coded as similar rows. Between similar rows
+// even kFewBetweenNearRows equal ones are, because a run of its own costs more bytes than marking
+// them.
 constexpr uint64_t kFewEqualRows = 8, kFewBetweenNearRows = 256;
 // A run is dropped if a sample of this many rows is cheaper to code without it.
 constexpr uint64_t kSampledRows = 32;
 // Only kFirstRows rows of a run longer than kLongRun are read at first: reading all is expensive,
-// and in vain if the run does not help.
+// and wasted if the run does not help.
 constexpr uint64_t kLongRun = 128, kFirstRows = 12;
 // Bits per value beyond those of its residual's magnitude.
 constexpr double kBitsBeyondMagnitude = 1.5;
 // Similar rows are used if a sample's estimate is below this share of the size of literals. The
-// margin is larger for keys, which contexts of the row above serve better than values. Samples
+// margin is larger for keys, which the row above predicts better than it does values. Samples
 // underestimate by some 6 %.
 constexpr double kClearLoss = 0.92, kClearLossOfKeys = 0.89;
 // Share of the literal size that a level may reach without a reference. Above it, the chunk is

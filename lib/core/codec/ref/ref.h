@@ -12,8 +12,8 @@
 // folder is the grammar.
 namespace kv {
 
-// Neighbours that an encoder may use. Each has the chunk's proposed runs again, with its own layer,
-// K or V, and turn.
+// Neighbours that an encoder may use. The proposed runs hold for each of them too, with its layer,
+// K or V, and rotation.
 struct BesideNeighbours {
   struct One {
     Neighbour neighbour;
