@@ -265,7 +265,7 @@ struct kvt_reader {
   kvt_ctx* const ctx;
   const kvt_source source;
   PartialFile file;
-  bool whole = false;  // all of it is in memory, because the index is damaged
+  bool whole = false;  // the whole archive is in memory, because its index is damaged
   std::optional<Archive> archive;
   std::vector<Part> parts;
   Reuse<Scratch> scratch;
@@ -274,7 +274,7 @@ struct kvt_reader {
 namespace kv::api {
 namespace {
 
-// Reads only the index; returns false if that is damaged.
+// Reads only the index; returns false if the index is damaged.
 bool OpenByIndex(kvt_reader& reader) {
   try {
     const uint64_t size = reader.file.size();
@@ -308,7 +308,7 @@ void OpenReader(kvt_reader& reader) {
   FindTransform(*reader.archive, "archive", WithReferences(*reader.ctx, {}));
 }
 
-// Brings in only the chunks that distinguish references, two that need each one, and returns them.
+// Fetches only chunks that distinguish references, two for each reference, and returns them.
 std::vector<const ArchivedChunk*> NeedTellingChunks(kvt_reader& reader) {
   constexpr uint32_t kEnough = 2;
   const Archive& archive = *reader.archive;
@@ -323,7 +323,7 @@ std::vector<const ArchivedChunk*> NeedTellingChunks(kvt_reader& reader) {
     try {
       for (const ReferenceRun& run : archive.ListRuns(chunk)) needed.insert(run.reference);
     } catch (const Error&) {
-      continue;  // reported when its tokens are read
+      continue;  // reading its tokens reports the damage
     }
     for (const uint16_t reference : needed) {
       if (reference < seen.size()) ++seen[reference];

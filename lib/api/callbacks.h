@@ -60,7 +60,7 @@ inline void Fetch(const kvt_ctx& ctx, const kvt_source& source, uint64_t offset,
   }
 }
 
-// The context's pool, or else only the calling thread.
+// Gives loops the threads of the context's pool, or only the calling thread.
 class Threads {
  public:
   explicit Threads(kvt_ctx* ctx) : pool_(FindPool(ctx)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The codec for engines that store pages themselves: rooms, blocks, planes and tables.
+// The codec for engines that store pages themselves: bounded outputs, blocks, planes and tables.
 #include "lib/api/batch.h"
 #include "lib/core/codec/planes/planes.h"
 

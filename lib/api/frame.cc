@@ -175,7 +175,7 @@ kvt_status kvt_estimate(kvt_ctx* ctx, const kvt_desc* desc, const void* src, siz
       kvt_rate rate = wanted[i];
       Require(rate.level >= KVT_FAST && rate.level <= KVT_MAX, "rate->level");
       constexpr double kMega = 1e6;
-      // Not the context's own coder: another level may take far more memory.
+      // Uses a coder of its own, because another level may take far more memory than the context's.
       FrameCoder coder(static_cast<Effort>(rate.level));
       coder.UseState(&ctx->state);
       coder.UseProfile(ctx->profile);

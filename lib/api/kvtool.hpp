@@ -279,7 +279,7 @@ class Context {
 // Threads that code batches in the background. Any thread may call the methods.
 class Queue {
  public:
-  // Copies level, limit and profile of the context. 0: all processors, 64 tickets.
+  // Copies level, limit and profile of the context. By default, uses all processors and 64 tickets.
   explicit Queue(const Context& context, uint32_t threads = 0, uint32_t depth = 0) {
     const kvt_queue_params params = {sizeof params, threads, depth, 0};
     kvt_queue* queue = nullptr;
@@ -511,7 +511,7 @@ class Reader {
   }
   // A cache against which the archive was coded.
   struct Need {
-    bool found = false;  // among those passed to Beside
+    bool found = false;  // is among those passed to Beside
     uint64_t bytes = 0, hash = 0;
     std::string name, format;
   };

@@ -81,7 +81,7 @@ const char* kvt_explain(kvt_status status, int part) {
   if (is_id) return kIds[static_cast<size_t>(-status)].data();
   const FindingInfo* info = Find(status);
   if (info == nullptr) return "a finding of a newer version";
-  // Null-terminated: the texts are literals.
+  // The texts are literals, hence null-terminated.
   return part == KVT_EXPLAIN_SENTENCE ? info->summary.data() : info->explanation.data();
 }
 
@@ -100,7 +100,7 @@ const char* kvt_codec_name(uint32_t codec) {
   if (codec == KVT_CODEC_SEVERAL) return "several";
   const kv::CodecRow* row =
       codec < KVT_CODEC_SEVERAL ? kv::FindCodec(static_cast<kv::CodecId>(codec)) : nullptr;
-  return row == nullptr ? "unknown" : row->name.data();  // null-terminated: a literal
+  return row == nullptr ? "unknown" : row->name.data();  // a literal, hence null-terminated
 }
 
 kvt_status kvt_hash128(const void* src, size_t n, uint8_t out[16]) {

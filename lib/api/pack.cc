@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Archives of whole files, and what archives are coded against: other caches and trained profiles.
+// Archives of whole files, and the caches and profiles that archives are coded against.
 #include <algorithm>
 
 #include "formats/kvz/kvz.h"
@@ -61,7 +61,7 @@ std::optional<Snapshot> TryRead(const kvt_ctx& ctx, const Source& source) {
   OpenOptions options = WithReferences(ctx, {});
   options.metadata_only = options.any_batch = options.may_guess_axes = true;
   try {
-    std::string why;  // unused: a caller of the library is content with bytes
+    std::string why;  // unused: unreadable files are archived as bytes
     return OpenToKeep(source, options, why);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kIo || error.code() == ErrorCode::kInternal) throw;

@@ -81,7 +81,7 @@ struct alignas(64) Slot {
   std::condition_variable done;
   std::atomic<uint32_t> waiters{0};
 
-  // Prevents the batch from being finished. Returns false if none is in work.
+  // Keeps the batch from being finished. Returns false if no batch is running.
   bool Hold() {
     uint64_t holders = held.load(std::memory_order_relaxed);
     while (holders > 0) {
@@ -252,7 +252,7 @@ size_t Poll(kvt_queue& queue, const Elements<kvt_completion>& room) {
   for (uint32_t i = 0; i < queue.depth; ++i) {
     const uint64_t word = queue.slots[i].word;
     if (GetPhase(word) != kDone) continue;
-    if (count == room.size()) {  // more completions than room
+    if (count == room.size()) {  // more completions than `out` can hold
       queue.signal.Raise();
       break;
     }
@@ -370,7 +370,7 @@ int kvt_queue_cancel(kvt_queue* queue, uint64_t ticket) {
 int kvt_queue_fd(kvt_queue* queue) {
   if (queue == nullptr) return -1;
   const int descriptor = queue->signal.Open();
-  for (uint32_t i = 0; i < queue->depth; ++i)  // completed before this call
+  for (uint32_t i = 0; i < queue->depth; ++i)  // signals tickets that are done already
     if (GetPhase(queue->slots[i].word) == kDone) queue->signal.Raise();
   return descriptor;
 }

@@ -16,7 +16,7 @@
 // struct_size, and callers may have been compiled with an older version of it.
 namespace kv::api {
 
-// Throws kBadArgument naming `what`.
+// Throws kBadArgument, naming `what`, unless `holds`.
 inline void Require(bool holds, std::string_view what) {
   if (!holds) throw Error(Finding::kBadArgument, std::string(what));
 }

@@ -51,7 +51,7 @@ std::vector<size_t> ListMembers(const Shard& shard, bool by_bytes, std::span<con
 
 // A file of JSON lines (kvtool.corpus/1): the members of a corpus and where they are.
 struct Manifest {
-  std::string folder;  // to which names are relative; itself relative to the manifest
+  std::string folder;  // folder of the names, relative to the manifest
   std::vector<Member> members;
   std::vector<nlohmann::ordered_json> lines;  // one per member
 };
@@ -61,12 +61,12 @@ Manifest ReadManifest(std::string_view text);
 
 constexpr std::string_view kResultsSchema = "kvtool.results/1";
 
-// The first line of a file of results (kvtool.results/1): what the following lines belong to.
+// First line of a file of results (kvtool.results/1): the run and the shard of the others.
 struct ResultsHead {
   std::string version;  // version of the tool
   std::string command;
-  std::vector<std::string> parameters;  // as given
-  std::string parameters_xxh3;          // also of the files that they name
+  std::vector<std::string> parameters;  // parameters as given
+  std::string parameters_xxh3;          // covers the files that parameters name, too
   std::string corpus_xxh3;
   uint64_t corpus_entries = 0, corpus_bytes = 0;
   Shard shard;

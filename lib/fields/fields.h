@@ -42,8 +42,8 @@ struct FieldOptions {
   size_t items = 0;            // least number of elements of a list
   size_t most_items = 0;       // greatest number of elements; 0: no limit
   bool rows = false;           // the elements of this list are the rows of the document's CSV
-  std::string_view unless{};   // ... unless the document has this member, whose elements then are
-  // written by this program: CSV need not protect it against being read as a formula
+  std::string_view unless{};   // a member whose elements are the rows instead, if present
+  // text by this program: CSV need not protect it against being read as a formula
   bool own_text = false;
   std::string_view column{};  // heading in tables of text; empty: no column
   Format format = format::Plain;

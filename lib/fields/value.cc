@@ -26,7 +26,7 @@ struct MakeJson {
     return json;
   }
   Json operator()(const Value::Object& object) const {
-    // Filled as a vector: operator[] of an ordered object walks all keys, which is quadratic.
+    // Fills the underlying vector: operator[] searches all keys, which takes quadratic time.
     Json::object_t members;
     members.reserve(object.size());
     for (const auto& [key, value] : object) {

@@ -44,7 +44,7 @@ struct Traffic {
 };
 Traffic TrafficSoFar();
 
-// Throws kOpenFailed; without libcurl always.
+// Opens a URL. Throws kOpenFailed; without libcurl always.
 std::unique_ptr<RangeReader> OpenHttp(std::string url);
 
 // Passes a line to the function set by SetWaitNotice.

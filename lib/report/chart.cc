@@ -95,7 +95,7 @@ void Fit(const Plot& plot, double ChartPoint::*value, bool is_y, Axis& axis) {
       add(target.at);
     }
   }
-  if (axis.is_log) {  // no dot on the frame
+  if (axis.is_log) {  // keeps dots off the frame
     low /= 1.4;
     high *= 1.4;
   } else if (!IsRange(low, high)) {
@@ -285,7 +285,7 @@ void DrawNames(const Plot& plot, std::vector<Box> taken, Marks& out) {
 
 bool IsDrawn(double value) {
   constexpr double kMost = 1e300;
-  return std::abs(value) < kMost;  // if it is a number
+  return std::abs(value) < kMost;  // also false for NaN
 }
 
 bool IsRange(double low, double high) {

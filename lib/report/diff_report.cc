@@ -93,7 +93,7 @@ constexpr std::string_view kDifferent =
 constexpr std::string_view kBeyond =
     "Number of these that count: beyond the tolerance, or all without one";
 
-// Empty if every pair has a NaN or infinity on one side, so that no distance is known.
+// Returns nullopt if every pair has NaN or infinity on one side, so that no distance is known.
 template <double (TensorDiff::*distance)() const>
 std::optional<double> FindDistance(const TensorDiff& of) {
   return of.measured() == 0 ? std::nullopt : std::optional((of.*distance)());

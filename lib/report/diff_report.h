@@ -27,7 +27,7 @@ std::string BitsText(DType dtype, uint64_t bits);
 // both caches.
 const Fields<TensorDiff>& TensorDiffFields();
 const Fields<SnapshotDiff>& SnapshotDiffFields();
-// The same without the statement whether they count as equal, which others decide.
+// Returns the fields without the verdict whether the caches count as equal, which callers add.
 const Fields<SnapshotDiff>& DifferenceFields();
 
 // "token 3 head 0 dim 17": the first difference in a tensor.

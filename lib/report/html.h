@@ -77,7 +77,7 @@ class Page {
   void Table(const std::vector<std::vector<std::string>>& rows,
              const std::vector<size_t>& strong = {});
   void Table(TextTable table, const std::vector<size_t>& strong = {});
-  // The same, folded away if it has more than a few rows: a list that few readers read through.
+  // Adds a table, folded away if it has more than a few rows: a list that few readers read through.
   void LongTable(TextTable table, std::string_view what, const std::vector<size_t>& strong = {});
   // Adds a list of remarks, or nothing if it is empty.
   void Notes(std::string_view heading, const std::vector<std::string>& notes);

@@ -10,8 +10,7 @@
 
 namespace kv::report {
 
-// Returns whether charts draw a value: the largest would leave the range of numbers on the way to
-// a place.
+// Returns true if charts can draw a value: scaling the largest ones would overflow.
 bool IsDrawn(double value);
 // Returns true if an axis can distinguish the values of a range, which is impossible if only their
 // last bits differ.
@@ -51,7 +50,7 @@ struct Picture {
   // A file of one page for papers. Its letters are those of Western Europe (others become '?'),
   // because the fonts are the ones that every reader has.
   std::string Pdf() const;
-  // The same with a caption below.
+  // Returns the picture with a caption below.
   Picture WithCaption(std::string_view caption) const;
 };
 
@@ -69,7 +68,7 @@ struct ChartSeries {
   bool named = true;   // false: names of points are only tooltips
 };
 
-// A value that was asked for, drawn as a line across the chart.
+// A requested value, drawn as a line across the chart.
 struct ChartTarget {
   double at = 0;
   std::string name;
@@ -89,7 +88,7 @@ struct LineChart {
   bool markers = false;                          // draws a dot with a tooltip at each point
   Unit x_unit = Unit::kNumber, y_unit = Unit::kNumber;
   bool whole_x = false;               // x values count things: ticks are whole
-  bool log_x = false, log_y = false;  // points at or below 0 have no place
+  bool log_x = false, log_y = false;  // points at or below 0 are not drawn
   std::vector<ChartTarget> targets = {};
 };
 Picture Render(const LineChart& chart);
@@ -131,13 +130,14 @@ struct StripMap {
   double x_end = 1;
   bool unit_ticks = false;  // columns are counts: ticks are in the middle of a column
   std::vector<StripRow> rows;
-  // Labels of the ends of the colour scale; without a low end, of the accent colour. Without labels
-  // there is no legend.
+  // Labels of the ends of the colour scale; without a low end, only of the accent colour. Without
+  // labels there is no legend.
   std::string low_label, high_label, second_label;
 };
 Picture Render(const StripMap& map);
 // MapColumns returns the columns that stand for `extent` things in a map of `rows` rows, so that a
-// page stays small whatever the cache; HasRoomForTips, true if each cell has room for a tooltip.
+// page stays small whatever the cache; HasRoomForTips returns true if each cell has room for a
+// tooltip.
 uint64_t MapColumns(uint64_t extent, uint64_t rows);
 bool HasRoomForTips(uint64_t columns, uint64_t rows);
 

@@ -278,7 +278,7 @@ std::string FileStyle() {
 
 std::vector<double> Axis::Ticks() const {
   if (is_log) return LogTicks(low, high);
-  // Round in the unit of the labels: 64 KiB rather than 62.5.
+  // Makes steps round in the unit of the labels: 64 KiB rather than 62.5.
   double factor = 1;
   while (unit == Unit::kBytes && high >= 1024 * factor) factor *= 1024;
   // Labels along the page are wider than high.
@@ -325,7 +325,7 @@ std::vector<double> RoundTicks(double low, double high, int count) {
   std::vector<double> ticks;
   const double first = std::ceil(low / step - 1e-9);
   const double last = std::floor(high / step + 1e-9);
-  // Multiples of the step, so that 0.3 is 0.3 and zero is zero.
+  // Computes ticks as multiples of the step, so that 0.3 is 0.3 and zero is zero.
   for (double i = first; i <= last && ticks.size() < 50; ++i) {
     const double tick = i * step;
     ticks.push_back(std::abs(tick) < step * 1e-6 ? 0.0 : tick);

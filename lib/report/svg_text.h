@@ -43,7 +43,7 @@ using Marks = std::vector<Mark>;
 Mark Line(std::string_view classes, double x1, double y1, double x2, double y2);
 Mark Rect(std::string_view classes, double x, double y, double width, double height);
 Mark Text(std::string_view classes, double x, double y, std::string_view text);
-// The same, cut to `width`; then the whole text is a tooltip.
+// Draws a text cut to `width`; if it was cut, the whole text is its tooltip.
 Mark Text(std::string_view classes, double x, double y, std::string_view text, double width);
 // The mark of a point: a circle, square, triangle or diamond, so that series differ not only by
 // colour.
@@ -65,7 +65,7 @@ struct LegendEntry {
   std::string text;
   bool is_bold = false;
 };
-// Draws them from `top` on and returns where they end.
+// Draws the entries from `top` on and returns where they end.
 double DrawLegend(const std::vector<LegendEntry>& entries, double top, Marks& marks);
 // Puts the picture's title above the drawing.
 void DrawTitle(Picture& picture);

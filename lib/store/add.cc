@@ -246,7 +246,7 @@ class Store::Adder {
     return true;
   }
 
-  // Returns the pieces of `part` with which `extent` begins, too, as far as the store has them.
+  // Returns the pieces at the beginning of `part` that `extent` has, too, if the store has them.
   std::vector<Piece> SharedPieces(const Extent& extent, ByteSpan bytes, const Extent& part) {
     std::vector<Piece> shared;
     if (!extent.SamePart(part)) return shared;

@@ -136,8 +136,8 @@ struct IndexCalls {
     return sync_folder != 0 && ::fsync(folder) != 0 ? SQLITE_IOERR_DIR_FSYNC : SQLITE_OK;
   }
 
-  // Answers for names other than the journal's: a write-ahead log, which no store has, and names
-  // from a journal, which are refused.
+  // Tells SQLite that only the journal may exist: stores have no write-ahead log, and names that a
+  // journal contains are refused.
   static int Access(sqlite3_vfs* vfs, const char* path, int, int* is_there) {
     IndexFiles& files = FilesFor(vfs);
     *is_there = 0;

@@ -85,7 +85,7 @@ void Store::OpenRoot(Use use) {
   if (root_) names = root_->Names();
   // A temporary name is that of the marker, which another run is about to create, or failed to.
   if (!std::all_of(names.begin(), names.end(), IsTemporaryName)) {
-    // Another run may have made the store since. Its marker is there before any other name.
+    // Another run may have made the store since. The marker is created before any other name.
     if (root_->Find(std::string(kMarker))) return;
     throw Error(Finding::kExists, "the folder holds something other than a store").File(folder_);
   }
@@ -121,7 +121,7 @@ Store::Store(std::string folder, Use use, const std::function<void()>& waiting)
   if (alone) UseReserve();
   if (use != Use::kMend && !has_index()) {
     if (!alone) lock_->BeAlone(waiting);
-    if (!has_index()) Make();  // or another process did meanwhile
+    if (!has_index()) Make();  // another process may have made it meanwhile
     if (!alone) lock_->Share();
   }
   for (const auto& [part, name] : {std::pair(&packs_, "packs"), std::pair(&states_, "states")}) {

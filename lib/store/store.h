@@ -155,17 +155,17 @@ struct AddOptions {
   uint64_t block_tokens = 0;  // 0: suited to the level
   bool check = true;          // decodes each new object, and all of a state that already exists
   Progress* progress = nullptr;
-  // A state that this run has added: the files were listed then, and later numbers are above it.
+  // 0, or a state that this run has added: files were listed then, so later numbers are larger.
   uint64_t after = 0;
 };
 
 struct AddReport {
   StateRecord state;
-  bool was_there = false;  // as the newest state of this name: nothing was added
+  bool was_there = false;  // equal to the newest state of this name, so nothing was added
   std::optional<uint64_t> parent;
   uint64_t prefix_tokens = 0;  // tokens that the parent has, too
   uint64_t new_objects = 0, new_raw_bytes = 0, shared_objects = 0, shared_raw_bytes = 0;
-  uint64_t mended_objects = 0;  // new ones replacing damaged ones, for all states that need them
+  uint64_t mended_objects = 0;  // damaged objects that were replaced, for all states that need them
   uint64_t record_bytes = 0;
 };
 
@@ -195,10 +195,10 @@ struct Leftovers {
 
 struct CollectReport {
   uint64_t removed_objects = 0, removed_packs = 0, rewritten_packs = 0;
-  uint64_t skipped_packs = 0;  // to be rewritten, but there was no space
+  uint64_t skipped_packs = 0;  // packs that were not rewritten for lack of space
   uint64_t leftover_files = 0;
   uint64_t before_bytes = 0, after_bytes = 0;  // bytes of the whole store
-  std::vector<StateRow> unlisted;              // kept, so all packs stay
+  std::vector<StateRow> unlisted;              // states whose packs are kept
 };
 
 // A state's share of the store's objects.
@@ -234,7 +234,7 @@ class Store {
     kRead,
     kAdd,    // creates the store if it does not exist
     kAlone,  // waits until no other process uses it
-    kMend,   // the same, without an index
+    kMend,   // like kAlone, but without an index
   };
   // `waiting` is called once if another process has to finish first. Throws kOpenFailed if there is
   // no store, kExists if the path is something else, kUnsafeName if links lead out of it,
@@ -318,7 +318,7 @@ class Store {
   void RewritePacks(const Kept& kept, const std::map<uint64_t, uint64_t>& packs,
                     CollectReport& report);
   uint64_t RemoveLeftovers(const Leftovers& left);
-  // `any_missing`: a listed state lacks objects, which unlisted packs may have.
+  // `any_missing` means that a listed state lacks objects, which unlisted packs may have.
   Leftovers FindLeftovers(bool any_missing);
 
   class Adder;

@@ -3,7 +3,7 @@
 #include "lib/core/base/file.h"
 #include "lib/core/base/system.h"
 
-// Replaces lib/core/base/spool.cc, which makes a temporary file in a folder.
+// Replaces lib/core/base/spool.cc: the library makes no temporary file, but spools to memory.
 namespace kv {
 
 int OpenSpool() {

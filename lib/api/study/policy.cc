@@ -103,7 +103,7 @@ void Check(const kvt_scores& in, const kvt_geometry& g, float* sums, size_t bloc
   RequireApart(SpanKeys(in, g), written, "scores->keys and sums overlap");
 }
 
-// Returns true for policies that decide by what the cache has seen.
+// Returns true for policies that need no rows of the future.
 bool IsOffered(const PolicyInfo& policy) { return !policy.is_bound; }
 
 std::vector<const PolicyInfo*> Offered() {
@@ -340,8 +340,8 @@ kvt_status kvt_block_scores(kvt_ctx* ctx, const kvt_scores* in, float* sums, siz
     const size_t stride = size_t{g.query_heads} * g.head_dim, group = g.query_heads / g.kv_heads;
     std::fill_n(sums, blocks, 0.0f);
     std::vector<float> scratch(BlockSumScratchFloats(g.head_dim, in->tokens));
-    // Tile by tile and head by head, always in this order, so that the sums are the same on every
-    // machine.
+    // Sums tile by tile and head by head, always in this order, so that the sums are the same on
+    // every machine.
     for (uint64_t first = 0; first < in->rows; first += kTileRows) {
       ctx->state.StopIfCancelled();
       for (size_t head = 0; head < g.query_heads; ++head) {
