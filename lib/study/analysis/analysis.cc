@@ -71,7 +71,7 @@ double Log2Determinant(const Sums& sums, uint64_t dim, double n) {
       }
       for (uint64_t k = 0; k < j; ++k) value -= lower[i * dim + k] * lower[j * dim + k];
       // A channel that the channels before it determine would save infinitely many bits; float sums
-      // cannot tell how many, so it is capped.
+      // cannot tell how many, so the saving is capped.
       if (i == j) {
         constexpr double kLeast = 1e-4;
         value = std::max(value, kLeast);

@@ -130,7 +130,7 @@ UnrotatedRows UnrotateRows(const DumpEntry& entry, ByteSpan raw, const RowOption
   return out;
 }
 
-// Adds a group of columns: the figures, or 0 if the element size does not have them (`on`).
+// Adds a group of columns: the figures, or 0 unless the element size has them (`on`).
 void AddSplit(Value& row, const std::string& tensor, const Figures& f, bool on,
               const std::string& high, const std::string& low, const std::string& whole) {
   const auto put = [&](const std::string& name, double value) { row.Put(name, on ? value : 0.0); };

@@ -25,11 +25,11 @@ namespace kv::analysis {
 struct Structure {
   uint64_t tokens = 0, channels = 0;
   uint64_t zero_rows = 0;           // tokens of which every byte is zero
-  uint64_t trailing_zero_rows = 0;  // those of them at the end, which are padding
+  uint64_t trailing_zero_rows = 0;  // zero rows at the end, which are padding
   // Rows with the hash of an earlier non-zero row. 0 if rows are shorter than 8 bytes.
   uint64_t repeated_rows = 0;
-  uint64_t constant_channels = 0;  // equal in all tokens
-  uint64_t zero_channels = 0;      // those of them that are zero
+  uint64_t constant_channels = 0;  // channels with equal values in all tokens
+  uint64_t zero_channels = 0;      // constant channels that are zero
 };
 
 // Finds the structure of rows of `units` storage units of `unit_bytes` bytes each.
@@ -144,9 +144,9 @@ struct TensorPlace {
   std::span<const int64_t> positions = {};  // of K's tokens; if empty, token t is at position t
 };
 
-// Computes all of the above in two passes over the tensor, and one more for each optional figure.
-// Needs memory for a few slices, whatever the tensor's size. Throws kUsage if the rotation does not
-// fit.
+// Computes all figures of a tensor in two passes over the tensor, and one more for each optional
+// figure. Needs memory for a few slices, whatever the tensor's size. Throws kUsage if the rotation
+// does not fit.
 TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
                              const TensorOptions& options, const TensorPlace& place = {});
 

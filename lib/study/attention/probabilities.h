@@ -15,7 +15,7 @@
 // lib/engines.
 namespace kv {
 
-// A row-major float matrix that it does not own.
+// A view of a row-major float matrix.
 struct FloatMatrix {
   const float* data = nullptr;
   uint64_t rows = 0, columns = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// When a layer evicts and how much, which positions are left at any time, and the schedules that
-// policies follow on a budget of tokens.
+// The times and sizes of a layer's evictions, the positions that are left at any time, and the
+// schedules that policies follow on a budget of tokens.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace kv::eviction {
 
-// When one eviction of one layer happens, and how many tokens it drops. `token` is the position
-// whose call decided: its query is the last that sees the evicted keys.
+// One eviction of one layer: its time, and how many tokens it drops. `token` is the position whose
+// call decided: its query is the last that sees the evicted keys.
 struct Eviction {
   uint64_t token = 0;
   uint64_t length_before = 0;  // tokens in the cache, including `token`
@@ -28,8 +28,8 @@ struct Eviction {
   bool operator==(const Eviction&) const = default;
 };
 
-// When a layer evicts, and how many tokens. Neither depends on scores. The schedule is therefore
-// known even for layers that a trace lacks, and other policies can follow the same one.
+// The times of a layer's evictions and the numbers of tokens. Neither depends on scores, so the
+// schedule is known even for layers that a trace lacks, and other policies can follow the same one.
 struct LayerSchedule {
   uint32_t layer = 0;
   bool in_range = false;
@@ -42,14 +42,14 @@ struct LayerSchedule {
 
   // Counts the evictions that take keys from some query at a position before `end`.
   uint64_t evictions_in_effect(uint64_t end) const;
-  // Turns it into the schedule of a layer that never evicts.
+  // Turns this into the schedule of a layer that never evicts.
   void Clear() {
     evictions.clear();
     triggers = floor_dominated = 0;
   }
 };
 
-// Walks along the positions and returns how many tokens a layer holds at each.
+// Returns how many tokens a layer holds at positions that are asked for in ascending order.
 class LengthWalk {
  public:
   explicit LengthWalk(const LayerSchedule& schedule) : schedule_(schedule) {}

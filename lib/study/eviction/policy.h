@@ -39,18 +39,18 @@ struct PolicyInfo {
   Spending spending = Spending::kTokens;
   // True if the rule needs attention rows; otherwise lengths, positions or keys suffice.
   bool needs_rows = false;
-  // True if it reads keys directly. Rules that need rows reach keys through them.
+  // True if the rule reads keys directly. Rules that need rows reach keys through them.
   bool needs_keys = false;
   // True if the paper compresses once, at the end of the prompt, rather than at every step.
   bool at_prompt_end = false;
   Tuning tuned_by = Tuning::kNone;
-  // True if it is tried by default.
+  // True if the policy is tried by default.
   bool is_usual = false;
-  // True if it is a bound: it uses later rows, which no engine knows.
+  // True if the policy is a bound: it uses later rows, which no engine knows.
   bool is_bound = false;
-  // True if it keeps the most recent tokens and nothing else.
+  // True if the policy keeps the most recent tokens and nothing else.
   bool keeps_recent = false;
-  // The policy that it equals if it spreads a budget evenly over layers.
+  // The policy that this one equals if a budget is spread evenly over layers.
   std::string_view evenly = {};
 };
 std::span<const PolicyInfo> Policies();

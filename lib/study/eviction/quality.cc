@@ -191,7 +191,7 @@ LayerQuality Describe(uint32_t layer, std::span<const AttentionRows> heads, uint
     quality.evicting_heads.push_back(one.SummariseEvicting());
   }
   for (uint64_t row = 0; row < heads.front().rows(); ++row) {
-    double mass = 0;  // NaN if some head's is
+    double mass = 0;  // NaN if it is for any head
     for (const AttentionRows& head : heads) mass += head.mass[row];
     quality.step_mass.push_back(mass / static_cast<double>(heads.size()));
     if (!heads.front().has_output()) continue;

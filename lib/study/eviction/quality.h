@@ -98,9 +98,9 @@ inline constexpr Calibration kGradientCalibration = {0.46, 0.72, 1.13};
 // Measured in 60 runs of the older study, those with a KL below 0.2, with one weight per layer
 // measured on one of the texts.
 inline constexpr Calibration kSensitivityCalibration = {0.69, 0.89, 1.54};
-// From 75 runs of the same model with its weights widened to F32, on 3 texts of 1,024 tokens: pairs
-// of types in llama.cpp (-ctk, -ctv) and in torch, rows from 512 on, 4 or 8 samples a row. All 90
-// runs of docs/closed-loop.md have 0.59, 0.73, 0.93.
+// Measured in 75 runs of the same model with its weights widened to F32, on 3 texts of 1,024
+// tokens: pairs of types in llama.cpp (-ctk, -ctv) and in torch, rows from 512 on, 4 or 8 samples a
+// row. All 90 runs of docs/closed-loop.md have 0.59, 0.73, 0.93.
 inline constexpr Calibration kQuantGradientCalibration = {0.55, 0.72, 0.92};
 // Measured in the same runs, with layer weights measured on a fourth text. The method underrates
 // the difference between K (0.76) and V (1.55).

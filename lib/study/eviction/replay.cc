@@ -244,7 +244,7 @@ class Replayer {
     return run;
   }
 
-  // A single run of the whole cache suffices, because it is the same for every target.
+  // Returns true if a policy that never evicts has a run: one serves all targets.
   bool IsThere(std::string_view policy) const {
     return FindPolicy(policy)->spending == Spending::kNone &&
            std::any_of(result_.runs.begin(), result_.runs.end(),

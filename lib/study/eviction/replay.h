@@ -21,7 +21,7 @@
 
 namespace kv::eviction {
 
-// Decisions of an engine that decides by itself. Its own reports read what it derives from these.
+// Decisions of an engine that decides by itself; the engine derives a struct for its own reports.
 struct EngineRun {
   virtual ~EngineRun() = default;
 
@@ -36,8 +36,8 @@ struct EngineRun {
 
 struct EngineCase;
 
-// When an engine evicts tokens and, if it chooses them itself, which ones. Other timings than that
-// of budgets are described in the same way. Studies know engines only through such rows.
+// The rule by which an engine times its evictions and, if it chooses the tokens itself, chooses
+// them. Other timings are described in the same way. Studies know engines only through such rows.
 struct EngineRule {
   std::string_view name, text;  // used in documents and titles
   std::string_view schedule;    // name of the schedule that policies follow
@@ -174,8 +174,8 @@ std::vector<uint32_t> EvictingLayers(const ReplayResult& result);
 // Returns a run with an expected KL; null if there is none.
 const ReplayRun* FirstPredicted(const ReplayResult& result);
 
-// Returns one line about targets that are ratios of the cache at each trigger: it names those that
-// end elsewhere, because the ratio was applied more than once or because the floor decided.
+// Returns one line on targets that are ratios of the cache at each trigger. It names those that
+// runs miss because the ratio was applied more than once or because the floor decided.
 std::optional<std::string> WhereTargetsEnd(const ReplayResult& result);
 
 // An eviction of kvtool.h2o-plan/1: the positions that a layer or kv head keeps from here on.

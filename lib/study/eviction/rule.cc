@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Rules at work: caches of a layer that shrink as plans say, sums of attention weights that rules
-// share, and the walk of all rules through the rows of a layer.
+// Replays rules: caches of a layer shrink as plans say, rules share sums of attention weights, and
+// all rules pass through the rows of a layer together.
 #include "lib/study/eviction/rule.h"
 
 #include <algorithm>
@@ -328,7 +328,7 @@ Scores RowWeights(const LayerCaches& caches, uint32_t head, uint64_t position) {
     caches.shared->logits().Weigh(head, position, {positions.begin(), seen}, WeightRule::kSoftmax,
                                   row, scratch);
   } else {
-    // Rows of the prompt come while the cache is whole.
+    // The rows of the prompt are observed before anything is evicted.
     KV_ASSERT(caches.shared == nullptr || held.size() == held.positions().back() + 1);
     const KeptKeys& keys = caches.shared == nullptr ? held : caches.shared->whole()[kv_head];
     RowScratch buffers;
@@ -382,7 +382,7 @@ LayerCaches EmptyCaches(const LayerAttention& attention, SharedRows* shared, Thr
   return caches;
 }
 
-// One rule on its way through the rows of a layer.
+// The state of one rule while it passes through the rows of a layer.
 class Walk {
  public:
   Walk(const PlanJob& job, const LayerAttention& attention, uint64_t prompt, SharedRows* shared,

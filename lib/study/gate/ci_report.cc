@@ -103,7 +103,7 @@ void TrueFigures(const GateResult& result, std::string& text) {
   FigureTable(
       "True figures", result.engine->report.columns,
       [](const CaseResult& item) { return item.origin == Origin::kReplay; }, result, text);
-  // Engine logs without a suite count, whatever they contain.
+  // Shows logs of engines without a suite, whatever they contain.
   const auto is_log = [](const CaseResult& item) {
     return item.origin == Origin::kLogs && !item.logs;
   };
@@ -117,7 +117,7 @@ void TrueFigures(const GateResult& result, std::string& text) {
   FigureTable("Figures of the logs", known, is_log, result, text);
 }
 
-// True if a reader of the engine's own summary.md would look for something here.
+// Returns true if a reader of the engine's own summary.md would look for something here.
 bool IsOfEngine(const GateResult& result) {
   return std::any_of(result.cases.begin(), result.cases.end(), [&](const CaseResult& item) {
     return item.logs || item.spec.only_engine || result.engine->FindSuiteCase(item.spec.name);
@@ -149,7 +149,7 @@ std::string DescribeRule(const RuleOutcome& rule) {
   return text;
 }
 
-// At most ten; if there are more, the tenth counts the rest.
+// Keeps at most ten; if there are more, the tenth gives the number of the rest.
 void KeepShown(std::vector<Annotation>& list) {
   if (list.size() <= kMostShown) return;
   const size_t more = list.size() - kMostShown + 1;

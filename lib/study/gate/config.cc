@@ -113,9 +113,9 @@ Json ParseConfigText(std::string_view text) {
 
 constexpr size_t kMostCases = 1000;
 constexpr double kMostTokens = 1e9;
-constexpr double kMostDim = 1 << 20;  // heads, or values of one
+constexpr double kMostDim = 1 << 20;  // number of heads, or of values of one
 constexpr double kMostRepeats = 1000;
-constexpr size_t kLongestName = 200;  // as named in messages
+constexpr size_t kLongestName = 200;  // longer names are cut in messages
 constexpr size_t kShortestCommit = 7;
 
 const MetricInfo& Metric(const Node& node, const Engine& engine) {
@@ -181,7 +181,7 @@ std::vector<DeltaRule> ReadDeltas(const Node& node, const Engine& engine) {
   return rules;
 }
 
-// A commit's name, or a prefix that is long enough to be unambiguous.
+// Reads a commit's name, or a prefix that is long enough to be unambiguous.
 std::string ReadCommit(const Node& node) {
   std::string commit = node.Text();
   if (commit.size() < kShortestCommit || commit.size() > kLongestName) {
@@ -242,7 +242,7 @@ OnNotRun ReadOnNotRun(const Node& node) {
   return node.OneOf({"fail", "warn"}) == "fail" ? OnNotRun::kFail : OnNotRun::kWarn;
 }
 
-// A list of names, or a minimum number.
+// Reads a list of names, or a minimum number.
 ExpectedCases ReadExpected(const Node& node) {
   ExpectedCases expected;
   if (node.json.is_number()) {
@@ -265,7 +265,7 @@ std::optional<double> ReadAtol(const Node& node) {
   return atol;
 }
 
-// One value for both, or {"k": 0.001, "v": "bit_equal"}.
+// Reads one value for both, or {"k": 0.001, "v": "bit_equal"}.
 Tolerance::OfBoth ReadAtols(const Node& node, const Tolerance::OfBoth& otherwise) {
   if (!node.json.is_object()) return {ReadAtol(node), ReadAtol(node)};
   Tolerance::OfBoth of = otherwise;
@@ -294,7 +294,7 @@ Tolerance ReadTolerance(const Node& node) {
   return tolerance;
 }
 
-// {"k": "q8_0", "v": "q5_1"}; a side that is missing is unchanged.
+// Reads {"k": "q8_0", "v": "q5_1"}; a side that is missing is unchanged.
 QuantTypes ReadQuant(const Node& node) {
   if (!node.json.is_object()) throw node.Wrong("expected an object with 'k' and 'v'");
   node.RequireKeys({"k", "v"});
@@ -311,7 +311,7 @@ QuantTypes ReadQuant(const Node& node) {
   return types;
 }
 
-// The keys that "defaults" and a case share. The caller handles rules.
+// Applies the keys that "defaults" and a case share, except rules, which the caller handles.
 void ApplyShared(const Node& node, const std::filesystem::path& folder, const Engine& engine,
                  CaseSpec& spec) {
   for (const auto& [key, path] : {std::pair{"snapshot", &spec.snapshot},
@@ -373,7 +373,7 @@ struct CommonSettings {
   OnNotRun on_not_run = OnNotRun::kFail;
 };
 
-// "a, b or c"
+// Returns "a, b or c".
 std::string Alternatives(std::span<const std::string_view> words) {
   std::string text;
   for (size_t i = 0; i < words.size(); ++i) {
@@ -382,7 +382,7 @@ std::string Alternatives(std::span<const std::string_view> words) {
   return text;
 }
 
-// The mode that a node of the config gives.
+// Returns the mode that a node of the config gives.
 std::string ReadMode(const Node& node, const Engine& engine) {
   if (node.json == kCompare) return std::string(kCompare);
   if (node.json == kQuant) return std::string(kQuant);
@@ -460,7 +460,7 @@ Config ParseConfig(std::string_view text, const std::filesystem::path& folder,
   }
   const Json defaults = root.Has("defaults") ? json.at("defaults") : Json::object();
   Node{defaults, "defaults"}.RequireKeys(SharedKeys());
-  // Checked even if no case uses it.
+  // The defaults are checked even if no case uses them.
   CaseSpec unused = engine.NewCase();
   ApplyShared({defaults, "defaults"}, folder, engine, unused);
   if (defaults.contains("rules")) ReadRules({defaults["rules"], "defaults.rules"}, engine);
@@ -509,7 +509,7 @@ Config SuiteConfig(const std::string& snapshot, const std::string& trace, const 
     spec.snapshot = snapshot;
     spec.trace = trace;
     RequireContent(engine, spec);
-    // Cases of the suite that are not requested here.
+    // Only the engine can run some cases of its suite, so these may stay undecided.
     if (spec.only_engine) spec.on_not_run = OnNotRun::kWarn;
     config.cases.push_back(std::move(spec));
   }

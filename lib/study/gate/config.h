@@ -37,15 +37,15 @@ struct Config {
 Config ParseConfig(std::string_view text, const std::filesystem::path& folder,
                    const Engine& engine);
 
-// A config with one case of mode compare.
+// Returns a config with one case of mode compare.
 Config CompareConfig(const std::string& snapshot, const std::string& reference,
                      const Engine& engine);
 
-// A config with all suite cases of the first engine over one snapshot. Cases that only the engine
-// can run do not fail the gate.
+// Returns a config with all suite cases of the first engine over one snapshot. Cases that only the
+// engine can run do not fail the gate.
 Config SuiteConfig(const std::string& snapshot, const std::string& trace, const Engine& engine);
 
-// The first engine's rules on the permitted change of figures from a baseline's.
+// Returns the first engine's rules on the permitted change of figures from a baseline's.
 std::vector<DeltaRule> DefaultBaselineRules(const Engine& engine);
 
 // Parses a rule as a command line gives it, such as "loss.mean_kl<=0.01"; it is required. Throws

@@ -78,7 +78,7 @@ std::vector<double> Known(std::string_view metric, std::span<const CaseResult* c
 
 std::string Percent(double share) { return fmt::format("{:.2g}%", 100 * share); }
 
-// True if a figure is meaningful in this case: a ratio of 1 without evictions is not.
+// Returns true if a figure is meaningful in this case: a ratio of 1 without evictions is not.
 bool Says(const Watched& watched, const CaseResult& result) {
   if (!result.measured.Value(watched.metric)) return false;
   const bool of_eviction = watched.metric == "lossy_worst" || watched.metric == "whole_model_ratio";
@@ -215,7 +215,7 @@ std::string CaseText(const Engine& engine, const MeasuredRun& run, const Measure
   return text;
 }
 
-// This case in all runs of the same kind, this run's first.
+// Returns this case in all runs of the same kind, this run's first.
 std::vector<const MeasuredCase*> Recordings(std::span<const MeasuredRun> runs,
                                             const MeasuredRun& own, size_t at) {
   std::vector<const MeasuredCase*> all = {&own.cases[at]};

@@ -27,7 +27,7 @@ std::string WordOr(const Document& json, const char* key) {
   return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-// {"content": {"mismatches": 0}} to "content.mismatches".
+// Turns {"content": {"mismatches": 0}} into "content.mismatches".
 void Collect(const Document& json, const std::string& prefix, const Engine& engine,
              FigureMap& figures) {
   if (!json.is_object()) return;
@@ -59,7 +59,7 @@ void Conclude(const std::string& status, BaselineCase& of) {
   of.failed |= status == "fail" || status == "inconclusive";
 }
 
-// The hashes of the files that were read, by name.
+// Returns the hashes of the files that were read, by name.
 std::map<std::string, std::string> ReadHashes(const Document& json) {
   std::map<std::string, std::string> hashes;
   const auto inputs = json.find("inputs");
@@ -114,7 +114,7 @@ void ReadCase(const Document& item, const std::map<std::string, std::string>& ha
   of.settings = ReadSettings(item);
 }
 
-// A baseline passed if it states so and nothing in it contradicts that.
+// Returns true if a baseline states that it passed and nothing in it contradicts that.
 bool Passed(const Document& json, const Baseline& baseline) {
   const bool stated =
       baseline.verdict.empty() ? IsTrue(json, "overall_pass") : baseline.verdict == "pass";
@@ -159,7 +159,8 @@ std::string NameBaseline(const Baseline& baseline) {
   return (baseline.is_pinned ? "pinned baseline " : "baseline ") + Escaped(baseline.file);
 }
 
-// Measured then, unknown now. Figures of an engine's run and of a replay are different figures.
+// Returns true if a figure was measured then and is unknown now. An engine's run and a replay do
+// not measure the same figures.
 bool WasMeasured(const Engine& engine, const BaselineCase& older, const CaseResult& result,
                  const RuleOutcome& rule) {
   const MetricInfo* info = engine.FindMetric(rule.rule.metric);
@@ -179,7 +180,7 @@ std::string OtherSnapshot(const BaselineCase& older, const CaseResult& result) {
   return {};
 }
 
-// Figures of attention come from the trace: another trace of the same cache gives others.
+// Returns how the trace differs: another trace of the same cache gives other attention figures.
 std::string OtherTrace(const BaselineCase& older, const CaseResult& result) {
   if (older.origin != Name(Origin::kReplay) || result.origin != Origin::kReplay) return {};
   if (!older.states_trace || older.trace_hash == result.trace_hash) return {};
@@ -196,7 +197,7 @@ std::string OtherData(const JudgeOptions& options, const BaselineCase& older,
   return snapshot.empty() ? OtherTrace(older, result) : snapshot;
 }
 
-// Versions before 0.2 did not write the hash: the next baseline will have it.
+// Versions before 0.2 did not write the trace's hash, which the next baseline will have.
 bool LacksTraceHash(const JudgeOptions& options, const Baseline& baseline,
                     const BaselineCase& older, const CaseResult& result) {
   return baseline.is_ours && !options.new_recordings && !older.states_trace &&

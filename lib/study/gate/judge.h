@@ -27,11 +27,11 @@ struct JudgeOptions {
 };
 
 // Evaluates the rules of every case, including those against the baseline, and sets its status. A
-// case fails if any rule fails; else it is inconclusive if any rule is; else it passes if a rule
-// that somebody asked for passes; else it was not run. Outcomes that a case already has, such as
-// those of engine logs, count too. Whatever else keeps the gate from passing goes into `reasons`: a
-// case that was not decided, unless it only warns; an expected case that is missing; a baseline
-// that failed itself, is empty, is of another snapshot, has cases that this run lacks or compares
+// case fails if any rule fails; else it is inconclusive if any rule is; else it passes if a
+// requested rule passes; else it was not run. Outcomes that a case already has, such as those of
+// engine logs, count too. Whatever else keeps the gate from passing goes into `reasons`: a case
+// that was not decided, unless it only warns; an expected case that is missing; a baseline that
+// failed itself, is empty, is of another snapshot, has cases that this run lacks or compares
 // nothing; and a gate that decided nothing, unless it starts a baseline.
 void Judge(const JudgeOptions& options, GateResult& result);
 

@@ -66,8 +66,8 @@ std::optional<std::string> FromUtf16(std::string_view text, bool is_big) {
   return out;
 }
 
-// A byte beside a 0 is one character of UTF-16, on either side; all other bytes are 8-bit text.
-// Correct for text in Latin letters, even if the encoding changes within the file.
+// Converts a mixture: a byte beside a 0, on either side, is a character of UTF-16; others are
+// 8-bit. Correct for text in Latin letters, even if the encoding changes within the file.
 std::string FromMixture(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -144,14 +144,14 @@ namespace {
 
 constexpr size_t kShownKey = 80;
 
-// Returns whether a word is a number beyond the range of a double.
+// Returns true if a word is a number beyond the range of a double.
 bool Overflows(std::string_view word) {
   if (word[0] == '-') word.remove_prefix(1);
   const bool is_digits = !word.empty() && word[0] >= '0' && word[0] <= '9';
   return is_digits && std::isinf(ParseNumber<double>(word).value_or(0));
 }
 
-// Writes what no strict parser takes for a number as a text.
+// Writes NaN, infinities and too large numbers as texts, because strict parsers refuse them.
 std::string QuoteNonFinite(std::string_view json) {
   constexpr std::string_view kWord =
       "+-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";

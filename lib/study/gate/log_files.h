@@ -56,12 +56,12 @@ Json ParseJson(std::string_view text, std::string_view file);
 
 // Returns the value under a key; null if `object` is not an object, lacks the key, or has null.
 const Json* Find(const Json& object, std::string_view key);
-// The number or the flag under a key; nothing if the value is of another type.
+// Returns the number or the flag under a key; nothing if the value is of another type.
 std::optional<double> NumberIn(const Json& object, std::string_view key);
 std::optional<bool> FlagIn(const Json& object, std::string_view key);
 // Returns the text under a key; `otherwise` if the value is not a text.
 std::string TextAt(const Json& object, std::string_view key, std::string otherwise = {});
-// True if the value under a key is true in Python's sense.
+// Returns true if the value under a key is true in Python's sense.
 bool TruthAt(const Json& object, std::string_view key);
 
 }  // namespace kv::gate

@@ -179,7 +179,7 @@ std::string DescribeDifference(const TensorDiff& diff) {
                      text(diff.a_dtype, at.a, at.a_bits), text(diff.b_dtype, at.b, at.b_bits));
 }
 
-// K or V of all layers together.
+// Sums the differences of K or V over all layers.
 TensorDiff SumDiffs(const SnapshotDiff& diff, bool is_value) {
   TensorDiff total;
   for (const LayerDiff& layer : diff.layers) {
@@ -334,7 +334,7 @@ void MeasureQuant(const Subject& subject, CaseResult& result) {
     SetQuant(replayed, fmt::format("K {}, V {}", types.k, types.v), result.measured);
   } catch (const Error& error) {
     if (error.finding() != Finding::kUnsupportedKind && error.finding() != Finding::kUsage) throw;
-    missing(error.what());  // shapes that the engine refuses
+    missing(error.what());  // the engine refuses this shape
   }
 }
 

@@ -33,7 +33,7 @@ struct ParamInfo {
   std::optional<uint64_t> most = {};  // an upper limit that is a whole number
   std::string_view word = {};         // engine-neutral name that a config may use
 };
-// Finds it by either name.
+// Finds a parameter by either name.
 const ParamInfo* FindParam(std::span<const ParamInfo> known, std::string_view name);
 
 // Sets a parameter. A new value replaces the old one in its place.
@@ -82,11 +82,11 @@ struct CaseSpec {
   std::optional<QuantTypes> quant;        // figures quant.* are measured
   std::string runtime;                    // one of the engine's runtimes; empty: its first
   std::vector<uint64_t> prompt_tokens;    // one table row each; empty: those of the trace
-  std::optional<uint64_t> decode_tokens;  // of each row; absent: to the end of the cache
+  std::optional<uint64_t> decode_tokens;  // steps of each row; absent: to the end of the cache
   uint64_t repeat = 5;  // number of equal baselines that measure the noise of speeds
   Params params;        // rules that override those of the engine's mode
   std::vector<Rule> rules;
-  bool own_rules = false;  // given by the config, not by the engine
+  bool own_rules = false;  // the config gives the rules, not the engine
   OnNotRun on_not_run = OnNotRun::kFail;
 };
 
@@ -151,22 +151,22 @@ struct Engine {
   std::string_view mode_param;    // the parameter that also gives the mode
   std::string_view switch_param;  // the parameter without which nothing is compressed
   std::span<const ParamInfo> params;
-  std::span<const MetricInfo> metrics;           // besides OwnMetrics()
-  std::span<const DeltaRule> baseline_rules;     // if a config has none
+  std::span<const MetricInfo> metrics;           // the engine's own, besides OwnMetrics()
+  std::span<const DeltaRule> baseline_rules;     // used if a config has none
   std::span<const SuiteInfo> suites;             // the first is the default of a case
   std::span<const std::string_view> case_names;  // names of the cases of all suites, in their order
-  // One of `case_names` with its suite, mode, parameters and rules.
+  // Returns one of `case_names` with its suite, mode, parameters and rules.
   CaseSpec (*suite_case)(std::string_view name);
-  std::vector<Rule> (*rules_of)(std::string_view mode);  // if a config has none
+  std::vector<Rule> (*rules_of)(std::string_view mode);  // used if a config has none
   EngineReport report;
 
-  // Every figure that a rule can name: the gate's own, then the engine's.
+  // Returns every figure that a rule can name: the gate's own, then the engine's.
   std::vector<const MetricInfo*> Metrics() const;
   // Finds a figure by its name or its word; null if there is none.
   const MetricInfo* FindMetric(std::string_view name) const;
   // Returns a case of the first suite, still without a name.
   CaseSpec NewCase() const;
-  // Does nothing for other names.
+  // Returns nothing for a name that no suite has.
   std::optional<CaseSpec> FindSuiteCase(std::string_view name) const;
 };
 
@@ -193,7 +193,7 @@ struct BaselineCase {
   std::map<std::string, double, std::less<>> figures;  // without the unknown ones
   std::string origin;                                  // such as "replay"; empty if not stated
   bool passed = false, failed = false;
-  std::vector<std::string> snapshot_hashes;  // one, perhaps twice, or none
+  std::vector<std::string> snapshot_hashes;  // the snapshot's hash, once or twice, or none
   bool states_trace = false;  // true if it records which trace it used, or that it had none
   std::string trace_hash;     // empty without a trace
   // Parameters and lengths that a replay ran with, as JSON texts.
@@ -247,7 +247,7 @@ struct CaseResult {
   CaseSpec spec;
   Origin origin = Origin::kNone;
   Status status = Status::kNotRun;
-  std::string reason;  // why it failed, was not run or is inconclusive
+  std::string reason;  // why the case failed, was not run or is inconclusive
   std::vector<RuleOutcome> rules;
   Measurements measured;
   Noise noise;  // noise of speeds, over this case's snapshot
@@ -281,7 +281,7 @@ struct GateResult {
 
   uint64_t count(Status status) const;
   uint64_t count(const SuiteInfo& suite) const;
-  // The noise of the case whose equal baselines differ most; null if none was measured.
+  // Returns the noise of the case whose equal baselines differ most; null if none was measured.
   const Noise* worst_noise() const;
   bool failed() const { return !reasons.empty() || count(Status::kFail) > 0; }
   // A gate with an inconclusive case never passes, even if the case only warns.
@@ -302,7 +302,7 @@ std::optional<CaseResult> TakeCase(const CaseSpec& spec, std::vector<CaseResult>
 void AddFromLogs(const CaseSpec& spec, std::string_view path, std::vector<CaseResult>& of_logs,
                  CaseResult& replayed);
 
-// The words as one line for a shell.
+// Returns the words as one line for a shell.
 std::string ShellLine(const std::vector<std::string>& words);
 
 // Gives every failed or inconclusive rule the command that runs its case again. `command` has the

@@ -105,7 +105,7 @@ constexpr MetricInfo kMetrics[] = {
 
 struct OpInfo {
   std::string_view name;
-  Op opposite;  // what is true if the rule is broken
+  Op opposite;  // the relation that holds if the rule is broken
 };
 
 constexpr OpInfo kOps[] = {

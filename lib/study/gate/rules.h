@@ -44,13 +44,13 @@ struct MetricInfo {
   bool is_flag() const { return kind == Kind::kFlag; }
 };
 
-// A figure as documents have it: counts and bytes are whole numbers, flags true or false, and NaN
-// is null.
+// Returns a figure as documents have it: counts and bytes are whole numbers, flags true or false,
+// and NaN is null.
 Value FigureValue(double value, bool is_flag);
-// The schema of a figure, which may be null.
+// Returns the schema of a figure, which may be null.
 Value FigureSchema(const MetricInfo& info);
 
-// The figures that the gate itself defines, in the order of reports. Engines add their own.
+// Returns the figures that the gate itself defines, in the order of reports. Engines add their own.
 std::span<const MetricInfo> OwnMetrics();
 
 // The part of the cache that decided a figure. Tokens are positions, and the end is exclusive.
@@ -60,7 +60,7 @@ struct Where {
   std::optional<uint32_t> head = {};
   std::optional<uint64_t> token_begin = {}, token_end = {};
   std::string log = {};              // for engine logs, the file and row
-  std::optional<uint32_t> dim = {};  // of one value; a channel of all heads if `head` is unknown
+  std::optional<uint32_t> dim = {};  // channel of a value; over all heads if `head` is unknown
 
   bool known() const { return layer || head || token_begin || !kind.empty() || !log.empty(); }
   bool operator==(const Where&) const = default;
@@ -97,7 +97,7 @@ class Measurements {
   void SetNoise(std::string_view name, double noise, std::string why = {});
   void SetRange(std::string_view name, const FigureRange& range);
   void Copy(std::string_view name, const Measurements& from);  // `from` must have the figure
-  // Null if nothing was recorded for the figure.
+  // Returns null if nothing was recorded for the figure.
   const Measurement* Find(std::string_view name) const;
   std::optional<double> Value(std::string_view name) const;
 
@@ -144,7 +144,7 @@ struct RuleOutcome {
   std::optional<double> engine_value = {};
   std::optional<bool> engine_pass = {};
 
-  // The margin as a share of the limit; infinite if that is meaningless.
+  // Returns the margin as a share of the limit; infinite if that is meaningless.
   double slack() const;
 };
 
@@ -154,7 +154,8 @@ struct Noise {
   std::vector<double> baseline_tps, candidate_tps;
   double seconds = 0;  // seconds of the shortest replay
 
-  // The wider of the two spreads, each (max - min) / median; nothing from fewer than two runs.
+  // Returns the wider of the two spreads, each (max - min) / median; nothing from fewer than two
+  // runs.
   std::optional<double> relative() const;
   double baseline() const;  // medians
   double candidate() const;

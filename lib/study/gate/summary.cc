@@ -89,7 +89,8 @@ Value TrueFiguresSchema(const Engine& engine) {
   return Value::Object{{"type", "object"}, {"properties", std::move(properties)}};
 }
 
-// Schema of the figures as the engine defines them: the fields of its rows, all optional.
+// Returns the schema of the figures as the engine defines them: the fields of its rows, all
+// optional.
 Value EngineFiguresSchema(const Engine& engine) {
   return Value::Object{{"type", "object"},
                        {"properties", *engine.report.row_schema().Find("properties")}};

@@ -19,7 +19,7 @@ struct GateSummary {
 const Fields<GateSummary>& SummaryFields(const Engine& engine,
                                          std::string_view (*param_text)(std::string_view name));
 
-// The row of a case as its engine's own tools write it: an entry of "rows" and a line of
+// Returns the row of a case as its engine's own tools write it: an entry of "rows" and a line of
 // cases.jsonl. Figures that were not measured are null.
 Value MakeRow(const GateResult& gate, const CaseResult& result, const OutputNames& outputs);
 
@@ -36,8 +36,8 @@ struct Annotation {
   std::string title, text;
 };
 
-// One line without its end. It remains one command whatever the members contain: line ends and the
-// separators of a command are escaped as the runner requires.
+// Returns an annotation as one line without its end. It remains one command whatever the members
+// contain: line ends and the separators of a command are escaped as the runner requires.
 std::string WorkflowCommand(const Annotation& annotation);
 
 // Returns the line of each case's name in a config, counted from 1.

@@ -33,7 +33,7 @@ Tone ChooseTone(Status status) {
   return kTones[static_cast<size_t>(status)];
 }
 
-// "1 failed, 3 passed, 2 not run"
+// Returns "1 failed, 3 passed, 2 not run".
 std::string CountText(const SummaryView& view) {
   std::string text;
   for (const auto& [status, word] : {std::pair{Status::kFail, "failed"},
@@ -102,7 +102,7 @@ void AddBytes(const CaseView& c, Page& page) {
   ChartSeries series{"held", {}, true, false};
   const size_t stride = (c.resident.size() + kMaxPoints - 1) / kMaxPoints;
   for (size_t i = 0; i < c.resident.size(); i += stride) {
-    // The peak of each stride, which a chart must not hide.
+    // Shows the peak of each stride, which a chart must not hide.
     const auto part = std::span(c.resident).subspan(i, std::min(stride, c.resident.size() - i));
     const auto most = std::max_element(
         part.begin(), part.end(), [](const auto& x, const auto& y) { return x.bytes < y.bytes; });
@@ -125,8 +125,8 @@ std::optional<double> FigureIn(const SummaryView& view, const std::string& name,
   return c == nullptr ? std::nullopt : c->Figure(figure);
 }
 
-// Names of cases over all runs: first those that the newest lacks, then those that did not pass in
-// it, then the rest.
+// Returns the names of cases over all runs: first those that the newest lacks, then those that did
+// not pass in it, then the rest.
 std::vector<std::string> CaseNames(const History& history) {
   std::vector<std::string> absent, trouble, fine;
   std::set<std::string> known;
@@ -190,7 +190,7 @@ void AddVerdicts(const History& history, Page& page) {
   page.Grid(header, rows);
 }
 
-// "≥ 1.05x"
+// Returns "≥ 1.05x".
 std::string DescribeLimit(const RuleOutcome& rule) {
   const Op op = rule.rule.op;
   const std::string_view sign = op == Op::kAtLeast  ? "\u2265"
@@ -199,7 +199,7 @@ std::string DescribeLimit(const RuleOutcome& rule) {
   return fmt::format("{} {}", sign, FigureText(rule.rule.metric, rule.rule.limit));
 }
 
-// Relative change of a figure.
+// Returns the relative change of a figure.
 std::string Delta(const std::optional<double>& older, double now) {
   if (!older) return "-";
   if (*older == now) return "0%";
@@ -207,7 +207,7 @@ std::string Delta(const std::optional<double>& older, double now) {
   return fmt::format("{:+.2g}%", 100 * (now - *older) / std::abs(*older));
 }
 
-// A rule with its own limit, on a figure that can drift.
+// Returns true for a rule with its own limit, on a figure that can drift.
 bool Drifts(const RuleOutcome& rule) {
   return rule.value && !rule.baseline && !rule.rule.is_flag && std::isfinite(rule.rule.limit) &&
          rule.rule.limit != 0 && rule.rule.op != Op::kEqual && rule.rule.op != Op::kDiffers &&
@@ -250,7 +250,7 @@ size_t KnownPoints(const ChartSeries& series) {
                     [](const report::ChartPoint& point) { return std::isfinite(point.y); }));
 }
 
-// With a margin, so that no value or limit is on an edge.
+// Sets the y axis with a margin, so that no value or limit is on an edge.
 void Frame(const ChartSeries& series, LineChart& chart) {
   double low = HUGE_VAL, high = -HUGE_VAL;
   const auto add = [&](double y) {
@@ -323,7 +323,7 @@ void AddHistory(const History& history, const Engine& engine, Page& page) {
   }
 }
 
-// With characters that every page can show.
+// Replaces comparisons by signs that every page can show.
 std::string Pretty(std::string text) {
   // A sign and its number are not separated by a line break.
   for (const auto& [plain, sign] :
@@ -398,7 +398,7 @@ std::string EngineWord(const RuleOutcome& rule) {
   return text;
 }
 
-// Result of a rule. Rules without figures are yes or no.
+// Returns the result of a rule. Rules without figures are yes or no.
 std::string ValueCell(const RuleOutcome& rule) {
   if (rule.value || !std::isnan(rule.rule.limit)) return Pretty(Sentence(rule));
   if (rule.status == Status::kNotRun) return "not measured";
@@ -537,7 +537,7 @@ void AddCase(const CaseView& c, const EngineReport& report, Page& page) {
   }
 }
 
-// The oldest first. ISO 8601 sorts as text.
+// Returns the summaries, the oldest first. ISO 8601 sorts as text.
 std::vector<const Summary*> InOrder(std::span<const Summary> summaries) {
   std::vector<const Summary*> order;
   for (const Summary& summary : summaries) order.push_back(&summary);

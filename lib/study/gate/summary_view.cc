@@ -15,7 +15,7 @@
 namespace kv::gate {
 namespace {
 
-// Nobody reads a longer page; larger documents are refused.
+// Limit on cases, because a longer page would be unreadable; larger documents are refused.
 constexpr size_t kMaxCases = 512;
 constexpr size_t kMaxEntries = 1u << 16;
 
@@ -34,7 +34,7 @@ void ForEachIn(const Json& object, const char* key, F&& use) {
   }
 }
 
-// A position or a count; nothing for other values.
+// Returns a position or a count; nothing for other values.
 template <typename T>
 std::optional<T> WholeIn(const Json& object, const char* key) {
   const auto number = NumberIn(object, key);
@@ -55,7 +55,7 @@ Where ReadWhere(const Json& json) {
   return where;
 }
 
-// A number, or a flag as 1 or 0.
+// Returns a number, or a flag as 1 or 0.
 std::optional<double> FigureIn(const Json& entry, const char* key) {
   if (const auto flag = FlagIn(entry, key)) return *flag ? 1 : 0;
   return NumberIn(entry, key);
@@ -81,7 +81,7 @@ RuleOutcome ReadOutcome(const Json& entry) {
   return outcome;
 }
 
-// Numbers, flags and texts of an object, with dots for the objects in it.
+// Lists numbers, flags and texts of an object, with dots for the objects in it.
 void Flatten(const Json& object, const std::string& prefix,
              std::vector<std::pair<std::string, Json>>& figures) {
   if (!object.is_object()) return;
@@ -342,7 +342,7 @@ std::string SummaryJunit(const Summary& summary, const Engine& engine) {
       suite.tests.push_back(MakeTest(rule));
       shown |= rule.status == c.status;
     }
-    // Failures that no rule explains: a case without rules, or one that failed on its own.
+    // A case without rules, or one that failed on its own, has a failure that no rule explains.
     if (!shown) {
       suite.tests.push_back({std::string("case"), ReadOutcome(c.status), c.reason, c.reason});
       if (c.status == Status::kPass) suite.tests.back().details.clear();

@@ -22,7 +22,7 @@ Summary ParseSummary(std::string_view text, std::string_view file);
 
 // Writes an outcome such as "2.61x, needs >= 3x".
 std::string Sentence(const RuleOutcome& outcome);
-// The value as a share of its limit; nothing for rules where that is meaningless.
+// Returns the value as a share of its limit; nothing for rules where that is meaningless.
 std::optional<double> Gauge(const RuleOutcome& outcome);
 
 struct CaseView {
@@ -37,8 +37,8 @@ struct CaseView {
   std::vector<ResidentSample> resident;
   std::vector<std::string> notes;
 
-  // The first rule that failed, else the one of the case's status with the least slack; may be
-  // null.
+  // Returns the first rule that failed, else the one of the case's status with the least slack; may
+  // be null.
   const RuleOutcome* Deciding() const;
   std::optional<double> Figure(std::string_view name) const;  // prefers the true figures
 };

@@ -56,8 +56,8 @@ struct SideOrigin {
   size_t equally_good() const;
 };
 
-// Compares two caches layer by layer. Has no result for sides that are not quantised in blocks of
-// llama.cpp. Throws kInconsistent if the caches differ in shape.
+// The result of comparing two caches layer by layer. Has nothing for sides that are not quantised
+// in blocks of llama.cpp. Throws kInconsistent if the caches differ in shape.
 struct CacheOrigin {
   std::optional<SideOrigin> k, v;
 };

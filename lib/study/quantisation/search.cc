@@ -179,7 +179,7 @@ SearchResult Search(const ReplayResult& result, const SearchLimits& limits,
     take(found.best_uniform);
     if (has_flags[pair]) take(found.best_with_flags);
   }
-  // The best uniform choice may not lie on the path, and is a candidate as well.
+  // The best uniform choice is a candidate, too, because it may not lie on the path.
   if (found.best_uniform &&
       (!found.best || is_better(found.uniform[*found.best_uniform], *found.best)))
     found.best = found.uniform[*found.best_uniform];
