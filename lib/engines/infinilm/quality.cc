@@ -126,8 +126,8 @@ class Measurement {
   struct Turns {
     Rope rope;
     uint32_t head_dim;
-    RopeTable to_end;    // of each row: moves stand-ins to the position right after the prompt
-    RopeTable to_moved;  // moves from there to the position after the compression step
+    RopeTable to_end;    // moves each row's stand-in to the position right after the prompt
+    RopeTable to_moved;  // moves it from there to the position after the compression step
   };
 
   void MakeTurns(const ModelRope& model) {
@@ -329,7 +329,7 @@ class Measurement {
   const StepPlan& plan_;
   const QualityOptions& options_;
   std::vector<TokenRange> sources_;
-  // of the query rows: as recorded, and for the causal mask
+  // positions of the query rows as recorded, and for the causal mask
   std::vector<int64_t> positions_, seen_;
   int64_t last_ = 0;  // tokens that some query sees
   bool moves_ = false;

@@ -138,7 +138,7 @@ class BenchText {
   BenchText(std::string_view text, const std::string& name) : text_(text), name_(name) {}
 
   std::vector<Json> Rows() {
-    // `begins`: the line has nothing but brackets and commas so far
+    // `begins` is true while the line has nothing but brackets and commas
     bool in_list = false, begins = true;
     for (size_t at = 0; at < text_.size(); ++at) {
       const std::string_view rest = text_.substr(at);

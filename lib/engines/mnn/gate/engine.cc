@@ -72,7 +72,7 @@ constexpr ParamInfo kParams[] = {
     {.name = "h2o_lossless_strict_roundtrip_check", .word = "compress_strict_roundtrip_check"},
 };
 
-// The thresholds that the suite's analyzer applies to every runtime case.
+// Returns the thresholds that the suite's analyzer applies to every runtime case.
 std::vector<Rule> CommonRules(const logs::AnalyzerOptions& options) {
   return {{"lossy_best", kAtLeast, options.lossy_target},
           {"lossless_selected_value", kAtLeast, options.lossless_target},

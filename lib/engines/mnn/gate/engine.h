@@ -27,8 +27,8 @@ const Fields<logs::EngineVerdict>& LogsFields();
 // real prompts, which a replay cannot replace.
 inline constexpr std::string_view kRuntimeSuite = "runtime", kDemoSuite = "llm_demo";
 
-// The figures of MNN's own gate under its keys, with its definitions. "Best" is the maximum over
-// the rows, even for latencies and fallbacks.
+// Returns the figures of MNN's own gate under its keys, with its definitions. "Best" is the maximum
+// over the rows, even for latencies and fallbacks.
 std::span<const gate::MetricInfo> GateMetrics();
 
 // Returns the row that MNN's suite writes of a case, with kvtool's figures (null: not measured).

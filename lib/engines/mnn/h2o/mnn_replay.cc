@@ -402,7 +402,7 @@ ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
 
 namespace {
 
-// The figures of one run, added to those of the others.
+// Adds the figures of one run to those of the others.
 void Add(const advise::Outcome& run, advise::Outcome& all) {
   const auto append = [](const std::vector<double>& from, std::vector<double>& to) {
     to.insert(to.end(), from.begin(), from.end());

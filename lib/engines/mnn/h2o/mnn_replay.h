@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The engine's eviction as a replay: its calls, sources of block sums, the rules (EngineRule) of its
-// builds, and the settings for it that follow from advice.
+// The engine's eviction as a replay: its calls, sources of block sums, the rules (EngineRule) of
+// its builds, and the settings for it that follow from advice.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,7 @@ struct MnnReplay : eviction::EngineRun {
   MnnMetrics metrics;
   uint64_t meta_previous = 0;
   uint64_t plans_dropped = 0;
-  std::vector<uint64_t> capacities;  // per layer, at the end
+  std::vector<uint64_t> capacities;  // capacity of each layer at the end
 };
 
 // Supplies the block sums of a call, over the layer's cache at that time.
@@ -50,7 +50,7 @@ class BlockSumSource {
 
 // Computes block sums from the rows of a trace. `layers` are the traced layers, places[i] is the
 // engine's number of layers[i]. Calls of other layers get zeros. That changes no schedule, because
-// when a layer evicts, and how much, does not depend on scores.
+// the times and sizes of evictions do not depend on scores.
 std::unique_ptr<BlockSumSource> TraceBlockSums(std::span<const LayerAttention> layers,
                                                std::span<const uint32_t> places,
                                                uint64_t block_tokens, WeightRule weights,

@@ -37,7 +37,7 @@ constexpr std::string_view kInvalidPatterns[] = {"Invalid KV realloc",
 
 using O = AnalyzerOptions;
 
-// In which direction an option's value is looser than the suite's.
+// The direction in which an option's value is looser than the suite's.
 enum class Looser { kNever, kLess, kMore };
 
 struct OptionEntry {
@@ -419,8 +419,7 @@ OfflineRatio ParseOfflineRatio(std::string_view json, std::string_view path) {
 void ForEachInvalidLine(std::string_view text, const std::function<void(std::string_view)>& use) {
   const std::string clean = OnlyUtf8(text);
   text = clean;
-  // Splits lines as a text file does: they end with
-  // , \r or both.
+  // Splits lines as Python's text files do: they end with a line feed, a carriage return or both.
   while (!text.empty()) {
     const size_t end = std::min(text.find_first_of("\n\r"), text.size());
     const std::string_view raw = text.substr(0, end);

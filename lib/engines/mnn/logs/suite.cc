@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // Searches logs and documents for evidence against a case: broken lines, words of dying programs,
-// cells and numbers that are none.
+// cells that are not numbers.
 #include "lib/engines/mnn/logs/suite.h"
 
 #include <fmt/format.h>

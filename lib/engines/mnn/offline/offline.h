@@ -76,8 +76,8 @@ struct Options {
   static std::array<std::vector<Predictor>, kStreams> DefaultPredictors();
 };
 
-// The options of the estimate that the gate calls `lossless_selected_value`: grouped chunks of 192
-// tokens, 8 framing bytes.
+// Returns the options of the estimate that the gate calls `lossless_selected_value`: grouped chunks
+// of 192 tokens, 8 framing bytes.
 Options OnlineSimOptions();
 
 struct Sizes {

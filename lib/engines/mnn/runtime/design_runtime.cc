@@ -50,7 +50,7 @@ Bytes SelectTokens(const TensorShape& shape, ByteSpan from, uint64_t tokens, con
   return to;
 }
 
-// Joins two ranges of that layout.
+// Joins two ranges that are laid out [head][token][dim].
 Bytes JoinTokens(const TensorShape& shape, ByteSpan first, uint64_t first_tokens, ByteSpan second,
                  uint64_t second_tokens) {
   Bytes to;
@@ -139,7 +139,7 @@ class DesignRuntime : public Runtime {
     layer.positions_valid = false;
   }
 
-  // Reports the same work under the engine's names.
+  // Reports a layer's work under the engine's names.
   LayerRecord Record(uint32_t index) const override {
     LayerRecord record = records_[index];
     const Measured& measured = record.measured;

@@ -133,7 +133,7 @@ class AttentionStep {
   }
 
   bool has_queries() const { return has_queries_; }
-  // time spent computing, including the runtime's reads
+  // Returns the time spent computing, including the runtime's reads.
   double seconds() const { return seconds_; }
 
  private:

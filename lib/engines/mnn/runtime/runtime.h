@@ -79,8 +79,8 @@ struct EncodeTask {
   uint64_t begin = 0, tokens = 0;
   std::array<uint32_t, 2> element_bytes{};
   RangeBytes raw;
-  bool engine_raw_hash = false;  // compute it for the engine's strict check
-  bool verify = false;           // decode the blob and compare it before it is used
+  bool engine_raw_hash = false;  // computes the raw hash for the engine's strict check
+  bool verify = false;           // decodes the blob and compares it before it is used
 };
 
 struct EncodeResult {
@@ -135,12 +135,12 @@ class EncodeWorkers {
 // The action of a call that an event records.
 enum class EventKind {
   kEvict,         // H2O decided; tokens = kept, of `length`
-  kCompact,       // its plan was applied; tokens = kept
+  kCompact,       // H2O's plan was applied; tokens = kept
   kEncode,        // a range was handed to the encoder
-  kApply,         // its result came back; bytes and microseconds are set
-  kDrop,          // its raw bytes were dropped (mnn: overwritten with zeros; design: freed)
-  kRestore,       // its raw bytes were restored (mnn), or a reader decoded it (design)
-  kDecode,        // it was decoded and compared (mnn: probe, full)
+  kApply,         // the encoder's result came back; bytes and microseconds are set
+  kDrop,          // a range's raw bytes were dropped (mnn: overwritten with zeros; design: freed)
+  kRestore,       // a range's raw bytes were restored (mnn), or a reader decoded it (design)
+  kDecode,        // a range was decoded and compared (mnn: probe, full)
   kShrink,        // the cold range became shorter: blocks and plan were dropped
   kBackpressure,  // the queue was full: mnn never encodes the range, design tries again later
   kFallback,      // something failed; `what` names it
@@ -205,7 +205,7 @@ struct Measured {
   // Bytes of blobs that were decoded to their source; only the ratio of these is verified. With
   // MNN's own runtime the replay decodes each blob once for this, outside all timings.
   uint64_t verified_raw_bytes = 0, verified_blob_bytes = 0;
-  std::array<uint64_t, 2> verified_raw_of{}, verified_blob_of{};  // the same for K and V
+  std::array<uint64_t, 2> verified_raw_of{}, verified_blob_of{};  // verified bytes of K and of V
   uint64_t verify_failures = 0;
   uint64_t no_gain = 0;   // ranges whose blob is not smaller than the range
   uint64_t failures = 0;  // encoders and decoders that threw
@@ -236,7 +236,7 @@ struct RuntimeSetup {
   const Snapshot& snapshot;  // rows of 2 or 4-byte elements
   const Config& config;      // sanitised
   eviction::LayerRange h2o_range;
-  uint64_t trigger_min = 1, update_interval = 1;  // H2O's
+  uint64_t trigger_min = 1, update_interval = 1;  // parameters of H2O
   uint64_t prompt = 0;
   uint64_t cache_bytes = 0;
   const RangeCodec& codec;
