@@ -91,7 +91,7 @@ Error Unknown(const std::string& architecture) {
   return error;
 }
 
-// The error for dumps of engines whose order does not follow from the architecture.
+// Returns the error for dumps of engines whose order does not follow from the architecture.
 Error Unrecorded(const Snapshot& snapshot) {
   Error error(Finding::kGeometryMissing,
               "no record says which pairs of K RoPE rotates in this cache of {}", snapshot.engine);

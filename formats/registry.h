@@ -14,7 +14,7 @@
 
 namespace kv {
 
-// The table, in the order of detection.
+// Returns the table of formats, in the order of detection.
 std::span<const FormatEntry> Formats();
 const FormatEntry* FindFormat(std::string_view id);
 // Returns true if the format of this name has the trait; false for any other word.

@@ -27,7 +27,7 @@ struct DumpMeta {
 // Throws kBadText, kMissingRecord, kBadField, kLimit.
 DumpMeta ParseDumpMeta(ByteSpan json);
 
-// Detection, for the registry.
+// Detects the format, for the registry.
 Confidence ProbeDump(const Source& source);
 Snapshot OpenDump(Source source, const OpenOptions& options);
 void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);

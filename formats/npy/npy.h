@@ -20,7 +20,7 @@ TensorFile ReadNpy(Source source, const OpenOptions& options);
 // Reads the arrays of an .npz. Deflated members are inflated, within options.max_bytes.
 TensorFile ReadNpz(Source source, const OpenOptions& options);
 
-// Detection, for the registry.
+// Detects the formats, for the registry.
 Confidence ProbeNpy(const Source& source);
 Confidence ProbeNpz(const Source& source);
 Snapshot OpenNpy(Source source, const OpenOptions& options);

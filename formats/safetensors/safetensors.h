@@ -22,7 +22,7 @@ Bytes SafetensorsHead(const std::vector<const TensorToWrite*>& order,
 void WriteSafetensorsFile(const std::vector<TensorToWrite>& tensors, const TensorMetadata& metadata,
                           Sink& sink);
 
-// Detection, for the registry.
+// Detects the formats, for the registry.
 Confidence ProbeSafetensors(const Source& source);
 Snapshot OpenSafetensors(Source source, const OpenOptions& options);
 void WriteSafetensors(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);

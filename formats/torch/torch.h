@@ -29,7 +29,7 @@ TensorFile ReadTorch(Source source, uint64_t max_bytes = kTorchMaxBytes);
 void WriteTorch(const std::vector<TensorToWrite>& tensors, std::string_view stem, AtomicFile& file,
                 const TensorMetadata& texts = {});
 
-// Detection, for the registry.
+// Detects the formats, for the registry.
 Confidence ProbeTorch(const Source& source);
 Snapshot OpenTorch(Source source, const OpenOptions& options);
 // Writes a tuple over layers of (K, V), [1, head, token, dim] each: Hugging Face's legacy cache,

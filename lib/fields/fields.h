@@ -214,7 +214,7 @@ class Fields : public FieldTable {
   static Field Column(std::string_view heading, Getter getter, Format format = format::Plain) {
     return Field(heading, "", std::move(getter), {.column = heading, .format = format});
   }
-  // The fields of another table of T.
+  // Inlines the fields of another table of T.
   static Field Inline(const Fields& others) {
     return Field(
         "", "", [](const T& of) -> const T& { return of; }, others);

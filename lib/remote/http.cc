@@ -250,13 +250,13 @@ class HttpReader : public RangeReader {
     return false;
   }
 
-  // True if the answer shows that the object is no longer the recorded version.
+  // Returns true if the answer shows that the object is no longer the recorded version.
   bool HasChanged(const Answer& answer) const {
     if (answer.status == 412) return true;
     return met_ && (answer.status == 416 || (answer.status < 300 && met_->Differs(answer)));
   }
 
-  // True if the body holds exactly the bytes that were asked for.
+  // Returns true if the body holds exactly the bytes that were asked for.
   bool HasWantedBytes(const Transfer& transfer) const {
     const Answer& answer = transfer.answer;
     if (answer.status == 206 && answer.range) {

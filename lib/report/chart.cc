@@ -106,7 +106,7 @@ void Fit(const Plot& plot, double ChartPoint::*value, bool is_y, Axis& axis) {
   axis.high = high;
 }
 
-// The classes of a series' line.
+// Returns the classes of a series' line.
 std::string LineClasses(const LineChart& chart, size_t index) {
   const ChartSeries& series = chart.series[index];
   return fmt::format("l c{}{}{}", index % kChartColours, series.emphasised ? " em" : "",
@@ -224,7 +224,7 @@ void DrawSeries(const Plot& plot, size_t index, Marks& out) {
   }
 }
 
-// Names of series below the plot, in the same order in all charts of a page.
+// Lists the names of series below the plot, in the same order in all charts of a page.
 std::vector<LegendEntry> MakeLegend(const Plot& plot) {
   std::vector<LegendEntry> entries;
   for (size_t i = 0; i < plot.chart.series.size() && entries.size() < kMostEntries; ++i) {
@@ -242,7 +242,7 @@ std::vector<LegendEntry> MakeLegend(const Plot& plot) {
   return entries;
 }
 
-// Names of points, if there is room. The most important ones choose their places first.
+// Draws the names of points, if there is room. The most important ones choose their places first.
 void DrawNames(const Plot& plot, std::vector<Box> taken, Marks& out) {
   std::vector<std::pair<const ChartPoint*, bool>> named;
   for (const bool emphasised : {true, false}) {
@@ -394,8 +394,8 @@ std::vector<LegendEntry> MakeLegend(const StripMap& map) {
   return entries;
 }
 
-// A row's cells. Those without a tooltip are grouped by shade: one path for many takes a fraction
-// of the bytes.
+// Draws a row's cells. Those without a tooltip are grouped by shade: one path for many takes a
+// fraction of the bytes.
 void DrawRow(const StripRow& row, const Axis& axis, double y, double height,
              std::map<Shade, std::vector<Mark::Step>>& paths, Marks& out) {
   for (const StripSpan& span : row.spans) {

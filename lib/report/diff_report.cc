@@ -108,7 +108,7 @@ std::string PercentText(double share) { return fmt::format("{:.3g}%", 100 * shar
 // A single difference is as visible as many: shades follow the root of the share, never quite pale.
 double ChooseStrength(double share) { return share == 0 ? 0 : 0.3 + 0.7 * std::sqrt(share); }
 
-// "3.12% of the values differ, at most 0.5 apart"
+// Returns "3.12% of the values differ, at most 0.5 apart".
 std::string BinText(const TensorDiff& bin, bool by_value) {
   if (bin.different == 0) return "equal";
   const bool counts = bin.beyond > 0;

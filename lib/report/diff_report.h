@@ -30,12 +30,12 @@ const Fields<SnapshotDiff>& SnapshotDiffFields();
 // Returns the fields without the verdict whether the caches count as equal, which callers add.
 const Fields<SnapshotDiff>& DifferenceFields();
 
-// "token 3 head 0 dim 17": the first difference in a tensor.
+// Returns "token 3 head 0 dim 17", the first difference in a tensor.
 std::string PlaceText(const TensorDiff& diff);
-// The tensors that differ.
+// Returns a table of the tensors that differ.
 TextTable DiffTable(const SnapshotDiff& diff);
-// A page on the differences of two caches: a map of layers and tokens, for which `diff` must have
-// the bins, and the sizes of the differences by layer.
+// Returns a page on the differences of two caches: a map of layers and tokens, for which `diff`
+// must have the bins, and the sizes of the differences by layer.
 report::Page DiffPage(const std::string& a, const std::string& b, const SnapshotDiff& diff);
 
 }  // namespace kv

@@ -29,7 +29,7 @@ std::string_view NameClass(Tone tone) {
   return "open";
 }
 
-// A name for use in an address: letters and digits, all else as '-'.
+// Returns a name for use in an address: letters and digits, all else as '-'.
 std::string Anchor(std::string_view title) {
   std::string anchor;
   for (const char c : title) {
@@ -98,7 +98,7 @@ bool IsBlank(std::string_view cell) { return cell.empty() || cell == "-"; }
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// Length of the number at the beginning of a cell, or 0.
+// Returns the length of the number at the beginning of a cell, or 0.
 size_t NumberLength(std::string_view cell) {
   size_t at = 0, digits = 0;
   const auto skip_digits = [&] {
@@ -250,7 +250,7 @@ ul{padding-left:1.2rem}footer{color:var(--dim);font-size:.85rem;margin-top:2rem}
 @media print{main{max-width:none}}@media(max-width:26rem){main{padding-inline:.5rem}}
 )";
 
-// "Error against ratio" to "error-against-ratio".
+// Turns "Error against ratio" into "error-against-ratio".
 std::string FileName(std::string_view title) {
   std::string name;
   for (const char c : title.substr(0, 60)) {

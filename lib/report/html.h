@@ -104,7 +104,7 @@ class Page {
   std::string Text(const Origin& origin = {}) const;
   // The figures, in their order.
   const std::vector<PictureFile>& pictures() const { return pictures_; }
-  // The page's figure with a self-contained caption, or nothing.
+  // Returns the page's figure with a self-contained caption, or nothing.
   std::optional<PictureFile> Featured(std::string_view program) const;
 
  private:

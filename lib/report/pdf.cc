@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kPointsOfUnit = 0.75;  // a CSS pixel: text of 9 pt, a chart as wide as a column
 
-// Text as a literal string in WinAnsiEncoding. Other characters become '?'.
+// Returns a text as a literal string in WinAnsiEncoding. Other characters become '?'.
 std::string PdfText(std::string_view text) {
   constexpr std::string_view kEllipsis = "\xe2\x80\xa6";
   std::string out = "(";
@@ -55,7 +55,7 @@ std::string ColourText(std::string_view name, double strength) {
 
 std::string PointText(double x, double y) { return Coordinate(x) + ' ' + Coordinate(y) + ' '; }
 
-// A circle as four curves; the factor lets them touch it at their middles.
+// Draws a circle as four curves; the factor lets them touch it at their middles.
 std::string CircleText(const Mark& mark) {
   const double r = mark.radius, c = 0.5523 * r, x = mark.x, y = mark.y;
   std::string text = PointText(x + r, y) + "m ";

@@ -43,12 +43,12 @@ struct Picture {
   double width = 0, height = 0;
   std::vector<Mark> marks = {};
 
-  // For a page with ChartStyle. The description is for screen readers.
+  // Returns markup for a page with ChartStyle. The description is for screen readers.
   std::string Inline(std::string_view description = {}) const;
-  // A file of its own, with its colours for light and dark readers.
+  // Returns a file of its own, with its colours for light and dark readers.
   std::string File(std::string_view description = {}) const;
-  // A file of one page for papers. Its letters are those of Western Europe (others become '?'),
-  // because the fonts are the ones that every reader has.
+  // Returns a file of one page for papers. Its letters are those of Western Europe (others become
+  // '?'), because the fonts are the ones that every reader has.
   std::string Pdf() const;
   // Returns the picture with a caption below.
   Picture WithCaption(std::string_view caption) const;
@@ -92,7 +92,7 @@ struct LineChart {
   std::vector<ChartTarget> targets = {};
 };
 Picture Render(const LineChart& chart);
-// An empty chart over the numbers of layers.
+// Returns an empty chart over the numbers of layers.
 LineChart ChartByLayer(std::string title, std::string y_label, std::optional<double> y_min = {});
 // Returns points for K and for V of `figure` for each layer that has them.
 template <typename Layer, typename Figure>
@@ -108,8 +108,8 @@ std::vector<ChartSeries> SeriesOfTensors(const std::vector<Layer>& layers, const
   return {k, v};
 }
 
-// The points that no other one beats, from the right to the left. A high x is better than a low
-// one, as is a high y unless `low_y_is_better`.
+// Returns the points that no other one beats, from the right to the left. A high x is better than a
+// low one, as is a high y unless `low_y_is_better`.
 std::vector<ChartPoint> Frontier(std::vector<ChartPoint> points, bool low_y_is_better);
 
 // A span in a row of a strip map.
@@ -141,7 +141,7 @@ Picture Render(const StripMap& map);
 uint64_t MapColumns(uint64_t extent, uint64_t rows);
 bool HasRoomForTips(uint64_t columns, uint64_t rows);
 
-// The custom properties and rules that charts use, for a <style> element.
+// Returns the custom properties and rules that charts use, for a <style> element.
 std::string ChartStyle();
 
 // Writes a number with at most four significant digits and no trailing zeros: "1 234", "0.25",

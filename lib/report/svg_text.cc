@@ -79,7 +79,7 @@ std::string Painted(std::string rules, std::string_view Colour::*setting) {
   return rules;
 }
 
-// The styles as CSS, then the lines (cN) and dots (fN) of series.
+// Returns the styles as CSS, then the lines (cN) and dots (fN) of series.
 std::string Rules() {
   std::string rules(kTextRules);
   const auto colour = [](std::string_view name) {
@@ -110,7 +110,7 @@ std::string Properties(std::string_view Colour::*setting) {
   return text;
 }
 
-// 1, 2 and 5 times powers of ten in the range; for a wide range only the powers.
+// Returns 1, 2 and 5 times powers of ten in the range; for a wide range only the powers.
 std::vector<double> LogTicks(double low, double high) {
   const bool wide = high / low > 300;
   std::vector<double> ticks;
@@ -140,7 +140,7 @@ std::vector<std::string_view> SplitWords(std::string_view text) {
   return words;
 }
 
-// The longest beginning of a text that fits `width`, with an ellipsis if it is cut.
+// Returns the longest beginning of a text that fits `width`, with an ellipsis if it is cut.
 std::string CutText(const std::string& text, double width) {
   if (TextWidth(text) <= width) return text;
   size_t end = 0, good = 0;

@@ -45,8 +45,8 @@ Mark Rect(std::string_view classes, double x, double y, double width, double hei
 Mark Text(std::string_view classes, double x, double y, std::string_view text);
 // Draws a text cut to `width`; if it was cut, the whole text is its tooltip.
 Mark Text(std::string_view classes, double x, double y, std::string_view text, double width);
-// The mark of a point: a circle, square, triangle or diamond, so that series differ not only by
-// colour.
+// Returns the mark of a point: a circle, square, triangle or diamond, so that series differ not
+// only by colour.
 Mark Dot(size_t series, double x, double y, double radius, std::string_view tip);
 
 // Width of a text of 12 units: TextWidth is roughly the most on a screen, PdfWidth is exact for
@@ -76,10 +76,10 @@ struct Paint {
   double width = 1;
 };
 Paint ChoosePaint(const Mark& mark);
-// "#rrggbb" of a named colour on white paper.
+// Returns "#rrggbb" of a named colour on white paper.
 std::string_view LightColour(std::string_view name);
 
-// The rules of ChartStyle with literal colours, for self-contained files.
+// Returns the rules of ChartStyle with literal colours, for self-contained files.
 std::string FileStyle();
 std::string Coordinate(double value);  // with at most two decimals
 

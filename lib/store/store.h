@@ -74,7 +74,7 @@ class Index {
   // unless `newest` is the newest state of the name (0: none).
   bool Add(const StateRecord& record, uint64_t record_bytes, uint64_t record_hash,
            const std::vector<NewObject>& objects, bool replace, uint64_t newest);
-  // Thread-safe.
+  // May be called from several threads.
   std::optional<Place> Find(const ObjectId& id);
 
   std::vector<StateRow> States();  // by number

@@ -33,7 +33,7 @@ struct RowOrder {
 class RowOrders {
  public:
   explicit RowOrders(const Snapshot& snapshot);
-  // True if the rows of every cache are in order, so that no caller needs to ask.
+  // Returns true if the rows of every cache are in order, so that no caller needs to ask.
   bool empty() const { return all_in_order_; }
   // Returns nullptr if the cells of these tokens of a layer are unknown. Rows are sorted by stream,
   // smallest sequence and position; equal ones keep their order.

@@ -91,7 +91,7 @@ struct FindingInfo {
 
 std::span<const FindingInfo> AllFindings();
 const FindingInfo& FindInfo(Finding finding);
-// "KV1001"
+// Returns "KV1001".
 std::string FindingId(Finding finding);
 
 // The only exception type of the project. `what()` is the whole line that a user reads, without the

@@ -12,7 +12,7 @@
 
 namespace kv {
 
-// XXH3, 64 bits, seed 0: the checksum of everything kvtool writes.
+// Computes XXH3, 64 bits, seed 0: the checksum of everything kvtool writes.
 uint64_t Hash64(ByteSpan bytes);
 
 // XXH3, 128 bits, seed 0, in xxHash's canonical (big-endian) byte order.
@@ -36,10 +36,10 @@ class StreamingHash {
   std::unique_ptr<State> state_;
 };
 
-// "xxh3:0123456789abcdef"
+// Returns "xxh3:0123456789abcdef".
 std::string HashText(uint64_t hash);
 
-// BLAKE2b with 8 bytes of output and no key, as a little-endian number. Engines name slots by it.
+// Computes BLAKE2b with 8 bytes of output and no key, little-endian. Engines name slots by it.
 uint64_t Blake2b64(ByteSpan message);
 
 // BLAKE2b with 32 bytes of output and no key: collisions cannot be constructed.

@@ -62,7 +62,7 @@ class AtomicFile : public Sink {
 
   void Write(ByteSpan bytes) override;
   void Skip(uint64_t count) override;
-  // Only for files, or after NeedSeeking.
+  // May be called only for files, or after NeedSeeking.
   void WriteAt(uint64_t offset, ByteSpan bytes);
   // Must be called first by writers that seek back; a stream is then spooled until Commit.
   void NeedSeeking();
@@ -152,7 +152,7 @@ void MakeFolders(const std::filesystem::path& path, std::error_code& failed);
 void RefuseExisting(const std::filesystem::path& path, Overwrite overwrite);
 // Renames, but fails with EEXIST if the name exists. Relative names are relative to `folder`.
 int RenameNoReplace(const std::string& from, const std::string& to, int folder = AT_FDCWD);
-// True if creating an unnamed file failed because the system or the file system has none.
+// Returns true if creating an unnamed file failed because the system or the file system has none.
 bool LacksUnnamedFiles(int error);
 void PwriteAll(int descriptor, uint64_t offset, ByteSpan bytes, const std::string& name);
 void EndAt(int descriptor, uint64_t size, const std::string& name);

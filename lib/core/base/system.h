@@ -32,7 +32,7 @@ int ExchangeNames(const char* a, const char* b);
 // Writes everything below a folder to the disk; `folder` is its descriptor, `name` its name.
 int SyncTree(int folder, const char* name);
 
-// An extended attribute that marks a folder.
+// Sets an extended attribute that marks a folder.
 int SetMark(int descriptor, const char* attribute);
 bool HasMark(const char* path, const char* attribute);
 

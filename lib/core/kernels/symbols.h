@@ -31,7 +31,7 @@ struct SymbolShape {
     return form.byte_shift != 0 ? 0 : (form.bfloat ? 13 : 16) - symbol_bits;
   }
   bool has_escapes() const { return form.bfloat && exponent_base > 0; }
-  // the exponent field of a symbol
+  // Returns the mask of a symbol's exponent field.
   uint32_t field_mask() const { return 31u << (symbol_bits - 6); }
   // Returns true if the symbol can be decoded without a list of exponents.
   bool CanDecode(uint32_t symbol) const { return !has_escapes() || (symbol & field_mask()) != 0; }

@@ -126,7 +126,7 @@ struct LayerKv {
 
   // A part of a snapshot (--kv v) may omit K: it then has no pieces.
   bool has_k() const { return !k.pieces.empty(); }
-  // Bytes of one token's row of K and V.
+  // Returns the bytes of one token's row of K and V.
   uint64_t row_bytes() const { return k.row_bytes() + (v ? v->row_bytes() : 0); }
 };
 

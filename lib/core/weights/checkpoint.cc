@@ -81,7 +81,7 @@ CheckpointOptions WithPrefixNames(CheckpointOptions options) {
   return options;
 }
 
-// Rank in the order in which the original converter searches; all other containers come last.
+// Returns the rank in the original converter's order of search; all other containers come last.
 int RankContainer(std::string_view container) {
   constexpr std::string_view kKnown[] = {"model_state_dict/compressor/", "compressor/", ""};
   for (int i = 0; i < 3; ++i) {

@@ -61,7 +61,7 @@ void Join(ByteSpan in, uint32_t planes, std::span<std::byte> raw) {
   }
 }
 
-// zstd on the bytes, or on each plane in its own frame.
+// Returns zstd on the bytes, or on each plane in its own frame.
 Contestant ZstdAt(int level, bool split) {
   const std::string name = fmt::format("{}zstd -{}", split ? "byte planes + " : "", level);
   return {

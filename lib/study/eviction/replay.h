@@ -104,7 +104,7 @@ struct ReplayRun {
   uint64_t triggers() const;
   uint64_t evictions() const;  // evictions that take keys from some query
   uint64_t floor_dominated() const;
-  // The ratio that the user asked for; NaN for a fixed number of tokens.
+  // Returns the ratio that the user asked for; NaN for a fixed number of tokens.
   double target_ratio() const;
   std::string target_text() const;
   // Returns the policy's name with the policy that it equals: "snapkv (= window here)".

@@ -87,7 +87,7 @@ struct MeasuredRun {
   std::vector<MeasuredCase> cases;
 };
 
-// End of the prompt in each sample; the first is the run's own.
+// Returns the end of the prompt in each sample; the first is the run's own.
 std::vector<uint64_t> SamplePrompts(const DataSize& size);
 
 // Returns kvtool.gate-config/1 with comments. `made_by` is in its first line. The list must not be
