@@ -43,7 +43,7 @@ struct OpenOptions {
   std::string raw;                   // --raw DTYPE:ORDER:SIZES or PRESET:DTYPE:SIZES
   std::string k_pattern, v_pattern;  // tensor names with {i} for the layer
   std::string layout;                // chooses between interpretations if two fit
-  std::string as_dtype;              // --input-dtype bf16: what |V2 or u2 arrays mean
+  std::string as_dtype;              // --input-dtype bf16: the type of |V2 or u2 arrays
   std::string order;                 // --order: the sequence of the files of a folder of pages
   std::string rotated = "auto";      // Hadamard rotation of quantised llama.cpp caches: auto|yes|no
   uint64_t max_bytes = uint64_t{64} << 30;  // cap on inflated or derived data

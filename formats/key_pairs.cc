@@ -179,13 +179,13 @@ constexpr std::string_view kPermuted[] = {
     "llama",      "deci",    "baichuan", "xverse",   "internlm2",     "minicpm",
     "olmo",       "arctic",  "deepseek", "granite",  "granitemoe",    "chameleon",
     "bailingmoe", "smollm3", "arcee",    "mistral3", "granitehybrid", "llada"};
-// Both rotate neighbours.
+// llama.cpp and transformers both rotate neighbours.
 constexpr std::string_view kNeighbours[] = {"llama4", "command-r", "cohere2",     "chatglm",
                                             "glm4",   "ernie4_5",  "ernie4_5-moe"};
 // llama.cpp rotates neighbours; the caches of transformers hold something else (latent attention)
 // or are untested.
 constexpr std::string_view kNeighboursOnlyHere[] = {"deepseek2", "plm", "starcoder"};
-// Both rotate halves, including M-RoPE.
+// llama.cpp and transformers both rotate halves, including M-RoPE.
 constexpr std::string_view kHalves[] = {
     "falcon",      "falcon-h1",  "grok",    "dbrx",         "stablelm", "bitnet",       "qwen",
     "qwen2",       "qwen2moe",   "qwen2vl", "qwen3",        "qwen3moe", "qwen3vl",      "qwen3next",
@@ -194,7 +194,7 @@ constexpr std::string_view kHalves[] = {
     "orion",       "nemotron",   "exaone",  "exaone4",      "minicpm3", "bailingmoe2",  "dots1",
     "hunyuan-moe", "gpt-oss",    "lfm2",    "smallthinker", "glm4moe",  "seed_oss",     "apertus",
     "qwen3vlmoe",  "minimax-m2", "gemma4",  "plamo",        "afmoe",    "hunyuan-dense"};
-// Neither rotates anything.
+// Neither llama.cpp nor transformers rotates anything.
 constexpr std::string_view kWithout[] = {"gpt2", "gptj", "mpt", "refact", "bloom", "jais", "t5"};
 
 }  // namespace

@@ -388,7 +388,7 @@ class SpoolTarget : public RestoreTarget, private Sink {
 };
 
 bool HoldsAll(const Archive& archive, const Selection& wanted) {
-  // The description of an archive cannot hold this.
+  // The description of an archive cannot hold extension words.
   if (archive.description()->storage.count("extension_words") != 0) return false;
   const std::vector<LayerKv>& layers = archive.description()->layers;
   for (size_t i = 0; i < layers.size(); ++i) {

@@ -292,7 +292,7 @@ std::vector<bool> UnrotatedLayers(const Config& config) {
     return std::vector<bool>(sliding.size(), true);
   }
   std::vector<bool> unrotated(sliding.size(), false);
-  if (listed != text.end() && listed->is_array() && !listed->empty()) {  // 0 for such a layer
+  if (listed != text.end() && listed->is_array() && !listed->empty()) {  // 0: not rotated
     for (size_t i = 0; i < unrotated.size() && i < listed->size(); ++i)
       unrotated[i] = (*listed)[i] == 0 || (*listed)[i] == false;
   } else if (Contains(kEveryFourthNot, model)) {

@@ -26,7 +26,7 @@ struct PlanEvent {
   std::optional<uint64_t> length_before;
 };
 
-// Walks through a plan's events over the cache that they are for, and reports impossible ones.
+// Applies a plan's events to the cache that they are for, and reports impossible ones.
 class EvictionPlanWalk {
  public:
   // The heads of every layer must be known.

@@ -92,8 +92,8 @@ std::string_view TakeVDim(std::string_view order, std::string_view text, Spec& s
   return text.substr(0, slash);
 }
 
-// Storage units in K and V together that lie in the axis 2 and in those inside it, with the open
-// axis counted once; of all axes if V has no size of its own.
+// Storage units in K and V together: those in the axis 2 and the axes inside it, with the open axis
+// counted once, or those of all axes if V has no size of its own.
 struct Units {
   uint64_t inside = 1, outside = 1;
 };
@@ -234,8 +234,8 @@ struct Extent {
 
 class Extents {
  public:
-  // Computes strides of K, or of V if its heads have another size: inside the axis 2 a plane has
-  // the size of its own dims, outside both count.
+  // Computes strides of K, or of V if its heads have another size: inside the axis 2 only the
+  // tensor's own dims count, outside it those of both.
   explicit Extents(const Spec& spec, bool v = false) : dim_(v ? spec.v_dim : std::nullopt) {
     const bool apart = spec.v_dim.has_value();
     uint64_t stride = Info(spec.dtype).block_bytes;

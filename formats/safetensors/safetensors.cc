@@ -32,7 +32,7 @@ enum class Standing {
   kOpaque,  // official, but kept as bytes, because kvtool does not compute with it
 };
 
-// In the order of the official enumeration, by ascending alignment.
+// A row of kTypes, which has the order of the official enumeration: by ascending alignment.
 struct TypeWord {
   std::string_view name;
   DType dtype;

@@ -197,7 +197,7 @@ constexpr uint64_t kLines = 32;     // positions on the other axis, at least, if
 constexpr uint64_t kDims = 512;
 // Weight of a mean direction in q; chosen with kDecidingMargin (FORMAT.md).
 constexpr double kMeanWeight = 4;
-// Added to the variance, as real values are never quite even.
+// The variance gets this added, because real values are never quite even.
 constexpr double kUneven = 0.01 * 0.01;
 constexpr double kTiny = 1e-12;
 

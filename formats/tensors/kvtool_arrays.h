@@ -64,7 +64,7 @@ TensorExport MakeExport(const Snapshot& snapshot);
 // Exports the data beside K and V to an array container: positions, streams, sequences, token ids.
 // FORMAT.md has the names.
 void ExportCells(const Snapshot& snapshot, TensorExport& out);
-// Reads them back; the snapshot must already have its layers. Throws kBadField, kLimit.
+// Reads exported cells back; the snapshot must already have its layers. Throws kBadField, kLimit.
 void ImportCells(const TensorFile& file, Snapshot& snapshot);
 
 // Returns the values of a vector of i32, u32 or i64.

@@ -388,7 +388,7 @@ class PlainStorages : public StorageBytes {
 void ReadPlainPickle(ByteSpan bytes, uint64_t max_bytes, TensorFile& file) {
   const Pickle pickle = ReadPickle(bytes);
   const PickleKind root = pickle[pickle.root()].kind();
-  // More pickles after an integer: a legacy file with another magic number.
+  // An integer before more pickles: this is a legacy file with another magic number.
   if (pickle.length() < bytes.size() && (root == PickleKind::kInt || root == PickleKind::kBigInt)) {
     throw Error(Finding::kBadMagic, "the first pickle is an integer, but not torch's magic number")
         .At(0);

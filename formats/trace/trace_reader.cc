@@ -348,9 +348,9 @@ AttentionTrace OpenTorchTrace(Source source, const OpenOptions& options) {
   return TraceOfTorch(ReadTorch(std::move(source), options.max_bytes), options.batch);
 }
 
-// In the order of detection. The length at the start of a safetensors file may look like a brace,
-// so safetensors come before text. They come again at the end, for unknown files, because their
-// reader reports what is wrong.
+// Carriers in the order of detection. The length at the start of a safetensors file may look like a
+// brace, so safetensors come before text. They come again at the end, for unknown files, because
+// their reader reports what is wrong.
 constexpr TraceCarrier kCarriers[] = {
     {"safetensors", "Q, K and probabilities as named tensors: a file or a folder", IsSafetensors,
      OpenArrays<ReadSafetensors>, true},

@@ -72,7 +72,7 @@ uint32_t Crc32(ByteSpan bytes);
 // are stored, so equal inputs give equal bytes.
 class ZipWriter : public Sink {
  public:
-  // When zip64 records are written: if sizes or counts need them, or always.
+  // The rule for zip64 records: they are written if sizes or counts need them, or always.
   enum class Zip64 { kWhenNeeded, kAlways };
   explicit ZipWriter(AtomicFile& file, Zip64 zip64 = Zip64::kWhenNeeded)
       : file_(file), zip64_(zip64) {
@@ -117,7 +117,7 @@ inline constexpr uint16_t kZip64Extra = 1;
 inline constexpr uint16_t kAlignmentExtra = 0xd935;  // all readers ignore it
 inline constexpr uint16_t kStored = 0, kDeflated = 8;
 inline constexpr uint16_t kFlagSizesFollow = 1 << 3, kFlagUtf8 = 1 << 11;
-// Encrypted, patched, strongly encrypted, directory masked.
+// Flags that are refused: encrypted, patched, strongly encrypted, directory masked.
 inline constexpr uint16_t kFlagsRefused = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 13;
 inline constexpr uint32_t kSaturated32 = 0xffffffff;
 inline constexpr uint16_t kSaturated16 = 0xffff;
