@@ -148,7 +148,7 @@ std::optional<RotaryNode> FindRotary(const ggml_tensor* queries) {
   return found;
 }
 
-// True if the mask has a row for each of `count` tokens of one sequence.
+// Returns true if the mask has a row for each of `count` tokens of one sequence.
 static bool IsForSequence(const ggml_tensor* mask, int32_t begin, int32_t count) {
   return mask != nullptr && (mask->type == GGML_TYPE_F32 || mask->type == GGML_TYPE_F16) &&
          mask->ne[1] >= count && mask->ne[0] >= begin + count && mask->ne[2] == 1 &&

@@ -30,8 +30,8 @@ struct SoftmaxNode {
   bool flash = false;
   const ggml_tensor* mask = nullptr;
   double scale = 1, softcap = 0;
-  bool biased = false;     // by position (ALiBi) or by a table
-  bool has_sinks = false;  // learned ones, only in the denominator
+  bool biased = false;     // has a bias by position (ALiBi) or from a table
+  bool has_sinks = false;  // has learned sinks, only in the denominator
 };
 std::optional<SoftmaxNode> FindSoftmax(const ggml_tensor* node);
 

@@ -24,7 +24,7 @@ struct Older {};
 struct Old : Older {};
 struct Newer : Old {};
 
-// b6361 replaced the switch by a choice of three.
+// Switches flash attention: b6361 replaced the switch by a choice of three.
 template <class Params>
 auto SetFlash(Params& params, bool on, Newer) -> decltype((void)params.flash_attn_type) {
   params.flash_attn_type = static_cast<decltype(params.flash_attn_type)>(on ? 1 : 0);

@@ -68,9 +68,9 @@ struct CommandEntry {
   Shelf shelf;
   std::string_view summary;   // one line
   std::string_view examples;  // real examples, which -h shows first
-  // null: only the first word of commands with two words
+  // null for an entry that is only the first word of two-word commands
   std::unique_ptr<Command> (*make)() = nullptr;
-  std::string_view words = {};  // how the command is written, if that is not the name
+  std::string_view words = {};  // the command's words, if they are not its name
 
   std::string_view shown() const { return words.empty() ? name : words; }
 };

@@ -67,7 +67,7 @@ class Merge : public Command {
       corpus::WriteMergedJunit(merged, [&](std::string_view text) { junit->Write(AsBytes(text)); });
       junit->Commit();
     }
-    // The status of a run over all inputs at once.
+    // The exit status is that of one run over all inputs.
     return static_cast<ExitStatus>(merged.worst_exit_code);
   }
 

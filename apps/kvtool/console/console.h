@@ -146,7 +146,7 @@ class Console {
   // Records whether a progress line is drawn, and clears it before anything else is printed.
   void set_progress_drawn(bool drawn);
   void ClearProgress();
-  // Clears it from the handler of a signal that ends the program. Async-signal-safe.
+  // Clears the progress line from the handler of a signal that ends the program. Async-signal-safe.
   static void ClearProgressOnSignal();
 
  private:

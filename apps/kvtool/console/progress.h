@@ -23,10 +23,10 @@ struct ProgressState {
 };
 void PrintProgress(const ProgressState& state);
 
-// When progress appears on stderr. On a terminal: a line after half a second, at most ten times a
-// second. With --progress always and no terminal: a plain line every 30 seconds; with json: a line
-// for programs every second. Work that `is_long` also reports without a terminal, after a second
-// and then every minute, so that the log of a batch job shows progress.
+// The times at which progress appears on stderr. On a terminal: a line after half a second, at most
+// ten times a second. With --progress always and no terminal: a plain line every 30 seconds; with
+// json: a line for programs every second. Work that `is_long` also reports without a terminal,
+// after a second and then every minute, so that the log of a batch job shows progress.
 class ProgressPace {
  public:
   ProgressPace(Console& console, When when, bool is_long = false);

@@ -53,7 +53,7 @@ uint64_t LongestTokens(const Snapshot& snapshot) {
   return most;
 }
 
-// Contains only what the file itself proves.
+// Returns only what the file itself proves.
 std::string_view RotationWord(const Snapshot& snapshot) {
   switch (snapshot.key_rotation) {
     case KeyRotation::kUnknown:
@@ -165,7 +165,7 @@ std::string GroupText(const CellGroup& group) {
                      Plural(summary.sequences.size(), "sequence"), inversions);
 }
 
-// True if quantised tensors are, or may be, rotated by a Hadamard transform.
+// Returns true if quantised tensors are, or may be, rotated by a Hadamard transform.
 bool MayBeHadamard(const Snapshot& snapshot) {
   if (snapshot.k_hadamard == HadamardState::kNo && snapshot.v_hadamard == HadamardState::kNo)
     return false;

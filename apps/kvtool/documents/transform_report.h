@@ -9,13 +9,13 @@
 
 namespace kv {
 
-// Storage and origin of a basis, for every document that names a transform.
+// Returns storage and origin of a basis, for every document that names a transform.
 const Fields<Transform>& BasisFields();
-// A learnt transform (.kvx) as documents and the console show it.
+// Returns a learnt transform (.kvx) as documents and the console show it.
 const Fields<Transform>& TransformFields();
-// "transform of smollm2, 30 layers, 1024 + 1024 components learnt from 15300 tokens".
+// Returns "transform of smollm2, 30 layers, 1024 + 1024 components learnt from 15300 tokens".
 std::string TransformSummary(const Transform& transform);
-// The summary, what stays in full, and a table of the forms and ratios.
+// Returns the summary, what stays in full, and a table of the forms and ratios.
 std::string TransformText(const Transform& transform);
 
 }  // namespace kv

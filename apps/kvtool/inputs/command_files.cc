@@ -65,7 +65,7 @@ FilePlace FindPlace(const fs::path& path) {
   return {{}, fs::weakly_canonical(plain, ignored).string()};
 }
 
-// The folders that contain `path`, the nearest first.
+// Returns the folders that contain `path`, the nearest first.
 std::vector<File> FoldersAbove(const fs::path& path) {
   std::vector<File> folders;
   std::error_code failed;
@@ -86,7 +86,7 @@ bool HoldsFile(const fs::path& folder, const File& file) {
   return false;
 }
 
-// Size of a file, or of all files in a folder.
+// Returns the size of a file, or of all files in a folder.
 std::optional<uint64_t> ReadSize(const fs::path& path) {
   const auto status = ReadStatus(path);
   if (!status) return std::nullopt;

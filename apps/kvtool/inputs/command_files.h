@@ -49,13 +49,13 @@ class CommandFiles {
   std::set<std::pair<std::string, std::string>> flagged_;  // of outputs_ that were added
 };
 
-// Size of a file, or of all files in a folder; 0 if it does not exist.
+// Returns the size of a file, or of all files in a folder; 0 if it does not exist.
 uint64_t BytesOf(const std::string& path);
 
 // Returns true if an output's name ends in a slash or is that of a folder.
 bool NamesFolder(const std::string& output);
 
-// Name of a file or folder without its path; '.' and '..' have the name of their folder.
+// Returns a file's or folder's name without its path; '.' and '..' have the name of their folder.
 std::string LastName(const std::string& path);
 
 // Implemented by everything that reads and writes files that are known in advance.
@@ -65,17 +65,17 @@ class FileUser {
   virtual void Files(CommandFiles& files) const = 0;
 };
 
-// Options for outputs: -f, and the folders that it may replace.
+// Returns options for outputs: -f, and the folders that it may replace.
 OutputRules RulesFor(bool force);
-// The same for output with the same contents as `source`, which may be "-".
+// Returns the same for output with the same contents as `source`, which may be "-".
 OutputRules RulesLike(bool force, const std::string& source);
-// For output with the contents of `source` in another form: only those who could read the source
-// may read it.
+// Returns options for output with the contents of `source` in another form: only those who could
+// read the source may read it.
 OutputRules RulesFor(bool force, const std::string& source);
-// With several sources: only those who could read all of them may read it.
+// Returns options for several sources: only those who could read all of them may read it.
 OutputRules RulesFor(bool force, const std::vector<std::string>& sources);
-// For a source that is read while the output is written: if it changes meanwhile, no output
-// appears.
+// Returns options for a source that is read while the output is written: if it changes meanwhile,
+// no output appears.
 OutputRules RulesFor(bool force, const std::string& path, const Source& source);
 
 }  // namespace kv

@@ -159,7 +159,7 @@ class InputFinder {
   const FolderRules& rules_;
   Console& console_;
   CommandInputs result_;
-  size_t left_out_ = 0;  // by -r
+  size_t left_out_ = 0;  // files left out by -r
 };
 
 std::string FolderOfManifest(const std::string& path, const std::string& said) {
@@ -172,16 +172,16 @@ std::string FolderOfManifest(const std::string& path, const std::string& said) {
   return (beside / folder).lexically_normal().string();
 }
 
-// True if a text without a newline can be a torn first line. It must contain the schema: shorter
-// beginnings, such as "{", occur in other files, too.
+// Returns true if a text without a newline can be a torn first line. It must contain the schema:
+// shorter beginnings, such as "{", occur in other files, too.
 bool IsTornHead(std::string_view text) {
   const std::string head = JsonText({{"schema", corpus::kResultsSchema}}, -1);
   return text.starts_with(std::string_view(head).substr(0, head.size() - 1));  // without }
 }
 
-// True if no other run holds the file. A killed run holds it until its last thread has ended, which
-// may be after the next run starts. Some file systems of clusters have no locks; there only the
-// scheduler keeps runs apart.
+// Returns true if no other run holds the file. A killed run holds it until its last thread has
+// ended, which may be after the next run starts. Some file systems of clusters have no locks; there
+// only the scheduler keeps runs apart.
 bool TakesLock(int descriptor) {
   constexpr int kTries = 40;
   for (int i = 0; i < kTries; ++i) {

@@ -75,9 +75,9 @@ struct InputOptions {
                const std::string& keep_going_text = "");
   // Declares all options but the inputs themselves.
   void DeclareRest(CommandLine& line, const std::string& keep_going_text = "");
-  // True if more than plain names are given.
+  // Returns true if more than plain names are given.
   bool searches() const { return recursive || !files_from.empty() || counts(); }
-  // True if the inputs form a corpus, in which each has its own result, however few they are.
+  // Returns true if the inputs form a corpus: each has its own result, however few they are.
   bool counts() const { return !corpus.empty() || !results.empty() || !shard.empty(); }
   void Files(CommandFiles& files) const;
 };
@@ -111,8 +111,8 @@ struct CommandInputs {
 CommandInputs FindInputs(const InputOptions& inputs, const FolderRules& rules,
                          const std::string& place, Console& console);
 
-// XXH3 of an input's content as 16 hex digits: for a file of its bytes, for a folder of the names,
-// sizes and bytes of all files below it. Throws as Source::Open does.
+// Returns the XXH3 of an input's content as 16 hex digits: for a file of its bytes, for a folder of
+// the names, sizes and bytes of all files below it. Throws as Source::Open does.
 std::string ContentHash(const std::string& path);
 
 // A file of JSON lines, one for each input of a run. Each line is appended in one write, so that a
@@ -128,9 +128,9 @@ class ResultsFile {
   ResultsFile& operator=(const ResultsFile&) = delete;
 
   const corpus::ResultsHead& head() const { return head_; }
-  // True if an earlier run with the same settings began the file.
+  // Returns true if an earlier run with the same settings began the file.
   bool continues() const { return continues_; }
-  // The exit status of an existing result, unless the input should be tried again.
+  // Returns the exit status of an existing result, unless the input should be tried again.
   std::optional<int> FindStatus(const std::string& key) const;
   // May be called from any thread.
   void Append(const nlohmann::ordered_json& line);

@@ -35,8 +35,8 @@ class CorpusTotal {
   void AddKnown() { ++known_; }
   size_t inputs() const { return done_ + negative_ + failed_ + known_; }
   uint64_t bytes() const { return bytes_; }
-  // Prints one line, and the failures; `more_than_names`: always, even for few inputs without
-  // failures.
+  // Prints one line, and the failures. With `more_than_names` it does so even for few inputs
+  // without failures.
   void Tell(size_t all, bool more_than_names, Console& console) const;
 
  private:
@@ -180,7 +180,7 @@ corpus::Shard ShardFromEnvironment() {
 // A command over several inputs, or over a corpus.
 class EachRun {
  public:
-  // `tells`: always reports the total.
+  // With `tells` the total is always reported.
   EachRun(std::string_view name, EachCommand& command, std::vector<CorpusEntry> entries, bool tells,
           const std::vector<std::string>& parameters, Context& context)
       : name_(name),
@@ -299,7 +299,7 @@ class EachRun {
     return head;
   }
 
-  // All files that the inputs together read and write, before anything is written.
+  // Checks all files that the inputs together read and write, before anything is written.
   void CheckFiles() const {
     CommandFiles all;
     inputs_.Files(all);
@@ -311,7 +311,7 @@ class EachRun {
         one->TakeRuns();
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kUsage) throw;
-        continue;  // reported when its turn comes
+        continue;  // the input's own run reports the error
       }
       CommandFiles files;
       one->Files(files);
@@ -394,8 +394,8 @@ class EachRun {
                 inputs_.corpus, read[0]["xxh3"].get<std::string>(), entry.xxh3);
   }
 
-  // Group of the input: its model or format, from its manifest, its recorded run or its result.
-  // Opens nothing.
+  // Returns the group of the input: its model or format, from its manifest, its recorded run or its
+  // result. Opens nothing.
   std::string NameKind(size_t index, const EachOutcome& outcome, const char* key) const {
     const CorpusEntry& entry = entries_[index];
     const bool is_model = std::string_view(key) == "model";

@@ -21,8 +21,8 @@ class EachCommand : public Command {
   EachCommand* AsEach() override { return this; }
   virtual std::unique_ptr<EachCommand> Copy() const = 0;
   void Take(const CorpusEntry& entry);
-  // For an input found in a folder: the registry's word for its format ("" for none), and whether
-  // it is a recorded run.
+  // Returns true if the command takes an input found in a folder: one whose format has this id (""
+  // for none), or a recorded run.
   virtual bool Takes(std::string_view format, bool is_run) const;
   // Returns true if the command answers for a store of states as one input.
   virtual bool TakesStores() const { return false; }
@@ -31,20 +31,20 @@ class EachCommand : public Command {
   virtual bool TakesFolder(const Source&) const { return false; }
   // Called once, before the files are checked, with the destination of these inputs' results.
   virtual void PlaceResults(const CommandInputs&) {}
-  // True if failures never end the run, even without --keep-going.
+  // Returns true if failures never end the run, even without --keep-going.
   virtual bool GoesOn() const { return inputs_.keep_going; }
-  // True if --output-dir takes the results of many.
+  // Returns true if --output-dir takes the results of many.
   virtual bool HasOutputDir() const { return false; }
-  // True if the run resumes an earlier one: an input without a result may have an output, which may
-  // be overwritten.
+  // Called if the run resumes an earlier one: an input without a result may have an output, which
+  // may be overwritten.
   virtual void Continue() {}
-  // True if the result of this input exists already.
+  // Returns true if the result of this input exists already.
   virtual bool IsDone() const { return false; }
-  // Other files that flags require to read a file of a folder.
+  // Returns options with the other files that reading an input requires.
   virtual OpenOptions Reading() const { return {}; }
-  // True if this run combines all its inputs, and therefore iterates over them itself.
+  // Returns true if this run combines all its inputs, and therefore iterates over them itself.
   virtual bool JoinsInputs() const { return false; }
-  // Words of the command line that are not options, but affect results.
+  // Returns words of the command line that are not options, but affect results.
   virtual std::vector<std::string> Words() const { return {}; }
   void TakeAll(const std::vector<CorpusEntry>& entries);
 
@@ -56,7 +56,7 @@ class EachCommand : public Command {
     return is_one ? FlagsFor::kOne : FlagsFor::kSeveral;
   }
   const InputOptions& inputs() const { return inputs_; }
-  // Position of the inputs, as named in messages.
+  // Returns the position of the inputs, as named in messages.
   const std::string& place() const { return place_; }
   ReportOptions& report() { return report_; }
 

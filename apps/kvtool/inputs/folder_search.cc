@@ -49,7 +49,7 @@ FirstLook LookAt(const std::string& path, const OpenOptions& reading) {
     options.max_bytes = most;
     OpenSnapshot(source, options);
   } catch (const Error& error) {
-    // Damaged, or other contents in the same container: a trace, weights, a model.
+    // The file is damaged, or has other contents in the same container: a trace, weights, a model.
     Diagnosis other;
     other.max_bytes = most;
     look.refused = error.finding();

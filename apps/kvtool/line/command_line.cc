@@ -72,8 +72,8 @@ CLI::Validator RealNumber() {
   return {[](std::string& text) { return WrongReal(text); }, std::string()};
 }
 
-// One wording for all versions of the parser: 2.4 would print "not in range [1 - 16]" and 2.1 "not
-// in range 1 to 16".
+// Uses one wording for all versions of the parser: 2.4 would print "not in range [1 - 16]" and 2.1
+// "not in range 1 to 16".
 CLI::Validator InRange(int64_t least, int64_t most) {
   const CLI::Range range(least, most);
   CLI::Validator validator = range;
@@ -107,7 +107,7 @@ void RequireNumbersIn(CLI::App& app) {
   for (CLI::App* child : app.get_subcommands(nullptr)) RequireNumbersIn(*child);
 }
 
-// With the given verb, whose help lists its options.
+// Returns the hint with the given verb, whose help lists its options.
 std::string HintOfUse(const CLI::App& app) {
   std::string command = app.get_name();
   for (const CLI::App* verb = &app; !verb->get_subcommands().empty();) {
@@ -117,7 +117,7 @@ std::string HintOfUse(const CLI::App& app) {
   return fmt::format("'{} -h' shows how it is used", command);
 }
 
-// "INI was not able to parse levle": suggests a similar option.
+// Explains "INI was not able to parse levle" and suggests a similar option.
 Error ExplainConfigError(std::string_view text, const CLI::App& app) {
   std::string_view key = text.substr(text.find_last_of(' ') + 1);
   if (key.ends_with(".++")) key.remove_suffix(3);  // a section's opening
@@ -188,7 +188,7 @@ constexpr std::pair<std::string_view, std::string_view> kLearntWords[] = {
     {"--idle-days", "--older-than"},
     {"--keep-last", "--older-than"}};
 
-// A verb is missing, or the first word is not one.
+// Explains that a verb is missing, or that the first word is not one.
 Error ExplainVerb(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands(nullptr)) verbs.push_back(verb->get_name());
@@ -212,7 +212,7 @@ bool HasText(const std::string& text, std::string_view word) {
   return !std::ranges::search(text, word, is_same).empty();
 }
 
-// "--k, --v": options whose text contains the unknown flag's word, as for --types.
+// Returns "--k, --v": options whose text contains the unknown flag's word, as for --types.
 std::string OptionsAbout(std::string_view flag, const CLI::App& app,
                          const Option::WriteNotes& notes) {
   constexpr size_t kMost = 3, kLeastLetters = 4;
@@ -249,8 +249,8 @@ std::string RequiredText(std::string text, const CLI::App& app, const Option::Wr
   return text;
 }
 
-// "--baseline is given more than once", for "--baseline: At Most 1 required but received 2", and
-// "--csv: its FILE is missing", for "--csv: 1 required FILE missing".
+// Returns "--baseline is given more than once", for "--baseline: At Most 1 required but received
+// 2", and "--csv: its FILE is missing", for "--csv: 1 required FILE missing".
 std::string MismatchText(std::string text) {
   constexpr std::string_view kOne = ": 1 required ", kMissing = " missing";
   const size_t most = text.find(": At Most 1 required"), one = text.find(kOne);
@@ -300,8 +300,8 @@ Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
       .Hint(HintOfUse(app));
 }
 
-// The placeholder of a value: "INT" of "UINT:INT in [0 - 1024]". Readers see INT for all whole
-// numbers, signed or not.
+// Returns the placeholder of a value: "INT" of "UINT:INT in [0 - 1024]". Readers see INT for all
+// whole numbers, signed or not.
 std::string ValueWord(const CLI::Option& option) {
   if (option.get_expected_max() == 0 || option.get_type_size() == 0) return {};
   const std::string type = option.get_type_name();
@@ -354,7 +354,7 @@ LineDescription DescribeForHelp(const CLI::App& app, const Option::WriteNotes& n
   return line;
 }
 
-// True if one of the words names the option: "--level", "--level=max", "-T4", "-fv".
+// Returns true if one of the words names the option: "--level", "--level=max", "-T4", "-fv".
 bool IsNamed(const CLI::Option& option, const std::vector<std::string>& words) {
   return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
     if (word.starts_with("--")) {
@@ -392,7 +392,7 @@ void AddSettings(const CLI::App& app, const std::vector<std::string>& words,
   for (const CLI::App* verb : app.get_subcommands()) AddSettings(*verb, words, lines);
 }
 
-// "-o,--output|--out,!--no-out" in the parser's syntax, and the older names separately.
+// Returns "-o,--output|--out,!--no-out" in the parser's syntax, and the older names separately.
 std::string ParserNames(const std::string& names, std::vector<std::string>& aliases) {
   const size_t bar = names.find('|');
   if (bar == names.npos) return names;
@@ -423,8 +423,8 @@ std::string TakeLetters(const CLI::App& app, std::string& names) {
   return letters;
 }
 
-// The words with long names in place of the letters that the parser does not know. In a bundle such
-// as -qv every letter must be a flag: the last of -ov is a value.
+// Returns the words with long names in place of the letters that the parser does not know. In a
+// bundle such as -qv every letter must be a flag: the last of -ov is a value.
 std::vector<std::string> WithLongNames(const CLI::App& app, const Option::WriteNotes& notes,
                                        std::vector<std::string> words) {
   std::map<char, std::string> long_names;

@@ -54,11 +54,11 @@ class Option {
   Option& Required();
   // Required, unless another option gives the same; the command checks.
   Option& RequiredAlone();
-  Option& Group(const std::string& heading);  // where help lists it; none hides it
+  Option& Group(const std::string& heading);  // heading in the help; "" hides it
   Option& Essential();                        // -h shows it, wherever it is declared
   Option& Hide();                             // no help, manual or completion shows it
   Option& OneOf(const std::vector<std::string>& words);
-  Option& Suggest(std::vector<std::string> words);  // for completions; others may be given
+  Option& Suggest(std::vector<std::string> words);  // words for completions; others may be given
   // Both ends belong to the range.
   Option& Between(int64_t least, int64_t most);
   Option& Positive();
@@ -66,12 +66,12 @@ class Option {
   Option& Check(ValueCheck wrong);
   Option& Needs(Option other);
   Option& Excludes(Option other);
-  Option& Environment(const std::string& variable);  // read where the option is not given
+  Option& Environment(const std::string& variable);  // read if the option is not given
   Option& Separator(char separator);                 // separator of a list within one word
-  Option& KeepAll();                                 // given twice: a list, not the last
-  Option& Once();                                    // given twice: an error
+  Option& KeepAll();                                 // a repeated option makes a list
+  Option& Once();                                    // a repeated option is an error
   Option& ShowDefault();
-  Option& ValueName(const std::string& name);  // in the help
+  Option& ValueName(const std::string& name);  // name of the value in the help
 
  private:
   CLI::Option* option_;
@@ -102,7 +102,7 @@ struct LineDescription {
 // The command line of one command, or of one verb of it.
 class CommandLine {
  public:
-  // With -h, --help and --config, like every command. `program` is shown in its usage.
+  // Declares -h, --help and --config, as for every command. `program` is shown in its usage.
   explicit CommandLine(const std::string& program);
   ~CommandLine();
   CommandLine(const CommandLine&) = delete;
@@ -115,11 +115,11 @@ class CommandLine {
   Option Add(const std::string& names, T& variable, const std::string& text = "") {
     return AddBound(names, &variable, text);
   }
-  // A flag without a value: true, or how often it was given. "--no-x,!--x": the second unsets it.
+  // Adds a flag: sets true, or how often it was given. "--no-x,!--x": the second name unsets it.
   Option AddFlag(const std::string& names, bool& variable, const std::string& text);
   Option AddFlag(const std::string& names, int& variable, const std::string& text);
   Option OnFlag(const std::string& names, std::function<void()> call, const std::string& text);
-  // Calls for each value in place of a variable.
+  // Calls `call` for each value instead of setting a variable.
   Option OnText(const std::string& names, std::function<void(const std::string&)> call,
                 const std::string& text);
   Option OnNumber(const std::string& names, std::function<void(const double&)> call,
@@ -136,11 +136,11 @@ class CommandLine {
     std::string before_;
   };
 
-  // A word with options of its own besides those of its command, as in `kvtool trace inspect`.
+  // Adds a verb, which also has options of its own, as in `kvtool trace inspect`.
   CommandLine& AddVerb(std::string_view name, std::string_view summary);
   void RequireVerb();
-  bool Has(const std::string& option) const;  // whether it has been declared
-  // To be called when all is declared: numbers are decimal, finite and whole where they count.
+  bool Has(const std::string& option) const;  // true if it was declared
+  // Must be called last. Requires numbers to be decimal and finite, and counts to be whole.
   void RequireNumbers();
 
   enum class Asked { kRun, kShortHelp, kLongHelp };
@@ -148,24 +148,24 @@ class CommandLine {
   Asked Parse(int argc, char** argv);
   bool parsed() const;  // for a verb: true if this verb was given
   const std::string& program() const;
-  // Set on the command line or in the file, for the command or its verb.
+  // Returns true if the command line or the file sets the option, for the command or its verb.
   bool Given(const std::string& option) const;
   std::string Value(const std::string& option) const;  // as given there or in the environment
   std::string config_file() const;                     // empty if there is none
-  // "--threads 4 (from KVTOOL_THREADS)": the options that were set, and where. For -vv.
+  // Returns "--threads 4 (from KVTOOL_THREADS)": the options that were set, and where. For -vv.
   std::vector<std::string> Settings() const;
 
-  // "--level high": the options that were set, from any source, without positional ones.
+  // Returns "--level high": the options that were set, from any source, without positional ones.
   std::vector<std::string> Parameters() const;
 
-  // The options as given, {"--json=true"}, for another command's command line: without inputs, and
-  // without options about their choice and number.
+  // Returns the options as given, {"--json=true"}, for another command's command line: without
+  // inputs, and without options about their choice and number.
   std::vector<std::string> GivenWords() const;
 
   LineDescription Describe() const;
-  // The verb that was given; null if none was.
+  // Returns the verb that was given; null if none was.
   const CommandLine* given_verb() const;
-  // Names the help of the command, with its verb.
+  // Returns a hint that names the help of the command, with its verb.
   std::string HintOfUse() const;
 
  private:
@@ -188,7 +188,7 @@ class CommandLine {
   std::vector<std::string> given_;  // the words that were parsed
 };
 
-// The parser's own object.
+// Returns the version of the parser's library.
 std::string_view ParserVersion();
 
 }  // namespace kv

@@ -66,8 +66,8 @@ std::string WriteUsage(const std::string& program, const LineDescription& line) 
   return text;
 }
 
-// Text of an option, with its permitted words, its default and its variable unless the text names
-// them.
+// Returns the text of an option, with its permitted words, its default and its variable unless the
+// text names them.
 std::string FullText(const OptionDescription& option) {
   std::string text = option.text;
   const auto is_named = [&](const std::string& word) { return text.find(word) != text.npos; };
@@ -90,7 +90,7 @@ void AddOptions(const std::string& group, const LineDescription& line, size_t wi
   }
 }
 
-// Usage, arguments, options by their headings, and verbs, `width` columns wide.
+// Returns usage, arguments, options by their headings, and verbs, `width` columns wide.
 std::string OptionsHelp(const std::string& program, const LineDescription& line, size_t width) {
   std::string out = Wrapped(WriteUsage(program, line), width, 2) + "\n";
   if (!line.verbs.empty()) out += "\nVerbs:\n";
@@ -197,8 +197,8 @@ std::string Help(const CommandEntry& entry, const Subject& subject, size_t examp
                      OptionsHelp(subject.program, subject.line, width));
 }
 
-// Fits one screen: the essential options, then those without a heading in their order, as long as
-// there is room.
+// Returns the options that fit one screen: the essential ones, then those without a heading in
+// their order, as long as there is room.
 std::vector<OptionDescription> FirstOptions(const CommandEntry& entry, Subject subject) {
   constexpr size_t kMostLines = 40, kLinesAround = 4, kColumns = 80;
   const auto lines_in = [](const std::string& text) {
@@ -264,7 +264,7 @@ std::string Overview() {
          Wrap("'kvtool COMMAND -h' shows examples and the first options, '--help' all of them.\n");
 }
 
-// The commands of a shelf; of the one of many caches also the options that come with many.
+// Returns the commands of a shelf; of the one of many caches also the options that come with many.
 std::string TopicHelp(const ShelfEntry& shelf) {
   std::string text = fmt::format("{}:\n{}", shelf.heading, CommandsOn(shelf.shelf, 16));
   if (shelf.shelf == Shelf::kBatch) {

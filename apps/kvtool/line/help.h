@@ -23,23 +23,23 @@ GivenCommand TakeCommand(int count, char* const* words);
 std::vector<const CommandEntry*> FindMembers(const CommandEntry& family);
 // Returns the second word of a command of two.
 std::string_view SecondWord(const CommandEntry& member);
-// With the nearest known command as a hint. "kvtool replay evict --policy snapkv" for a word that
+// Returns the command that a word may mean: "kvtool replay evict --policy snapkv" for a word that
 // is part of a command's name, an older name or a policy; empty if there is none.
 std::string MeantCommand(std::string_view word);
 Error UnknownCommand(std::string_view name);
 
 std::string VersionLine();
-// Names, versions, notices and texts of all that is linked in (scripts/cmake/Licences.cmake).
+// Returns names, versions, notices and texts of linked libraries (scripts/cmake/Licences.cmake).
 std::string_view Licences();
 Value VersionDocument();    // output of --version --json
 std::string FirstScreen();  // the commands of every day
-// -h: summary, examples, usage, and as many of the first options as one screen holds. --help:
-// everything.
+// Return the help of -h (summary, examples, usage, and as many of the first options as one screen
+// holds) and of --help (everything).
 std::string ShortHelp(const CommandEntry& entry, const CommandLine& line);
 std::string LongHelp(const CommandEntry& entry, const CommandLine& line);
-// `kvtool replay -h`: the commands that begin with this word.
+// Returns the help of `kvtool replay -h`: the commands that begin with this word.
 std::string FamilyHelp(const CommandEntry& family);
-// `kvtool help WORDS`: "all", a shelf's topic, a command, or a verb of it. Throws kUsage.
+// Answers `kvtool help WORDS`: "all", a shelf's topic, a command, or a verb of it. Throws kUsage.
 std::string HelpOn(int count, char* const* words);
 
 // Returns true if a command does nothing without a second word.
@@ -51,13 +51,13 @@ struct CommandDescription {
   LineDescription line;
 };
 std::vector<CommandDescription> DescribeCommands();
-// All declarations of options, with their older names, for what checks them and documents them.
+// Returns all declarations of options, with older names, for checks and for documents.
 nlohmann::ordered_json OptionsDocument(const std::vector<CommandDescription>& commands);
 
 // Declares all that a command line of this command takes: the command's options, and those of
 // every command.
 void Declare(CommandLine& line, Command& command, GlobalOptions& global);
 
-// "FILE", "auto|always|never": placeholder for the value of an option; empty for a flag.
+// Returns "FILE", "auto|always|never": placeholder for an option's value; empty for a flag.
 std::string ValueText(const OptionDescription& option);
 }  // namespace kv

@@ -346,8 +346,8 @@ void PageOptions::Declare(CommandLine& line, const std::string& of) {
       });
 }
 
-// Name, size and hash of an input for the footer of a page. An input that cannot be read again (a
-// pipe), or has changed meanwhile, is named only.
+// Returns name, size and hash of an input for the footer of a page. An input that cannot be read
+// again (a pipe), or has changed meanwhile, is named only.
 std::string InputText(const std::string& path) {
   const auto text = [](const HashedFile& file) {
     return fmt::format("{}: {} bytes, XXH3 {}", Printable(file.file), file.bytes, file.xxh3);
@@ -383,7 +383,7 @@ void PageOptions::Files(CommandFiles& files) const {
 
 void PageOptions::Write(const report::Page& page, const FileUser& command, Console& console,
                         const OutputRules& rules) const {
-  // Checked before anything is written.
+  // All places are checked before anything is written.
   for (const std::string& place : CheckedPlaces(page, command)) {
     std::error_code ignored;
     if (fs::is_regular_file(place, ignored)) output::RefuseExisting(place, rules.overwrite);

@@ -39,7 +39,7 @@ struct GlobalOptions {
   int thread_count() const;  // 0 resolved to the usable CPUs
 };
 
-// The permitted values of --from and --to.
+// Returns the permitted values of --from and --to.
 std::vector<std::string> ReadableFormats();
 std::vector<std::string> WritableFormats();
 
@@ -82,7 +82,7 @@ struct SnapshotOptions {
   void Declare(CommandLine& line);
   void Files(CommandFiles& files) const;
   OpenOptions WithLimit() const;  // `open` with --max-bytes and --profile
-  // With the geometry from the flags and the GGUF file filled in.
+  // Returns the options with the geometry from the flags and the GGUF file filled in.
   OpenOptions Resolve(FlagsFor inputs = FlagsFor::kOne) const;
   Source Open(const std::string& path) const;  // with --max-bytes for a stream
   // Returns `told` or, if it is empty, the name of the --model file or, for a config.json, of its
@@ -99,8 +99,8 @@ struct SnapshotOptions {
   std::shared_ptr<Models> models_ = std::make_shared<Models>();
 };
 
-// The profile that a command codes with at `levels`; null without --profile. Throws kUsage for
-// several, and if none of these levels uses one.
+// Returns the profile that a command codes with at `levels`; null without --profile. Throws kUsage
+// for several, and if none of these levels uses one.
 const GivenProfile* ProfileToCodeWith(const OpenOptions& options, std::span<const Effort> levels);
 
 // One output file or folder: -o, -c, -f.
@@ -129,10 +129,10 @@ struct ReportOptions {
   // Prints and writes the document, or an array with one for each input, as requested. Only --json
   // suppresses the table on stdout.
   void Emit(Console& console, nlohmann::ordered_json document, const OutputRules& rules) const;
-  // The same for a result made of fields, or a list of them, as the document `name`.
+  // Does the same for a result made of fields, or a list of them, as the document `name`.
   void Emit(Console& console, std::string_view name, const Value& result,
             const OutputRules& rules = RulesFor(false)) const;
-  // The same for the result of one run. The result is built only if a document or table was
+  // Does the same for the result of one run. The result is built only if a document or table was
   // requested.
   template <typename T>
   void Emit(Console& console, std::string_view name, const Fields<T>& (*fields)(),
@@ -152,7 +152,7 @@ struct SelectionOptions {
   Selection Resolve() const;
 };
 
-// {"file", "bytes", "xxh3"} of an input.
+// Returns {"file", "bytes", "xxh3"} of an input.
 nlohmann::ordered_json InputRecord(const Source& source);
 
 // --html-out, --svg-out, --figure-out: a report as a page, its pictures as files, and one of them
@@ -171,17 +171,17 @@ struct PageOptions {
   void CheckPictures(const report::Page& page, const FileUser& command) const {
     CheckedPlaces(page, command);
   }
-  // Only the pictures and the figure.
+  // Writes only the pictures and the figure.
   void WritePictures(const report::Page& page, const FileUser& command, Console& console,
                      const OutputRules& rules) const;
 
  private:
   void WriteFigure(const report::Page& page, Console& console, const OutputRules& rules) const;
-  // Paths of the pictures. Throws kUsage if one is also another output or an input.
+  // Returns the paths of the pictures. Throws kUsage if one is also another output or an input.
   std::vector<std::string> CheckedPlaces(const report::Page& page, const FileUser& command) const;
 };
 
-// End of every page: the program, its command line, and the hashes of its inputs.
+// Returns the end of every page: the program, its command line, and the hashes of its inputs.
 report::Origin DescribeOrigin(const FileUser& command, const Console& console);
 
 // Rotation of a model's keys: the model file, overridden by flags.
@@ -191,11 +191,11 @@ struct RopeOptions {
   uint32_t dims = 0;
 
   void Declare(CommandLine& line, const char* group);
-  // The same without --rope-style, for commands that try both styles.
+  // Declares the options without --rope-style, for commands that try both styles.
   void DeclareUnpaired(CommandLine& line, const char* group);
-  // Bases and scalings in flags apply to all layers. Nothing if no source gives them. Without
-  // --rope-style the pairs are those of `keys`, whose order differs between engines (null: pairs do
-  // not matter). Throws kUsage if the model's file does not determine them.
+  // Returns the rotation, if any source gives one. Bases and scalings in flags apply to all layers.
+  // Without --rope-style the pairs are those of `keys`, whose order differs between engines (null:
+  // pairs do not matter). Throws kUsage if the model's file does not determine them.
   std::optional<ModelRope> Resolve(const OpenOptions& options, const Snapshot* keys) const;
   // For commands that can work without it: if a model file's rotation is not supported, or the file
   // is cut before it is complete, returns nothing, with a warning that ends in `consequence`.

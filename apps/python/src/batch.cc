@@ -8,7 +8,7 @@
 namespace kvtool_python {
 namespace {
 
-// Returns one entry for each item, or None.
+// Reads one entry for each item, or None.
 class Entries {
  public:
   Entries(nb::handle given, size_t count, const char* what) {
@@ -43,8 +43,8 @@ void AddPiece(Batch& batch, void* data, size_t bytes) {
   batch.items.back().piece_count = pieces.size();
 }
 
-// The pieces of the last item: one buffer, or a list or tuple of them. Bytes, and memory that can
-// be iterated, are one piece.
+// Adds the pieces of the last item: one buffer, or a list or tuple of them. Bytes, and memory that
+// can be iterated, are one piece.
 std::vector<const Buffer*> AddPieces(Batch& batch, nb::handle object, Buffer::Access access) {
   std::vector<const Buffer*> added;
   const auto add = [&](nb::handle piece) {

@@ -81,7 +81,7 @@ nb::object NewBytes(uint64_t size) {
 
 namespace {
 
-// Taken out while in use, because a signal handler may call again on the same thread.
+// The memory is taken out while in use, because a signal handler may call again on the same thread.
 struct KeptRoom {
   std::unique_ptr<std::byte[]> memory;
   uint64_t size = 0;
@@ -144,7 +144,7 @@ kvt_info ReadInfo(const Buffer& frame) {
 kvt_status CheckClaim(kvt_ctx* ctx, const Buffer& frame, const kvt_info& info) {
   constexpr uint64_t kTrustedBytes = uint64_t{64} << 20, kTrustedRatio = 64;
   if (info.raw_bytes <= kTrustedBytes || info.raw_bytes / kTrustedRatio <= frame.bytes()) return 0;
-  // A cache of constant values, or a false claim.
+  // The frame holds constant values, or its claim is false.
   return RunCall(ctx, info.raw_bytes,
                  [&] { return kvt_verify(ctx, frame.data(), frame.bytes(), nullptr); });
 }

@@ -45,7 +45,7 @@ class Context {
   std::shared_ptr<kvt_ctx> ctx_;
 };
 
-// The calling thread's context, for functions of the module.
+// Returns the calling thread's context, for functions of the module.
 std::shared_ptr<kvt_ctx> ContextOfThread(uint32_t level);
 
 // Runs one call on `ctx` without the GIL. Long ones on the main thread can be interrupted: Python
@@ -108,7 +108,7 @@ nb::list Estimate(kvt_ctx* ctx, nb::handle data, nb::handle levels,
 // A batch with everything that its items point to, at fixed addresses. Created, asked for its
 // result and destroyed with the GIL held.
 struct Batch {
-  // In the form of encode_batch(): `objects` are buffers or sequences of buffers (pieces).
+  // Takes arguments as encode_batch() does: `objects` are buffers or sequences of buffers (pieces).
   static std::unique_ptr<Batch> OfObjects(nb::handle objects, const DescriptionArguments& common,
                                           nb::handle contexts, nb::handle tags, nb::handle outs);
   // `ctx` verifies frames whose claimed raw size exceeds what frames can reach.
@@ -143,7 +143,7 @@ class Queue {
   Queue(const Context& context, uint32_t threads, uint32_t depth);
   ~Queue() { Close(); }
   uint64_t Submit(std::unique_ptr<Batch> batch);
-  // (ticket, result) of every completed batch.
+  // Returns (ticket, result) of every completed batch.
   nb::list Poll();
   int fileno() const { return kvt_queue_fd(queue_.get()); }
   kvt_ctx* ctx() const { return ctx_.get(); }

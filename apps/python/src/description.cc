@@ -41,7 +41,7 @@ const DtypeRow* FindDtype(std::string_view name) {
   return nullptr;
 }
 
-// "bfloat16" of dtype('bfloat16'), of the class ml_dtypes.bfloat16 and of torch.bfloat16.
+// Returns "bfloat16" of dtype('bfloat16'), of the class ml_dtypes.bfloat16 and of torch.bfloat16.
 std::string NameOfDtype(nb::handle dtype) {
   for (const char* attribute : {"name", "__name__"}) {
     const nb::object name = nb::getattr(dtype, attribute, nb::none());
@@ -54,12 +54,12 @@ bool HasByteOrder(std::string_view format) {
   return !format.empty() && std::string_view("@=<>!").find(format[0]) != format.npos;
 }
 
-// The values have several bytes and are big-endian.
+// Returns true if the values have several bytes and are big-endian.
 bool IsSwapped(std::string_view format, size_t item_bytes) {
   return item_bytes > 1 && !format.empty() && (format[0] == '>' || format[0] == '!');
 }
 
-// Codes of Python's struct module. bf16 often comes as two-byte integers or opaque pairs of bytes.
+// Parses codes of Python's struct module. bf16 often comes as integers or opaque pairs of bytes.
 std::optional<uint8_t> DtypeOfFormat(std::string_view format, size_t item_bytes) {
   if (IsSwapped(format, item_bytes)) return std::nullopt;
   if (HasByteOrder(format)) format.remove_prefix(1);

@@ -84,7 +84,7 @@ std::string TypeName(nb::handle object);
 
 // Returns its short name, "bf16", or "unknown".
 const char* DtypeName(uint8_t dtype);
-// Bytes per value; 0 for blocks.
+// Returns the bytes per value; 0 for blocks.
 size_t DtypeBytes(uint8_t dtype);
 
 // A list, tuple, array or other sequence of Python. Every access is checked, because the sequence
@@ -101,7 +101,7 @@ class Sequence {
   size_t size_ = 0;
 };
 
-// A whole number that fits T: TypeError for other objects, ValueError for other numbers.
+// Returns a whole number that fits T: TypeError for other objects, ValueError for other numbers.
 template <typename T>
 T ParseInteger(nb::handle number, const char* what) {
   if (PyIndex_Check(number.ptr()) == 0) {

@@ -50,7 +50,7 @@ void RaiseIfFailed(kvt_status status, const kvt_ctx* ctx) {
 
 void RunWatched(const std::function<void()>& work, const std::function<void()>& stop,
                 const std::function<void()>& tick) {
-  // Short at first, so that short calls can be interrupted, too.
+  // The wait is short at first, so that short calls can be interrupted, too.
   constexpr std::chrono::milliseconds kLongest{50};
   std::chrono::milliseconds interval{1};
   std::mutex mutex;
@@ -82,7 +82,7 @@ void RunWatched(const std::function<void()>& work, const std::function<void()>& 
   } catch (...) {
     const nb::gil_scoped_release released;
     {
-      // Repeated, because a call that has not begun yet is not stopped.
+      // The stop is repeated, because a call that has not begun yet is not stopped.
       std::unique_lock lock(mutex);
       do stop();
       while (!finished.wait_for(lock, kLongest, [&] { return done; }));

@@ -86,7 +86,7 @@ struct ArrayPlace {
   int64_t strides[3];  // in elements
 };
 
-// The place of a tensor if NumPy can address it: one piece, even strides of whole elements.
+// Returns the place of a tensor if NumPy can address it: one piece, even strides of whole elements.
 std::optional<ArrayPlace> FindPlace(const kv::KvTensor& tensor, uint64_t element_bytes) {
   if (tensor.pieces.size() != 1) return std::nullopt;
   const kv::StridedPiece& piece = tensor.pieces[0];

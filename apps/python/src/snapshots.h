@@ -27,7 +27,7 @@ class OpenedSnapshot {
   // Returns (index, label, group, K, V or None); a tensor is (dtype, tokens, heads, head_dim,
   // heads_known).
   nb::list Layers() const;
-  // For every cache of the file: (group, positions).
+  // Returns (group, positions) for every cache of the file.
   nb::list Positions() const;
   nb::list Tokens() const;
   // Returns (array, dtype, is_view): [token][head][dim], of unsigned integers if NumPy has no such
@@ -42,7 +42,7 @@ class OpenedSnapshot {
     const kv::LayerKv* layer = nullptr;
   };
   LayerValues Values(size_t layer);
-  // The layer alone, from an archive or converted.
+  // Returns the layer alone, from an archive or converted.
   kv::Snapshot LoadLayer(const kv::LayerKv& wanted);
 
   kv::OpenOptions options_;

@@ -29,8 +29,8 @@ std::vector<std::string> UsualTypes(uint32_t head_dim) {
   return {"fp8_amax", "int8_per_token_head"};
 }
 
-// The rows on the front, by descending bytes; if there are many, an even selection. The answer is
-// always among them, replacing a row with as many bytes.
+// Returns the rows on the front, by descending bytes; if there are many, an even selection. The
+// answer is always among them, replacing a row with as many bytes.
 std::vector<SavingRow> RowsToPrint(const std::vector<SavingRow>& rows,
                                    const std::optional<advise::Answer>& answer) {
   constexpr size_t kMost = 16;
@@ -225,7 +225,7 @@ FoundSavings SavingsOptions::Find(const advise::Runs& runs, const advise::Advice
     found.savings = advise::FindSavings(runs, request, wanted, advice, pool, progress);
   } catch (const Error& error) {
     if (!types.empty()) throw;
-    found.why_not = error.what();  // types that were not requested
+    found.why_not = error.what();  // says so only for types that were not requested
     return found;
   }
   for (const Effort level : {Effort::kFast, Effort::kDefault}) {

@@ -53,15 +53,15 @@ struct EngineSettings {
   std::string note;
 };
 
-// For each engine with parameters for some policy: those of the smallest plan within the limits
-// that it can express. Empty if there is none.
+// Returns, for each engine with parameters for some policy, those of the smallest plan within the
+// limits that it can express. Empty if there is none.
 std::vector<EngineSettings> SuggestEngineSettings(const advise::Runs& runs,
                                                   const advise::AdviceRequest& request,
                                                   const advise::Advice& advice, ThreadPool& pool);
 
 const Fields<EngineSettings>& EngineSettingsFields();
 
-// The result of eviction alone: the best plan, its parts, and the frontier.
+// Prints the result of eviction alone: the best plan, its parts, and the frontier.
 void PrintAdvice(Console& console, const advise::Runs& runs, const advise::AdviceRequest& request,
                  const advise::Advice& advice);
 
@@ -73,7 +73,7 @@ std::string CommandFor(const std::optional<advise::Answer>& answer, size_t runs,
 void PrintAnswer(Console& console, const std::optional<advise::Answer>& answer,
                  const std::string& command);
 
-// Instructions for each engine: one line for its parameters and one for their effect.
+// Prints instructions for each engine: one line for its parameters and one for their effect.
 void PrintSettings(Console& console, advise::LossKind kind,
                    const std::vector<EngineSettings>& settings);
 

@@ -64,7 +64,7 @@ struct Place {
   uint64_t tokens = 0;  // once it is described
 };
 
-// When a file was last written and read, in seconds.
+// Returns the times at which a file was last written and read, in seconds.
 std::pair<int64_t, int64_t> Times(const struct stat& file) {
   return {sys::ModifiedAt(file).tv_sec, sys::AccessedAt(file).tv_sec};
 }
@@ -262,14 +262,14 @@ std::vector<advise::GeometrySample> TakeSamples(const std::map<std::string, cons
       .Hint("'kvtool doctor FILE' says why; recorded runs are given one by one");
 }
 
-// The shell words that name the states as inputs of a command.
+// Makes the shell words that name the states as inputs of a command.
 class CommandWords {
  public:
   CommandWords(const StatesRequest& request, const StatesAdvice& advice,
                const std::vector<Place>& places)
       : request_(request), advice_(advice), places_(places) {}
 
-  // Empty if no single command keeps the states apart.
+  // Returns "" if no single command keeps the states apart.
   std::string Store() const {
     if (NeedsNames()) return {};
     const std::string head = "kvtool store add ";
@@ -278,7 +278,7 @@ class CommandWords {
     const bool is_flat = std::none_of(places_.begin(), places_.end(), [](const Place& place) {
       return place.name.find('/') != place.name.npos;
     });
-    if (HasFolders()) return {};  // whose individual files are not states
+    if (HasFolders()) return {};  // a folder's individual files are not states
     if (is_flat && advice_.left_out.empty()) return head + store + " " + Folder() + "/*";
     return fmt::format("find {} -type f{} -exec {}{} {{}} +", Folder(), Excluded(), head, store);
   }
@@ -289,12 +289,12 @@ class CommandWords {
     return fmt::format("kvtool compress -r {} --output-dir {}", Folder(),
                        ShellWord(Beside(".kvz")));
   }
-  // Empty for many states, because others may have been added to their folder by then.
+  // Returns "" for many states, because others may have been added to their folder by then.
   std::string Delete() const {
     if (places_.size() > kMostListed) return {};
     return (HasFolders() ? "rm -r " : "rm ") + Listed();
   }
-  // Free bytes on the disk of the states, where archives are written, and of a folder's store.
+  // Returns the free bytes on the states' disk, where archives and a folder's store are written.
   std::optional<uint64_t> FreeBytes() const {
     std::error_code failed;
     const fs::path whole = fs::canonical(request_.inputs.front(), failed);
@@ -326,7 +326,7 @@ class CommandWords {
       return Printable(name) != name || !names.insert(name).second;
     });
   }
-  // Arguments of find that exclude the skipped files and hidden files.
+  // Returns arguments of find that exclude the skipped files and hidden files.
   std::string Excluded() const {
     std::string tests = " ! -name '.*'";
     for (const LeftOut& out : advice_.left_out) {
@@ -357,7 +357,7 @@ class CommandWords {
       words += (words.empty() ? "" : " ") + ShellWord(place.path + std::string(end));
     return words;
   }
-  // An unused name beside the folder, so that the states' own folder is unchanged.
+  // Returns an unused name beside the folder, so that the states' own folder is unchanged.
   std::string Beside(std::string_view end) const {
     if (!IsFolder()) return "states" + std::string(end);
     const fs::path folder = Plain();
@@ -416,8 +416,8 @@ std::vector<Place> KeepStates(std::vector<Place> places, std::vector<Described>&
     kept.back().tokens = described[i].state->tokens;
     advice.states.push_back(std::move(*described[i].state));
   }
-  // A store keeps the end of a state that another one goes on from, if that comes later: 300 and
-  // 512 tokens of a chat take 9 % less in this order, with 100 before them 21 %.
+  // A store keeps the end of a state that another one continues, if the longer one is added later:
+  // 300 and 512 tokens of a chat take 9 % less in this order, with 100 before them 21 %.
   std::ranges::stable_sort(kept, {}, &Place::tokens);
   return kept;
 }
@@ -514,7 +514,7 @@ void PrintStates(Console& console, const StatesAdvice& advice) {
     console.Data(Table(text.levels).Text());
   }
   console.Line(text.answer);
-  // Not wrapped, so that they can be pasted.
+  // Commands are not wrapped, so that they can be pasted.
   if (console.verbosity < 0) return;
   for (const std::string& command : text.commands) console.Product("  " + command + "\n");
 }

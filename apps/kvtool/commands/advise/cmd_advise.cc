@@ -211,7 +211,7 @@ class AdviseCommand : public Command {
   }
 
  private:
-  // Without traces, if no option needs them.
+  // Returns true without traces, if no option needs them.
   bool AsksForStates() const {
     const auto is_run = [](const auto& text) { return !text.empty(); };
     return left_traces_ == 0 && std::none_of(traces_.begin(), traces_.end(), is_run) && !max_kl_ &&
@@ -268,7 +268,7 @@ class AdviseCommand : public Command {
     return eviction::PromptTokens(trace, request);
   }
 
-  // In nats if they are known and no error was requested.
+  // Returns nats if they are known and no error was requested.
   LossKind KindFor(const advise::Runs& runs) const {
     if (!max_error_.empty() && max_kl_) {
       throw Error(Finding::kUsage, "--max-kl and --max-error: give one of them");

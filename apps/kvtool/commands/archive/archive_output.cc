@@ -64,7 +64,7 @@ void ArchiveOutput::Declare(CommandLine& line, const std::string& what) {
   one.Declare(line, what);
   line.Add("--output-dir", folder,
            "Folder for the results of many inputs; relative names keep their folders");
-  // Accepted because scripts written for gzip or zstd pass it; inputs are always kept.
+  // The flag is accepted because scripts written for gzip or zstd pass it.
   line.OnFlag(
           "-k,--keep", [] {}, "Has no effect, because inputs are always kept")
       .Hide();

@@ -211,7 +211,7 @@ class Gate : public EachOf<Gate> {
     }
   }
 
-  // True if the input is one of several.
+  // Returns true if the input is one of several.
   bool is_one_of_many() const { return report_.collects; }
 
   void CheckUsage() const {
@@ -371,7 +371,7 @@ class Gate : public EachOf<Gate> {
     return config;
   }
 
-  // An option for cases that name no file of their own judges nothing where every case names one.
+  // An option for cases without a file of their own is unused if every case names one.
   void WarnUnused(const char* option, const std::string& path, std::string gate::CaseSpec::*file,
                   const gate::Config& config, Console& console) const {
     const auto uses = [&](const gate::CaseSpec& spec) { return spec.*file == path; };
@@ -416,7 +416,7 @@ class Gate : public EachOf<Gate> {
                  gate::ShellLine(words));
   }
 
-  // True if these logs are the first baseline, because no rule judges them.
+  // Returns true if these logs are the first baseline, because no rule judges them.
   bool MayStart() const {
     return logs_.given() && config_.empty() && required_.empty() && baseline_.empty() &&
            pinned_.empty() && !outputs_.summary_json.empty();

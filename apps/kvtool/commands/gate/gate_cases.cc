@@ -35,7 +35,7 @@ std::string NameFlag(std::string_view name) {
   return flag;
 }
 
-// "runtime_full=1" to its place in the codes.
+// Parses "runtime_full=1" into `codes`.
 void AddReturnCode(const std::string& item, std::map<std::string, int64_t>& codes) {
   const size_t equals = item.find('=');
   const bool has_both = equals != item.npos && equals != 0;
@@ -206,7 +206,7 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec, ThreadPool& pool)
   return *pair;
 }
 
-// Recognised by its content, whatever the snapshot is.
+// The reference's format is detected by content, whatever the snapshot's is.
 const Snapshot& GateInputs::Reference(const gate::CaseSpec& spec, OpenOptions options) {
   options.from = spec.reference_from;
   options.layout.clear();

@@ -33,13 +33,13 @@ std::string ReadGateText(const std::string& path);
 // Suggests --engine-logs if logs were given in another place.
 void HintAtLogs(const std::string& path, Error& error);
 
-// Paths in a config are relative to its folder. Both name the file in what they throw: kUsage or
-// kFormat of ParseConfig and ParseBaseline, and what ReadGateText throws.
+// Paths in a config are relative to its folder. Errors name the file: kUsage or kFormat of
+// ParseConfig and ParseBaseline, and those of ReadGateText.
 gate::Config ReadGateConfig(const std::string& path);
 gate::Baseline ReadGateBaseline(const std::string& path);
 
-// The three files that the original writes, together, named after the first. Beside a device or a
-// pipe the other two are refused.
+// Returns the three files that the original writes, together, named after the first. Beside a
+// device or a pipe the other two are refused.
 gate::OutputNames PlaceOutputs(gate::OutputNames names);
 
 // All output files of a run, refused before the first case runs and finished together.
@@ -75,16 +75,16 @@ class GateInputs {
     gate::Measurements of_snapshot = {};
     std::string snapshot_hash = {}, trace_hash = {};
   };
-  // Inputs of a case's replay or comparison. Throws kUsage for a case without a snapshot, and as
-  // opening and RequireMatch.
+  // Returns the inputs of a case's replay or comparison. Throws kUsage for a case without a
+  // snapshot, and as opening and RequireMatch.
   Pair& Open(const gate::CaseSpec& spec, ThreadPool& pool);
-  // Every snapshot, trace and reference opened.
+  // Returns every snapshot, trace and reference opened.
   const std::vector<HashedFile>& records() const { return records_; }
 
  private:
   SnapshotOptions OptionsFor(const gate::Reading& reading) const;
   const Snapshot& Reference(const gate::CaseSpec& spec, OpenOptions options);
-  std::string Record(const Source& source);  // its hash
+  std::string Record(const Source& source);  // returns its hash
 
   Console& console_;
   SnapshotOptions options_;
@@ -107,7 +107,7 @@ struct EngineLogOptions {
   // Throws kUsage if options of the analyzer are given without logs.
   void RequireLogs() const;
   mnn::logs::EngineLogsInput Resolve() const;
-  // The same options as words of a command line.
+  // Adds the options as words of a command line.
   void AddWords(std::vector<std::string>& words) const;
 };
 
@@ -156,15 +156,15 @@ ExitStatus RunGateInit(const GateInit& init, Context& context);
 gate::Config FitConfig(const GateInit& init, const std::string& name, GateInputs& inputs,
                        Context& context);
 
-// The printed verdict: one line per case, then every failed rule with its place, its reason and the
+// Prints the verdict: one line per case, then every failed rule with its place, its reason and the
 // command that reproduces it. `input` names the input if there are several.
 void PrintGate(Console& console, const gate::GateResult& result, const std::string& input = "");
 
-// Every figure that a rule can name.
+// Prints every figure that a rule can name.
 void PrintMetrics(Console& console);
 
-// Lines for GitHub Actions on standard error: why a gate failed, at the cases of its config; or why
-// there is no verdict, with its hint.
+// Prints lines for GitHub Actions on standard error: why a gate failed, at the cases of its config;
+// or why there is no verdict, with its hint.
 void PrintAnnotations(Console& console, const gate::GateResult& result, const std::string& config,
                       std::string_view config_text);
 void PrintAnnotation(Console& console, const Error& error);

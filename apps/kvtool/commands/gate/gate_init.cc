@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr uint64_t kFewestTokens = 32;
 constexpr size_t kMostRuns = 100;
 
-// A config reads paths relative to itself.
+// Returns a path as a config reads it: relative to the config's folder.
 std::string SeenFrom(const std::string& config, const std::string& path) {
   if (path.empty() || config.empty() || fs::path(path).is_absolute()) return path;
   const fs::path folder = fs::absolute(config).parent_path();
@@ -174,7 +174,7 @@ ExitStatus RunGateInit(const GateInit& init, Context& context) {
     throw Error(Finding::kUsage,
                 "--init: --trace goes with a single snapshot; runs bring their own");
   }
-  // Refused before the first run is measured.
+  // An existing output is refused before the first run is measured.
   std::optional<AtomicFile> file;
   if (!init.output.empty()) file.emplace(init.output, RulesFor(init.force));
   GateInputs inputs(context.console, init.reading);

@@ -111,7 +111,7 @@ std::string FigureCell(const FigureColumn& column, const CaseResult& item) {
   return cell.empty() ? "-" : cell;
 }
 
-// Rules that could not be decided, one line per reason.
+// Prints the rules that could not be decided, one line per reason.
 void PrintNotRun(Console& console, const gate::GateResult& result) {
   std::map<std::string, std::vector<std::string>> metrics_by_reason;
   for (const CaseResult& item : result.cases) {
