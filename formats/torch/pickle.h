@@ -145,7 +145,7 @@ class PickleItems {
  private:
   std::vector<std::unique_ptr<PickleId[]>> pages_;
   PickleId* next_ = nullptr;
-  size_t left_ = 0, page_ = 32;  // of the newest page
+  size_t left_ = 0, page_ = 32;  // free items and size of the newest page
 };
 
 // The values that a pickle stream built. Texts point into the stream, which must outlive the

@@ -23,7 +23,7 @@ bool IsRange(double low, double high);
 // One thing that is drawn. `classes` names its styles, separated by blanks (svg_text.h).
 struct Mark {
   enum class Kind { kLine, kRect, kCircle, kPath, kText };
-  struct Step {  // of a path
+  struct Step {  // a step of a path
     char to;     // 'M': begin here; 'L': draw a line to here; 'Z': draw one to the last beginning
     double x = 0, y = 0;
   };

@@ -217,7 +217,7 @@ struct StoreStats {
   // Disk space.
   uint64_t pack_bytes = 0, record_bytes = 0, index_bytes = 0, packs = 0;
   uint64_t live_stored_bytes = 0;     // bytes of objects that some state needs
-  uint64_t live_raw_bytes = 0;        // their decoded size
+  uint64_t live_raw_bytes = 0;        // decoded size of these objects
   uint64_t shared_raw_bytes = 0;      // the part of it that is needed more than once
   uint64_t referenced_raw_bytes = 0;  // sum over all states of what each needs
   std::vector<LevelRow> levels;

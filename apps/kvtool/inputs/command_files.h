@@ -46,7 +46,7 @@ class CommandFiles {
   std::vector<std::string> inputs_, stems_;  // existing paths, and possible DIR/STEM
   size_t streams_ = 0;                       // how many inputs of a run are standard input
   std::vector<Output> outputs_;
-  std::set<std::pair<std::string, std::string>> flagged_;  // of outputs_ that were added
+  std::set<std::pair<std::string, std::string>> flagged_;  // entries of outputs_ that were added
 };
 
 // Returns the size of a file, or of all files in a folder; 0 if it does not exist.

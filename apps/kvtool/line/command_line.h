@@ -39,7 +39,7 @@ class Option {
  public:
   // Data about an option that the parser does not keep.
   struct Notes {
-    std::vector<std::string> words;    // that completions offer
+    std::vector<std::string> words;    // words that completions offer
     bool closed = false;               // no other words may be given
     bool needed = false;               // although the parser does not require it
     bool essential = false;            // always shown by -h
@@ -181,7 +181,7 @@ class CommandLine {
   const CLI::Option* Find(const std::string& option) const;
   Option AddBound(const std::string& names, Variable variable, const std::string& text);
 
-  std::unique_ptr<CLI::App> root_;  // none of a verb, which belongs to its command
+  std::unique_ptr<CLI::App> root_;  // null for a verb, which belongs to its command
   CLI::App* app_;
   std::shared_ptr<Option::WriteNotes> notes_;  // notes of the command and its verbs
   std::vector<std::unique_ptr<CommandLine>> verbs_;

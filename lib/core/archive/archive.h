@@ -82,7 +82,7 @@ class Archive {
   bool has_index() const { return index_offset_.has_value(); }
   std::optional<uint64_t> source_hash() const { return source_hash_; }
   uint64_t source_bytes() const;
-  uint64_t stored_bytes(ChunkKind kind) const;  // of payloads
+  uint64_t stored_bytes(ChunkKind kind) const;  // bytes of payloads
   uint64_t raw_bytes(ChunkKind kind) const;
 
   // The snapshot as its reader described it, without bytes: every tensor is one piece at nullptr.
@@ -326,7 +326,7 @@ class SourceComparer : public RestoreTarget, private Sink {
   struct Difference {
     std::string file;
     std::string text;     // "first at byte 17", "is missing", "is executable"
-    uint64_t offset = 0;  // of the first byte that differs
+    uint64_t offset = 0;  // offset of the first byte that differs
     std::optional<ChunkHead> chunk;
   };
 

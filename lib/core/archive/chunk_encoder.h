@@ -34,7 +34,7 @@ std::shared_ptr<const RowOrder> OrderFor(const ChunkHead& head, const RowOrders*
 
 struct ChunkRecord {
   ChunkHead head;
-  Bytes start;  // of the record, before the payload
+  Bytes start;  // start of the record, before the payload
   uint64_t payload_hash = 0;
   EncodedChunk encoded;
 };

@@ -19,7 +19,7 @@
 namespace kv {
 
 struct RowOrder {
-  std::vector<uint32_t> rows;   // of the chunk, in coding order
+  std::vector<uint32_t> rows;   // rows of the chunk, in coding order
   std::vector<uint32_t> steps;  // positions of the rows, relative to the first one's, modulo 2^32
   bool moves = false;           // any row changes its place
   bool jumps = false;           // positions do not count up by one

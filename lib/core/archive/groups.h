@@ -20,7 +20,7 @@ constexpr uint64_t kMostGroupCuts = uint64_t{1} << 16;
 // size, and the joined bytes are the parts of all files before the first cut, then those up to the
 // second, and so on.
 struct FileGroup {
-  std::vector<uint32_t> files;  // of the source, in the order in which they are joined
+  std::vector<uint32_t> files;  // indices of the source's files, in the order of joining
   std::vector<uint64_t> cuts;   // ascending, within a file
 
   uint32_t first() const { return files.front(); }

@@ -141,7 +141,7 @@ PairsOwner FindPairsOwner(const Snapshot& snapshot);
 struct EngineTraits {
   std::string_view engine;
   PairsOwner pairs = PairsOwner::kTransformers;
-  bool runs_exports = false;     // of transformers models, whose order of pairs they keep
+  bool runs_exports = false;     // runs transformers models and keeps their order of pairs
   bool may_turn_blocks = false;  // may store blocks Hadamard-transformed without saying so
 };
 // Returns the row of this engine; for engines without one, a row without a name.

@@ -98,15 +98,15 @@ struct TensorAnalysis {
   uint64_t tokens = 0;
   uint32_t heads = 0, head_dim = 0;
   bool heads_known = false;
-  Measured measured;               // by MNN's codec (level compat)
-  std::optional<Measured> own;     // by kvtool's codecs at the requested level
+  Measured measured;               // result of MNN's codec (level compat)
+  std::optional<Measured> own;     // result of kvtool's codecs at the requested level
   std::vector<Coded> heads_coded;  // each head coded separately, if requested
   TensorStats stats;
   std::vector<EntropyModel> models;  // 16-bit floats only
   double autoregressive_gain_bits = 0;
   // Gain inside a head; only if the heads are known. Analyse adds it, because it needs a BLAS.
   std::optional<double> cross_channel_gain_bits;
-  std::vector<Unrotated> unrotated;  // if requested
+  std::vector<Unrotated> unrotated;  // filled if requested
   Structure structure;
   // For f32 only. If every value is exact in a type of half the size, `narrow` is the result of
   // coding the values in that type.

@@ -24,7 +24,7 @@ struct Config {
   std::vector<CaseSpec> cases = {};
   std::vector<DeltaRule> baseline_rules = {};
   std::optional<std::vector<DeltaRule>> pinned_rules = {};  // if absent, baseline_rules apply
-  std::string pinned_commit = {};         // that the pinned baseline must be from; empty: any
+  std::string pinned_commit = {};  // commit that the pinned baseline must be from; empty: any
   OnNotRun on_not_run = OnNotRun::kFail;  // for cases that only engine logs name
   ExpectedCases expected = {};
 };
@@ -61,7 +61,7 @@ void KeepCases(const std::vector<std::string>& names, Config& config);
 
 // The data that a case is sized to.
 struct DataSize {
-  uint64_t layers = 0, prompt_tokens = 0, tokens = 0;  // of the whole cache; the prompt is shorter
+  uint64_t layers = 0, prompt_tokens = 0, tokens = 0;  // `tokens` counts the whole cache's
   bool has_attention = false;                          // queries or probabilities were recorded
 };
 

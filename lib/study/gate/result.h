@@ -145,8 +145,7 @@ struct EngineReport {
 // and figures. The program passes it in.
 struct Engine {
   std::string_view name;
-  std::span<const std::string_view> runtimes;  // that cases may be replayed on; the first is
-                                               // used unless the case names another
+  std::span<const std::string_view> runtimes;  // runtimes for replays; the first is the default
   std::span<const std::string_view> modes;
   std::string_view mode_param;    // the parameter that also gives the mode
   std::string_view switch_param;  // the parameter without which nothing is compressed
@@ -275,7 +274,7 @@ struct GateResult {
   std::vector<CaseResult> cases;
   // The last run, and one that stays the same from run to run: small steps add up against it.
   std::optional<Baseline> baseline, pinned;
-  std::vector<std::string> reasons, warnings;  // of a verdict without a deciding rule
+  std::vector<std::string> reasons, warnings;  // those of a verdict without a deciding rule
   std::optional<Value> engine_logs;            // what logs say about the whole suite
   bool starts_baseline = false;  // no rule judges its logs: later runs are compared with it
 

@@ -73,7 +73,7 @@ class LayerCache {
   // A buffer that is too small grows to `expand_tokens` more than needed.
   LayerCache(const LayerKv& source, uint64_t expand_tokens);
 
-  void Append(uint64_t begin, uint64_t end);  // these positions of the source
+  void Append(uint64_t begin, uint64_t end);  // appends these positions of the source
   void Compact(const KeepPlan& kept);         // keeps these rows; the buffers keep their size
   void PopFront(uint64_t tokens);             // drops the first rows; the buffers shrink
   LayerCache TakeFront(uint64_t tokens);      // moves the first rows out; the buffers shrink

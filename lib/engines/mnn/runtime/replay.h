@@ -52,7 +52,7 @@ struct LayerResult : LayerRecord {
   uint32_t layer = 0;         // layer number in the snapshot
   bool in_h2o_range = false;  // by the range alone, whether H2O is on or not
   uint64_t length = 0;        // tokens held at the end
-  uint64_t cold_tokens = 0;   // those that are neither sink nor recent
+  uint64_t cold_tokens = 0;   // tokens that are neither sink nor recent
   Resident end;
 };
 

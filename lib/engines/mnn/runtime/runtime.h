@@ -201,7 +201,7 @@ struct EngineMetrics {
 struct Measured {
   uint64_t encode_calls = 0, encoded_tokens = 0;
   uint64_t encoded_raw_bytes = 0;   // handed to the encoder, counted every time
-  uint64_t encoded_blob_bytes = 0;  // its outputs, whether they were used or not
+  uint64_t encoded_blob_bytes = 0;  // outputs of the encoder, used or not
   // Bytes of blobs that were decoded to their source; only the ratio of these is verified. With
   // MNN's own runtime the replay decodes each blob once for this, outside all timings.
   uint64_t verified_raw_bytes = 0, verified_blob_bytes = 0;
