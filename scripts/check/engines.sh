@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The plug-ins for LMCache, vLLM and SGLang, driven through these engines' own storage classes on a CPU. Makes a virtual
+# Tests the plug-ins for LMCache, vLLM and SGLang through these engines' own storage classes on a CPU. Makes a virtual
 # environment with the released engines (without their GPU dependencies) and PyTorch: about 6 GB, which is why CI does not.
 #   scripts/check/engines.sh WHEEL            a wheel of kvtool, for example dist/kvtool-*-cp311-*.whl
 #   scripts/check/engines.sh PACKAGE_FOLDER   a folder that holds the package, for example build/python/package

@@ -14,7 +14,7 @@ MOST_LINES, MOST_PATHS = 60, 20
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 CPP = ("apps/kvtool", "apps/capture-llama", "apps/python", "formats", "lib")
 PYTHON = ("apps/python", "scripts", "tests")
-# What cannot hold a brace or a branch of code: comments, texts, and numbers with separators.
+# Parts of a source that cannot hold a brace or a branch of code: comments, texts, and numbers with separators.
 NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|R\"\((?:.*?)\)\"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'|^\s*#(?:[^\n]*\\\n)*[^\n]*", re.S | re.M)
 BRANCH = re.compile(r"\b(?:if|for|while|case|catch)\b|&&|\|\||\?(?!\?)")
 NOT_FUNCTIONS = re.compile(r"^\W*(?:if|for|while|switch|do|else|try|catch|namespace|enum|extern|class|struct|union)\b")

@@ -49,7 +49,7 @@ import numpy as np
 import transformers_cache
 
 PACKAGE = "@node-llama-cpp/linux-x64"
-# v0.5.0, b10361, b8352, b6673, b6122, b5640, b4753
+# Releases of the npm package; their builds of llama.cpp are v0.5.0, b10361, b8352, b6673, b6122, b5640 and b4753.
 RELEASES = ["3.22.1", "3.20.0", "3.18.0", "3.14.0", "3.12.0", "3.10.0", "3.6.0"]
 TOKENS = 16  # decoded after each restore
 LONG_TOKENS = 64  # number of tokens for a file that conversion must not change

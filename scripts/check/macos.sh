@@ -49,7 +49,7 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 END
 export PKG_CONFIG_LIBDIR=$prefix/lib/pkgconfig
 
-# Source packages of the machine's release, through apt's own client with a list of its own.
+# Fetches source packages of the machine's release, through apt's own client with a list of its own.
 fetch() {
   local suite apt=$sources/apt
   suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
@@ -97,7 +97,7 @@ libraries() {
     cmake --build "$build/$package" -j "$jobs" --target install >> "$build/$package.log"
     touch "$build/$package/installed"
   done
-  # Headers alone, as the machine has them.
+  # These libraries consist of headers, so the machine's own are copied.
   cp -rL /usr/include/{nlohmann,CLI} /usr/include/*/curl "$prefix/include"
   mkdir -p "$prefix/share/cmake"
   cp -r /usr/share/cmake/{nlohmann_json,CLI11} "$prefix/share/cmake"

@@ -70,7 +70,7 @@ def command_of(kvtool, store, what, sources, added, rng, work, count):
 
 
 class Trial:
-    """Runs of a store at the same time, and what they were told of it."""
+    """Concurrent runs on one store, and the results that the store reported to them."""
 
     def __init__(self, kvtool, store, sources, work, rng):
         self.kvtool, self.store, self.sources, self.work, self.rng = kvtool, store, sources, work, rng

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds the wheels of apps/python, checks them with auditwheel and puts them into a folder:
-#   scripts/release/build_wheel.sh                       a wheel for each of python3.12 (or newer), 3.11 and 3.10 that is found
+#   scripts/release/build_wheel.sh                       wheels for those of python3.12 (or newer), 3.11 and 3.10 that are found
 #   scripts/release/build_wheel.sh PYTHON...             for these interpreters
 #   --build DIR   link what this build has compiled (default: build/package, which is built first)
 #   --out DIR     where the wheels go (default: build/wheel/dist)
-# From 3.12 on one wheel serves all interpreters (cp312-abi3); 3.10 and 3.11 have wheels of their own. An interpreter that
-# is missing means a wheel that is missing: the script says so, and fails only if there is none at all. Exit 77: PyPI,
+# From 3.12 on one wheel serves all interpreters (cp312-abi3); 3.10 and 3.11 have wheels of their own. For a
+# missing interpreter the script prints a message and builds no wheel; it fails only if all are missing. Exit 77: PyPI,
 # where nanobind and scikit-build-core come from, cannot be reached.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

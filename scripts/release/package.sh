@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds packages into build/packages, and looks at what it has built:
+# Builds packages into build/packages, and checks them:
 #   scripts/release/package.sh deb       kvtool, libkvtool0 and libkvtool-dev for the Debian release that this runs on
 #   scripts/release/package.sh static    kvtool-VERSION-linux-ARCH.tar.xz: one program that needs no library, with its pages;
 #                                        and the tree that packaging/Dockerfile makes of it, tried
-#   scripts/release/package.sh wheel     wheels of the Python package, one for each interpreter that is here (build_wheel.sh)
+#   scripts/release/package.sh wheel     wheels of the Python package, one for each installed interpreter (build_wheel.sh)
 #   scripts/release/package.sh sbom      an SPDX document beside the static program, and one for the program of the Debian package
 #   scripts/release/package.sh recipes URL [HOMEPAGE]   a Homebrew formula and a conda recipe for the tarball at URL/
-#   scripts/release/package.sh checksums SHA256SUMS of all that is there
+#   scripts/release/package.sh checksums SHA256SUMS of all packages built so far
 #   scripts/release/package.sh all [URL] everything
 # ARCH=aarch64 before `static` builds it with Debian's cross compiler (scripts/setup.sh --cross), and tries it under qemu.
 set -euo pipefail
@@ -121,7 +121,7 @@ static_dependencies() { # PREFIX
       -DFMT_DOC=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_INSTALL_PREFIX="$1" >/dev/null
     cmake --build "$work/build-$name" --target install -- --quiet >/dev/null
   done
-  # For the SBOM: the compiled sources, by their names in Debian.
+  # The SBOM lists the compiled sources by their names in Debian.
   sed -n 's/^\(Source\|Version\): //p' "$work"/*.dsc | paste -d ' ' - - >"$1/sources.txt"
   rm -rf "$work"
   touch "$1/complete"

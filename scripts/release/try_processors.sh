@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs a program on processors other than the machine's, by qemu's user-mode emulation. Archives of every level, with a
-# profile and beside a base, and what they restore must be the bytes, and documents of replays must hold the decisions,
-# that a program writes here (same_answers.py).
+# profile and with a base, and the files restored from them must be byte for byte those of a program that runs here, and
+# documents of replays must hold the same decisions (same_answers.py).
 #   scripts/release/try_processors.sh PROGRAM [CPU...]
 #   scripts/release/try_processors.sh --here KVTOOL PROGRAM [CPU...]   for a PROGRAM that does not run here: KVTOOL does
 # qemu-x86_64-static and qemu-aarch64-static are in Debian's qemu-user-static; QEMU names another one.

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a CI starts every night: judge all caches of a folder on a Slurm cluster, and say so in JUnit.
+# Judges all caches of a folder on a Slurm cluster, as a CI does every night, and writes the verdict as JUnit.
 #
 #   nightly.sh DUMPS GATE_CONFIG OUT
 #
-# An array of KVTOOL_SHARDS tasks (16) runs kvtool gate over the caches, a job behind it joins the verdicts, and shards that are
-# missing then are sent again, twice. The config's cases name no snapshot. OUT gets corpus.jsonl, results, merged.json,
-# corpus.html and junit.xml; what it holds of an earlier try of the same corpus is not done again. The exit status is the
-# gate's: 0 passed, 1 failed, 3 and up no verdict on something.
+# An array of KVTOOL_SHARDS tasks (16) runs kvtool gate over the caches, and a job after it merges the verdicts. Missing
+# shards are submitted again, at most twice. The config's cases name no snapshot. OUT gets corpus.jsonl, results, merged.json,
+# corpus.html and junit.xml; results that it holds from an earlier try of the same corpus are kept. The exit status is the
+# gate's: 0 if passed, 1 if failed, 3 or more if something has no verdict.
 set -euo pipefail
 [ $# -eq 3 ] || { echo "usage: nightly.sh DUMPS GATE_CONFIG OUT" >&2; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)

@@ -142,7 +142,7 @@ def print_types(records):
 
 
 def add_texts(arguments, names, document):
-    """Adds what each text is, and what the engine's own noise loses of it."""
+    """Adds a description of each text, and the loss that the engine's own noise causes on it."""
     for name in names:
         run = json.loads((run_folder(arguments.work, name, "llama") / "run.json").read_text())
         text = (arguments.work / "texts" / f"{name}.txt").read_bytes()
