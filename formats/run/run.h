@@ -48,7 +48,7 @@ struct Sensitivity {
   double noise = 0;               // norm of the noise, relative to that of the output
   std::map<uint32_t, double> kl;  // nats, by layer
 
-  // Nats per relative squared error of a layer's output.
+  // Returns nats per relative squared error of each layer's output.
   std::map<uint32_t, double> Weights() const;
 };
 

@@ -41,7 +41,7 @@ std::string PdfText(std::string_view text) {
   return out + ")";
 }
 
-// Components of a colour, mixed with paper where it is not at full strength.
+// Returns the components of a colour, mixed with paper's where its strength is below 1.
 std::string ColourText(std::string_view name, double strength) {
   const std::string_view hex = LightColour(name);
   const auto digit = [&](size_t at) { return hex[at] <= '9' ? hex[at] - '0' : hex[at] - 'a' + 10; };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Archives through kvtool.h. With an argument for a file's name, Catch's test "archive program"
-// reads and writes what the program writes and reads: tests/api/archive_program.py runs it.
+// Tests archives through kvtool.h. The hidden test "archive program" exchanges archives with the
+// program, if it gets the name of a file; tests/api/archive_program.py runs it.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <cstring>

@@ -24,7 +24,7 @@ kvt_desc Describe(uint64_t tokens) {
   return desc;
 }
 
-// bf16 channels, each correlated with its previous token.
+// Returns bf16 channels, each correlated with its previous token.
 Buffer Values(uint64_t tokens, uint32_t seed = 3) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// What a context allocates, seen by a malloc that counts. A program of its own, which links the
-// shared library alone.
+// Checks what a context allocates, with a malloc that counts. A separate program, which links only
+// the shared library.
 #include <malloc.h>
 
 #include <algorithm>
@@ -76,7 +76,8 @@ struct Content {
   Buffer raw;
 };
 
-// Channels with similar neighbouring rows, so that codecs of every level have something to do.
+// Returns channels with similar neighbouring rows, so that codecs of every level have something to
+// do.
 Content Make(uint8_t dtype, uint64_t tokens, uint32_t heads, uint32_t dim) {
   Content content;
   content.desc.struct_size = sizeof content.desc;

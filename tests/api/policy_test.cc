@@ -63,7 +63,7 @@ std::vector<Step> Steps(const kv::eviction::PolicyInfo& policy) {
   return steps;
 }
 
-// The positions that each head holds at the end, according to the replay.
+// Returns the positions that each head holds at the end, according to the replay.
 std::vector<std::set<uint32_t>> Replayed(const Model& model,
                                          const kv::eviction::PolicyInfo& policy) {
   kv::AttentionTrace trace;

@@ -17,7 +17,7 @@ using Data = std::vector<std::byte>;
 constexpr uint32_t kHeads = 2, kDim = 64;
 constexpr size_t kRow = 2 * kHeads * kDim;
 
-// Noise in bf16, which hardly compresses without a reference.
+// Returns noise in bf16, which hardly compresses without a reference.
 Data Noise(uint64_t tokens, uint32_t seed) {
   std::mt19937 random(seed);
   Data rows(tokens * kRow);
@@ -37,8 +37,8 @@ kvtool::File FindFile(const std::string& name, const Data& data) {
   return {name, data.size(), From(data)};
 }
 
-// A safetensors file of two layers; their rows are those of `seed`, then `more` rows of another
-// seed.
+// Makes a safetensors file of two layers: rows drawn with `seed`, then `more` rows drawn with
+// another one.
 Data CacheFile(const kvtool::Context& context, uint64_t tokens, uint64_t more = 0) {
   std::vector<kvt_desc> descs(4, kvtool::Describe(KVT_BF16, tokens + more, kHeads, kDim));
   std::vector<kvt_part> parts;

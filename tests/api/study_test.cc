@@ -16,7 +16,7 @@ namespace {
 
 using Buffer = std::vector<uint8_t>;
 
-// bf16 channels with similar neighbouring rows.
+// Returns bf16 channels with similar neighbouring rows.
 Buffer Page(size_t tokens, size_t channels, uint32_t seed = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;

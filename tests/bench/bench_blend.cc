@@ -26,8 +26,8 @@ std::shared_ptr<const Snapshot> CacheOf(const Bytes& values) {
   return snapshot;
 }
 
-// One layer of an 8B model at 4096 tokens with rotated keys. The floor copies the data that the
-// pass only reads.
+// Measures one layer of an 8B model at 4096 tokens with rotated keys. The floor copies the data
+// that the pass only reads.
 void BlendDeviations(benchmark::State& state) {
   const Bytes full(kTokens * kHeads * kDim * 2, std::byte{0x3c}), old(full.size(), std::byte{0x3b});
   const blend::CachePair caches(blend::WholePrompt(CacheOf(full), {}),

@@ -41,7 +41,7 @@ struct FrameSet {
 
 enum class Data { kKV, kRepeatingV, kReal };
 
-// K and V together: eight frames of each, from the stand-in caches.
+// Returns K and V together: eight frames of each, from the stand-in caches.
 FrameSet StandInFrames(Data data, DType dtype, uint64_t frame_bytes) {
   const StandInShape shape;
   FrameSet set;
@@ -54,7 +54,7 @@ FrameSet StandInFrames(Data data, DType dtype, uint64_t frame_bytes) {
   return set;
 }
 
-// K and V of every layer of a real snapshot, in the chunks that the engine would use.
+// Returns K and V of every layer of a real snapshot, in the chunks that the engine would use.
 FrameSet RealFrames(DType dtype, uint64_t frame_bytes) {
   const std::filesystem::path path =
       std::filesystem::path(KVTOOL_TESTDATA) / "llamacpp/states" /

@@ -109,7 +109,7 @@ struct Buffers {
   std::vector<float> sums = std::vector<float>(kTokens);
 };
 
-// Causal attention of all rows of one head, summed per block.
+// Computes causal attention of all rows of one head, summed per block.
 void Scores(const KeyRows& keys, const std::vector<float>& queries, size_t block,
             Buffers& buffers) {
   std::fill(buffers.sums.begin(), buffers.sums.end(), 0.0f);
@@ -119,7 +119,7 @@ void Scores(const KeyRows& keys, const std::vector<float>& queries, size_t block
   }
 }
 
-// Only the matrix products: the same tiles, with keys already widened.
+// Computes only the matrix products, of the same tiles with keys that are already widened.
 void BareGemms(const std::vector<float>& wide, const std::vector<float>& queries,
                Buffers& buffers) {
   for (size_t begin = 0; begin < kTokens; begin += kTileRows) {
@@ -153,7 +153,8 @@ BENCHMARK(B10)
     ->Arg(1)
     ->Unit(benchmark::kMillisecond);
 
-// 32 layers x 32 heads x 4096 rows; threads share the heads. All layers use the keys of one layer.
+// Measures 32 layers x 32 heads x 4096 rows; threads share the heads. All layers use the keys of
+// one layer.
 void WholeReplay(benchmark::State& state) {
   constexpr size_t kLayers = 32;
   const std::vector<std::byte> keys = HalfKeys(kHeads * kTokens * kDim);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The levels above compat against it and against other ways to code the same chunks. `size` is how
-// many times smaller than the peer's the own result is, size_ratio what it is of the values.
+// Compares the levels above compat with compat and with other ways to code the same chunks. `size`
+// is the peer's stored size over the own one, `size_ratio` the uncompressed size over the own one.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -118,7 +118,7 @@ void DecodeVersus(benchmark::State& state, const Contestant& peer, const Contest
   Sizes(state, chunks, by_peer, by_own);
 }
 
-// K and V together against the engine's exhaustive choice.
+// Measures K and V together; the peer is the engine's exhaustive choice.
 void Encode(benchmark::State& state, Effort effort, Part part, DType dtype, uint64_t chunk_bytes,
             double target) {
   EncodeVersus(state, Level(Effort::kCompat), Level(effort), part, dtype, chunk_bytes, target);

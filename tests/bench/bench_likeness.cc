@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The two kernels that search for rows that resemble each other, each beside what would take its
-// place: the product of whole numbers beside the BLAS, the distance of signatures beside the plain
-// loop, as the compiler vectorises it for the baseline CPU.
+// The two kernels that search for rows that resemble each other, each compared with its
+// alternative: integer products with the BLAS, distances of signatures with the plain loop, as the
+// compiler vectorises it for the baseline CPU.
 #include <vector>
 
 #include "lib/core/kernels/similarity.h"
@@ -15,7 +15,7 @@ namespace {
 // Repetitions of each side, enough for the fastest one to be the machine's best.
 constexpr int kTurns = 200;
 
-// Few queries with many candidates, the shape in the search for similar rows.
+// Multiplies few queries with many candidates, the shape in the search for similar rows.
 void DotProducts(benchmark::State& state) {
   constexpr size_t kQueries = 64, kCandidates = 1024;
   const auto columns = static_cast<size_t>(state.range(0));
@@ -43,7 +43,7 @@ void DotProducts(benchmark::State& state) {
       });
 }
 
-// The number of signatures that level high compares with one row of 128 channels.
+// Compares as many signatures as level high does for one row of 128 channels.
 void Hamming(benchmark::State& state) {
   constexpr size_t kCount = 768;
   const auto words = static_cast<size_t>(state.range(0));

@@ -105,25 +105,26 @@ void RunShape(benchmark::State& state, const Shape& shape, MlpNumbers numbers) {
   state.counters["gflops"] = flop / own * 1e-9;
 }
 
-// B11: 16384 x 512-256-256-128.
+// Measures the shape of experiment B11: 16384 x 512-256-256-128.
 void B11(benchmark::State& state) {
   RunShape<float>(state, {16384, 512, 256, 256, 128}, MlpNumbers::kF32);
 }
 BENCHMARK(B11)->Name("B11_mlp_16384x512-256-256-128_f32")->Unit(benchmark::kMillisecond);
 
-// The shape of the published checkpoints: head dim 128, factor 5.
+// Measures the shape of the published checkpoints: head dim 128, factor 5.
 void RealShape(benchmark::State& state) {
   RunShape<float>(state, {16384, 640, 128, 128, 128}, MlpNumbers::kF32);
 }
 BENCHMARK(RealShape)->Name("mlp_16384x640-128-128-128_f32")->Unit(benchmark::kMillisecond);
 
-// The same in an f16 cache: sums in double, rounded once per Linear; the floor is dgemm.
+// Measures that shape in an f16 cache: sums in double, rounded once per Linear; the floor is dgemm.
 void RealShapeHalf(benchmark::State& state) {
   RunShape<double>(state, {16384, 640, 128, 128, 128}, MlpNumbers::kF16);
 }
 BENCHMARK(RealShapeHalf)->Name("mlp_16384x640-128-128-128_f16")->Unit(benchmark::kMillisecond);
 
-// One LLaVA image: 32 layers x 32 heads x 115 groups, K and V; each layer has its own weights.
+// Measures one LLaVA image: 32 layers x 32 heads x 115 groups, K and V; each layer has its own
+// weights.
 void Llava(benchmark::State& state) {
   constexpr uint64_t kLayers = 32, kRows = 32 * 115;
   std::mt19937 random(2);

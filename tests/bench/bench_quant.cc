@@ -83,9 +83,10 @@ void DequantFp8(benchmark::State& state) {
   });
 }
 
-// Three types of K and of V, separately and together, in one layer of 2048 tokens and heads of 128.
-// The products are: scores and outputs of the full cache; for each type of K the change of scores
-// (by the keys and by rounded queries) and of outputs; for each pair the change by V.
+// Measures three types of K and of V, separately and together, in one layer of 2048 tokens and
+// heads of 128. The products are: scores and outputs of the full cache; for each type of K the
+// change of scores (by the keys and by rounded queries) and of outputs; for each pair the change by
+// V.
 void ReplayQuantLayer(benchmark::State& state) {
   const auto traced = test::MakeAttentionCase(
       {.layers = 1, .query_heads = 2, .kv_heads = 1, .dim = 128, .tokens = 2048}, 1);

@@ -43,7 +43,7 @@ struct Rotation {
   }
 };
 
-// cos and sin of an angle of at most 1, by their series.
+// Returns cos and sin of an angle of at most 1, by their series.
 Rotation Rotate(double angle) {
   double cosine = 0, sine = 0, term = 1;
   for (int n = 0; n < 24; n += 2) {

@@ -20,15 +20,15 @@ struct StandInShape {
   uint64_t values() const { return tokens * heads * head_dim; }
 };
 
-// [token][head][dim]. K: every channel has an offset and a scale of its own, a few are outliers,
-// neighbouring tokens resemble each other (AR(1)), then RoPE.
+// Returns K as [token][head][dim]: every channel has an offset and a scale of its own, a few are
+// outliers, neighbouring tokens resemble each other (AR(1)), then RoPE.
 std::vector<float> StandInK(const StandInShape& shape, uint64_t seed);
-// V: near-gaussian, scaled per channel and per token.
+// Returns V: near-gaussian, scaled per channel and per token.
 std::vector<float> StandInV(const StandInShape& shape, uint64_t seed);
-// V of a first layer: rows are drawn from a vocabulary, so whole rows repeat.
+// Returns V of a first layer: rows are drawn from a vocabulary, so whole rows repeat.
 std::vector<float> StandInRepeatingV(const StandInShape& shape, uint64_t seed, uint32_t vocabulary);
 
-// f16, bf16 or f32.
+// Rounds the values to f16, bf16 or f32.
 Bytes Store(std::span<const float> values, DType dtype);
 
 }  // namespace kv::bench

@@ -29,7 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def matches(lines, patterns):
-    """True if the lines fit the patterns; '...' matches any number of lines."""
+    """Returns True if the lines fit the patterns; '...' matches any number of lines."""
     if not patterns:
         return not lines
     if patterns[0] == "...":

@@ -34,7 +34,7 @@ ResultsHead HeadOf(uint32_t shard, uint32_t shards, uint64_t entries) {
 
 std::string NameOf(size_t input) { return fmt::format("{:03}", input * 37 % kInputs); }
 
-// One outlier, and some equal values.
+// Returns errors with one outlier and some equal values.
 double ErrorOf(size_t input) { return input == 5 ? 99 : static_cast<double>(input % 50) / 7; }
 
 TestJson LineOf(size_t input, const ResultsHead& head) {
@@ -58,7 +58,7 @@ TestJson LineOf(size_t input, const ResultsHead& head) {
           {"result", {{"runs", {run}}}}};
 }
 
-// The result files of all shards, the lines of each in random order.
+// Returns the result files of all shards, the lines of each in random order.
 std::vector<std::string> FilesOf(uint32_t shards, unsigned seed) {
   std::vector<std::string> files;
   std::mt19937 random(seed);

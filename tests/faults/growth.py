@@ -19,7 +19,7 @@ KVTOOL, INJECT = map(os.path.abspath, sys.argv[1:3])
 
 
 def list_missing_names(folder, count):
-    """A list of names that are missing, in a folder of as many files; each name may also mean
+    """Makes a list of missing names, in a folder of as many files; each name may also mean
     DIR/STEM of a dump."""
     (folder / "d").mkdir()
     for i in range(count):
@@ -29,7 +29,7 @@ def list_missing_names(folder, count):
 
 
 def list_one_stem(folder, count):
-    """A list that repeats one stem, which stands for all files of the folder."""
+    """Makes a list that repeats one stem, which stands for all files of the folder."""
     (folder / "d").mkdir()
     for i in range(count):
         (folder / f"d/there-{i}").touch()

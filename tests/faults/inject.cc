@@ -57,7 +57,7 @@ Function* Next(Function*, const char* name) {
 }
 #define NEXT(name) static auto* const next = Next(&name, #name)
 
-// True if this call is the one to fail. Does not return if the call is to kill the process.
+// Returns true if this call is the one to fail. Does not return if the call is to kill the process.
 bool Fails(Call call) {
   if (!counting) return false;
   const long now = ++counts[call];
@@ -325,7 +325,7 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
   return next(thread, attributes, run, with);
 }
 
-// glibc's own entry points, because finding malloc with dlsym would need malloc.
+// glibc's own names of these functions: finding malloc with dlsym would itself need malloc.
 void* __libc_malloc(size_t size);
 void* __libc_calloc(size_t count, size_t size);
 void* __libc_realloc(void* old, size_t size);

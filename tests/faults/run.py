@@ -69,7 +69,7 @@ def check_names(folder, allowed):
 
 
 def check_leftovers(runner, scenario, folder, allowed, errors):
-    """A warning names what could not be removed, and the next run with the same output removes
+    """Checks that a warning names what could not be removed, and that the next run with the same output removes
     it."""
     extra = extra_names(folder, allowed)
     if not extra:
@@ -133,7 +133,7 @@ def files_in(folder, output, identities):
 
 
 def check_log(log, folder, scenario):
-    """Crash simulation: replays the log of a run that succeeded. A power cut loses data that was not synced, and
+    """Simulates a crash: replays the log of a run that succeeded. A power cut loses data that was not synced, and
     names in a folder that was not synced after they appeared. So data must be synced before its file is renamed, all
     names below the output must be synced at the end, and everything that a store's index names must be synced before
     the index changes."""
@@ -143,7 +143,7 @@ def check_log(log, folder, scenario):
     dirty, identities, waiting, named = set(), {}, {}, False
 
     def appears(path):
-        """Takes note of a new name; true for that of the output."""
+        """Notes a new name; returns True if it is the output's."""
         inside = os.path.relpath(path, folder) if os.path.isabs(path) else path
         parent = folder / os.path.dirname(inside.rstrip("/"))
         if (inside + "/").startswith(output + "/") and parent.is_dir():

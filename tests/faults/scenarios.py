@@ -18,7 +18,7 @@ def plain_environment():
 
 
 def digest(path):
-    """Contents of a path: nothing, a file, or a folder with everything below it, including empty
+    """Returns the contents of a path: nothing, a file, or a folder with everything below it, including empty
     folders."""
     if not path.exists():
         return "absent"
@@ -49,7 +49,7 @@ class Scenario:
             subprocess.run([kvtool, *command], cwd=folder, check=True, stdin=subprocess.DEVNULL, capture_output=True)
 
     def again(self):
-        """The command to run after a fault."""
+        """Returns the command to run after a fault."""
         return self.command if "-f" in self.command else [*self.command, "-f"]
 
     def look(self, kvtool, folder):

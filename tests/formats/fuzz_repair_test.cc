@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// What the fuzzers' repair of hashes promises: a mutation behind a hash is no damage after it.
+// Tests the fuzzers' repair of hashes: after it, a mutation behind a hash no longer counts as
+// damage.
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <iterator>

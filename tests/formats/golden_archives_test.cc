@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// What released versions wrote is restored, byte for byte, for good. How bytes are encoded may
-// change from version to version; that these decode may not. scripts/make/add_archives.py adds to
-// them.
+// Checks that archives of every released version are still restored byte for byte. The encoding may
+// change from version to version; the decoding of these files may not. scripts/make/add_archives.py
+// adds archives.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -50,7 +50,8 @@ std::vector<Row> ReadManifest() {
   return rows;
 }
 
-// As in scripts/make/add_archives.py: each file of a folder follows its name and size.
+// Joins the files as scripts/make/add_archives.py does: each file of a folder follows its name and
+// size.
 Bytes ContentOf(const Archive& archive, const std::vector<Bytes>& files) {
   if (!archive.is_folder()) return files.at(0);
   Bytes content;

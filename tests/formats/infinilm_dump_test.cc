@@ -18,7 +18,7 @@ constexpr std::string_view kMeta =
     R"({"layers": 2, "heads": 3, "head_dim": 4, "seq_len_in": 5, "seq_len_out": 2,
         "compression_factor": 3, "min_seq_len": 1, "it_len": [0, 0]})";
 
-// A folder in memory; sizes of files are given in values of two bytes.
+// Makes a folder in memory; sizes of files are given in values of two bytes.
 Source Folder(std::string_view meta, std::optional<uint64_t> input,
               std::optional<uint64_t> output) {
   Source source;

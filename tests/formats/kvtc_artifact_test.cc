@@ -27,7 +27,7 @@ std::string Tensor(std::string_view key, const std::vector<int64_t>& shape) {
                            : test::PickleTensor(storage, 0, shape, {1});
 }
 
-// An artifact of 4 features and 2 components for K and V, with a schema of this size.
+// Reads an artifact of 4 features and 2 components for K and V, with a schema of this size.
 KvtcArtifact Read(std::string_view version, std::string_view size,
                   std::string_view worker = "tp_0_pp_0", float mean = 0.5f) {
   const std::string group = Cat({"(", size, PickleText("int8"), "t"});

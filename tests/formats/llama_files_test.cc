@@ -23,7 +23,8 @@ std::vector<fs::path> Roots() {
   return roots;
 }
 
-// Path of a state or trace, in whichever root has it; in testdata, traces have their own folder.
+// Returns the path of a state or trace, in whichever root has it; in testdata, traces have their
+// own folder.
 std::optional<fs::path> Find(const std::string& name) {
   std::vector<fs::path> roots = Roots();
   roots.emplace_back(KVTOOL_TESTDATA);
@@ -35,7 +36,7 @@ std::optional<fs::path> Find(const std::string& name) {
 
 bool Has(const std::string& text, const char* part) { return text.find(part) != text.npos; }
 
-// The layout that the engine build in a file's name wrote (shared/data README).
+// Returns the layout that the engine build in a file's name wrote (shared/data README).
 std::string FindLayout(const std::string& name) {
   const bool mrope = Has(name, "mrope");
   if (Has(name, "raw-ctx")) return "context blob, layout D/E";
@@ -149,7 +150,7 @@ std::vector<float> Floats(const Snapshot& snapshot, uint32_t layer, bool is_valu
   return values;
 }
 
-// Largest difference over the values that both have.
+// Returns the largest difference over the values that both have.
 double MaxDifference(const std::vector<float>& a, const std::vector<float>& b) {
   double worst = 0;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
@@ -227,7 +228,7 @@ TEST_CASE("quantised caches come back near their f16 sibling", "[llama]") {
   CHECK(files >= 5);
 }
 
-// An npy of version 1 in C order: its data after the header.
+// Returns the data of an npy (version 1, C order) after its header.
 Bytes NpyData(const fs::path& path) {
   const auto file = FileSource::Open(path);
   const auto header = LoadLE<uint16_t>(file->bytes().data() + 8);

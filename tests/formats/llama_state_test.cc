@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Hand-made states: every layout, every way to refuse one.
+// Tests hand-made states of every layout, and every reason to refuse one.
 #include "formats/llama_state/llama_state.h"
 
 #include <fmt/format.h>
@@ -45,7 +45,7 @@ struct Variant {
   LlamaState state;
 };
 
-// One state per layout, kind and storage.
+// Returns one state per layout, kind and storage.
 std::vector<Variant> Variants() {
   std::vector<Variant> all;
   const auto add = [&](const char* version, bool session, uint32_t number, bool streams,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// States that kvtool writes: the bytes that engines wrote, and refusals before anything is written.
+// Tests states that kvtool writes: they have the bytes that engines wrote, or are refused before
+// anything is written.
 #include <catch2/catch.hpp>
 #include <filesystem>
 
@@ -53,7 +54,7 @@ void ExpectSame(const Snapshot& a, const Snapshot& b) {
   CHECK(diff.verdict() == DiffVerdict::kIdentical);
 }
 
-// The letter of the layout in "SEQ 2, layout C/D".
+// Returns the letter of the layout in "SEQ 2, layout C/D".
 std::string LetterOf(const Snapshot& snapshot) {
   std::string word = snapshot.format_version.substr(snapshot.format_version.rfind(' ') + 1);
   word = word.substr(0, word.find_first_of("-'"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// LMCache's chunks of several groups, its keys as names, and raw-block files.
+// Tests LMCache's chunks of several groups, its keys as names, and raw-block files.
 #include <catch2/catch.hpp>
 #include <fstream>
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// What a file with very many tensors costs, in allocations rather than seconds: they are most of
-// the work of reading a header, and their number is the same on every machine.
+// Measures the cost of reading files with very many tensors, in allocations rather than seconds:
+// allocations are most of the work of reading a header, and their number is the same on every
+// machine.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -33,7 +34,7 @@ void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 namespace kv::many_tensors_test {
 namespace {
 
-// `tensors` arrays of one f16 value each, alternately K and V, named by `name`.
+// Makes `tensors` arrays of one f16 value each, alternately K and V, named by `name`.
 Source ManyTensors(size_t tensors, std::string (*name)(size_t)) {
   std::string header = "{";
   for (size_t i = 0; i < tensors; ++i) {
@@ -56,7 +57,7 @@ std::string LongName(size_t i) {
   return "model.layers." + std::to_string(i / 2) + ".self_attn." + (i % 2 == 0 ? "k" : "v");
 }
 
-// The same as members of an npz file, uncompressed.
+// Makes the same arrays as members of an npz file, uncompressed.
 Source ManyMembers(size_t tensors, std::string (*name)(size_t)) {
   Bytes npy = MakeNpyHeader(DType::kF16, {1, 1, 1});
   npy.resize(npy.size() + 2);
@@ -75,7 +76,7 @@ void Text(ByteWriter& out, std::string_view text) {
   out.Append(text);
 }
 
-// One value at the memo's position, as torch writes what many tensors share.
+// Writes one value at the memo's position, as torch writes what many tensors share.
 void Shared(ByteWriter& out, uint8_t place) {
   out.U8('h');
   out.U8(place);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Every kind of readable snapshot in the test data, through every writable format and back. Driven
-// by the table of formats: a new one is in by itself.
+// Converts every kind of readable snapshot in the test data to every writable format and back. A
+// format that is added to the table of formats is included by itself.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <set>
@@ -15,7 +15,7 @@ namespace kv::matrix_test {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr uintmax_t kLargest = 300 << 10;  // sources; this is about kinds, not sizes
+constexpr uintmax_t kLargest = 300 << 10;  // size of sources: the test is about their kinds
 
 std::optional<Snapshot> TryOpen(const fs::path& path) {
   OpenOptions options;
@@ -150,7 +150,7 @@ std::optional<Snapshot> Convert(const FormatEntry& format, Snapshot snapshot,
   return Through(format, snapshot, folder, model);
 }
 
-// Keys in the order of transformers, if the model is known.
+// Returns keys in the order of transformers, if the model is known.
 std::optional<Snapshot> InHalves(Snapshot snapshot, const std::optional<ModelGeometry>& model) {
   try {
     FitKeyPairs(PairsWanted::kHalves, "", model, snapshot);

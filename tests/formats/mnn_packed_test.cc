@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint16_t kPadding = 0xdead;
 
-// Logical values [token][head][dim]; none has the value of the padding.
+// Returns logical values [token][head][dim]; none has the value of the padding.
 std::vector<uint16_t> Values(const PackGeometry& g, uint32_t heads) {
   std::vector<uint16_t> values(g.tokens * heads * g.head_dim);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<uint16_t>(i % 0xdead);
@@ -21,8 +21,7 @@ std::vector<uint16_t> Values(const PackGeometry& g, uint32_t heads) {
 
 uint64_t Ceil(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
-// The packing as documented: five nested axes in storage order, with elements appended in that
-// order.
+// Packs as documented: five nested axes in storage order, with elements appended in that order.
 std::vector<uint16_t> PackInOrder(const PackGeometry& g, uint32_t heads, bool value,
                                   const std::vector<uint16_t>& values) {
   std::vector<uint16_t> packed;

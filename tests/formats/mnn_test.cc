@@ -19,7 +19,7 @@ using nlohmann::json;
 
 constexpr uint64_t kHeads = 2, kDim = 3, kRow = kHeads * kDim * 2;
 
-// Row t of an update is filled with one byte that names update and row.
+// Makes an update whose row t is filled with one byte that names update and row.
 Bytes Rows(uint64_t tokens, int first) {
   Bytes bytes;
   for (uint64_t t = 0; t < tokens; ++t) {
@@ -45,7 +45,8 @@ json LogicalMeta(uint64_t begin, uint64_t tokens, uint32_t layer = 0) {
           {"v_file", "v_" + range + ".bin"}};
 }
 
-// hP 2, lP 1, flash block 4: K heads are [ceil(T/2)][3][2], V heads [ceil(T/4)][2][4][2].
+// Describes a layer with hP 2, lP 1, flash block 4: K heads are [ceil(T/2)][3][2], V heads
+// [ceil(T/4)][2][4][2].
 json PackedMeta(uint64_t tokens, uint32_t layer = 0) {
   const std::string range = fmt::format("packed_t0_{}", tokens);
   const uint64_t key = (tokens + 1) / 2 * 2 * kDim * 2, value = (tokens + 3) / 4 * 4 * 4 * 2;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// What config.json and GGUF say of RoPE, against transformers' own frequencies.
+// Compares what config.json and GGUF say about RoPE with transformers' own frequencies.
 #include "formats/model_config/model_config.h"
 
 #include <catch2/catch.hpp>
@@ -93,7 +93,7 @@ TEST_CASE("layers with a window may have a base of their own") {
   check(ReadModelRope(*FileSource::Open(temp.WriteFile("m.gguf", gguf.Write()))).value());
 }
 
-// A model file with one tensor of four f32 values.
+// Makes a model file with one tensor of four f32 values.
 Bytes WithTensor(GgufBuilder& gguf, std::string_view name) {
   Bytes bytes = gguf.Write();
   StoreLE<uint64_t>(&bytes[8], 1);  // tensors

@@ -35,7 +35,7 @@ std::vector<uint16_t> Iota(uint64_t count) {
   return values;
 }
 
-// Position of the element with these indices, found by walking the axes as described.
+// Returns the position of the element with these indices, from the axes as described.
 uint64_t Place(const Spec& spec, std::map<char, uint64_t> index) {
   uint64_t place = 0;
   for (const Axis& axis : spec.axes) place = place * *axis.size + index[axis.letter];

@@ -10,7 +10,7 @@
 namespace kv::run_test {
 namespace {
 
-// A run of one file whose run.json ends in `more`.
+// Makes a run of one file whose run.json ends in `more`.
 std::string Run(const test::TempDir& folder, const std::string& more) {
   folder.WriteFile("run/snapshot.bin", AsBytes("x"));
   folder.WriteFile("run/run.json",

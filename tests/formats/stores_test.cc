@@ -242,7 +242,7 @@ TEST_CASE("layers in files of their own come together") {
   CHECK(OpenSnapshot(Source::Open(temp.path()), model).layers[1].k.heads == 2);
 }
 
-// One layer of an MNN cache with room for `capacity` tokens; the value of an element is its
+// Writes one layer of an MNN cache with room for `capacity` tokens; the value of an element is its
 // position.
 void WriteCache(const TempDir& temp, const std::string& stem, const mnn::PackGeometry& room,
                 uint64_t heads) {

@@ -387,8 +387,8 @@ TEST_CASE("integers become the floats that --as says") {
   CHECK(snapshot.layers[0].k.dtype == DType::kBF16);
 }
 
-// A snapshot with every dtype of caches, cells in two groups, and layers in memory in another than
-// the canonical order.
+// Makes a snapshot with every dtype of caches, cells in two groups, and layers in memory in another
+// than the canonical order.
 Snapshot Sample(DType dtype, Bytes& bytes) {
   const uint64_t tokens = 37;
   const uint32_t heads = 3, dim = 64;

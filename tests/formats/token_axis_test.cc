@@ -18,7 +18,7 @@ struct Cache {
   float* Row(uint64_t token, uint64_t head) { return &values[(token * heads + head) * dim]; }
 };
 
-// Rows scatter around a mean per head; `structure` is the weight of the mean.
+// Draws rows around a mean per head; `structure` is the weight of the mean.
 Cache Make(uint64_t tokens, uint64_t heads, uint64_t dim, float structure, unsigned seed = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;

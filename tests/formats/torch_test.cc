@@ -25,7 +25,7 @@ using test::RawBytes;
 using test::TorchArchive;
 using std::string_literals::operator""s;
 
-// One archive whose root is one tensor over storage 0 of six floats.
+// Reads an archive whose root is one tensor over storage 0 of six floats.
 TensorFile ReadTensor(const std::string& tensor, uint64_t max_bytes = kTorchMaxBytes) {
   TorchArchive archive;
   archive.Add("a/data.pkl", Cat({"\x80\x02", tensor, "."}))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Numbers that lie in files which exist. A value that changes here makes them unreadable or, worse,
-// read as something else: add new ones behind the last, and leave these as they are.
+// Numbers that existing files contain. A changed number would make those files unreadable or,
+// worse, misread: add new numbers after the last one, and leave these unchanged.
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <fstream>

@@ -23,12 +23,12 @@ Cost StopCost();
 // Allowance of every input, however short: opening, building tables, refusing.
 inline constexpr double kFreeBytes = 4096;
 
-// Steps per byte that was read or allocated.
+// Returns the steps per byte that was read or allocated.
 inline double StepRatio(const Cost& cost, size_t input_bytes) {
   const double bytes = static_cast<double>(input_bytes) + static_cast<double>(cost.allocated);
   return static_cast<double>(cost.steps) / (kFreeBytes + bytes);
 }
-// Bytes allocated per byte that was read.
+// Returns the bytes allocated per byte that was read.
 inline double MemoryRatio(const Cost& cost, size_t input_bytes) {
   return static_cast<double>(cost.allocated) / (kFreeBytes + static_cast<double>(input_bytes));
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Codec, dtype, tokens, columns, effort, flags, then a payload. The payload is decoded as the codec
-// says, and taken as values that must come back from the level and from the codec of the table that
-// the upper bits of the flags name.
+// The input is a codec, dtype, tokens, columns, effort and flags, then a payload. The payload is
+// decoded by the codec. It is also taken as values, which must come back both from the level and
+// from the codec that the upper bits of the flags select.
 #include <cstdlib>
 
 #include "lib/core/base/half.h"

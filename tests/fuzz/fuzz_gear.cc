@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Containers of either kind: decode or refuse, never more. What is encoded anew comes back, and no
-// refusal of that is forgiven: neither of what was decoded nor of the input's own bytes.
+// Containers of either kind are decoded or refused. The decoded bytes, and the input's own, must be
+// encoded and come back; no refusal is allowed there.
 #include <cstdlib>
 #include <optional>
 

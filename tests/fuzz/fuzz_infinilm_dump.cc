@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// A folder from one input: meta.json, a zero byte, then the values of both files. What is read is
-// walked to its last value.
+// A folder from one input: meta.json, a zero byte, then the values of both files. Every value of an
+// accepted folder is read.
 #include <algorithm>
 
 #include "formats/infinilm_dump/infinilm_dump.h"

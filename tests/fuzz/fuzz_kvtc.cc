@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // Any bytes as a buffer of Dynamo's KVTC and as a page of SGLang's: each is refused or has the
-// values that it must have. The first two bytes say rows and components, which no buffer holds.
+// values that it must have. The first two bytes give rows and components, because buffers do not
+// contain them.
 #include <cstdlib>
 
 #include "lib/core/base/error.h"

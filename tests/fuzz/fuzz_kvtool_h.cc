@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // Any bytes through kvtool.h, as a frame, as a ticket of a queue, as coded pages of an engine's
-// table and as an archive: whatever they are, a status that is not a bug of the library's, and
-// never a byte beyond the buffers.
+// table and as an archive: no status may report a bug in the library, and no byte is written beyond
+// the buffers.
 #include <algorithm>
 #include <array>
 #include <cstdlib>

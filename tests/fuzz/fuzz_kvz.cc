@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Any bytes as an archive: opened, checked, restored as far as it goes, loaded as tensors. And as a
-// source: what is archived at the level of the first byte, against another cache where its upper
-// bit says so, is restored, without a refusal.
+// Any bytes as an archive: it is opened, checked, restored as far as possible and loaded as
+// tensors. And as a source: it must be archived at the level of the first byte, with another cache
+// as the reference if the upper bit is set, and be restored; no refusal is allowed there.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -36,7 +36,7 @@ uint64_t TensorBytes(const Archive& archive) {
 
 constexpr uint32_t kHeads = 2, kHeadDim = 8, kRow = 2 * kHeads * kHeadDim;
 
-// Two layers of f16, each with K in half of the bytes, without V.
+// Returns two layers of f16, each with half of the bytes as its K and without V.
 Snapshot AsCache(Bytes bytes) {
   Snapshot snapshot;
   const uint64_t tokens = bytes.size() / 2 / kRow;
@@ -62,7 +62,7 @@ std::shared_ptr<const Reference> AsReference(Bytes bytes) {
   return reference;
 }
 
-// Rows that depend only on their number: archives in the corpus are coded against them.
+// Returns rows that depend only on their number: archives in the corpus are coded against them.
 References FixedReferences(size_t count) {
   static const std::shared_ptr<const Reference> fixed = [] {
     Bytes rows(64 * 2 * kRow);
@@ -73,7 +73,8 @@ References FixedReferences(size_t count) {
   return References(count, fixed);
 }
 
-// The same rows except the first; those of the second layer are similar, as far as the input says.
+// Returns the same rows except the first; those of the second layer are similar, as far as the
+// input says.
 std::shared_ptr<const Reference> NearReference(ByteSpan input) {
   Bytes rows(input.begin(), input.end());
   const size_t layer = rows.size() / 2 / kRow * kRow;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Any bytes as an eviction plan: it is refused, or what its events leave adds up.
+// Any bytes as an eviction plan: it is refused, or the tokens that its events leave add up.
 #include <cstdlib>
 
 #include "formats/plan/plan.h"

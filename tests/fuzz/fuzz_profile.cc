@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // A profile, whose size and hash are made right first: it is refused, or pages coded with it come
-// back, and what it makes of bytes that nobody coded with it stays within the page.
+// back, and decoding arbitrary bytes with it never writes beyond the page.
 #include <cstdlib>
 #include <cstring>
 
@@ -13,7 +13,7 @@ namespace {
 
 using namespace kv;
 
-constexpr size_t kTried = 4;  // entries
+constexpr size_t kTried = 4;  // entries that are tried
 
 Bytes Repaired(ByteSpan input) {
   Bytes file(input.begin(), input.end());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Any lines as the header of a server's answer, and each as a URL: a range holds together, and a
-// name tells neither user nor query.
+// Any lines as the header of a server's answer, and each as a URL: ranges are consistent, and names
+// contain neither user nor query.
 #include <cstdint>
 #include <cstdlib>
 

@@ -17,7 +17,7 @@ struct MutatedRecord {
   Bytes head, payload;
 };
 
-// One record, delimited by its own lengths; its hashes are not checked.
+// Reads one record, delimited by its own lengths; its hashes are not checked.
 std::optional<MutatedRecord> Parse(ByteSpan archive, uint64_t at, uint64_t& end) {
   ByteReader in(archive.subspan(at));
   if (archive.size() - at < kvz::kPrefixBytes) return std::nullopt;
@@ -78,8 +78,8 @@ void PutDecodedHash(MutatedRecord& record) {
   }
 }
 
-// The fields of the old index between the table and its entries: hashes of the files and of the
-// source.
+// Returns the fields of the old index between the table and its entries: hashes of the files and of
+// the source.
 Bytes HashesOfIndex(ByteSpan index, uint64_t files) {
   Bytes hashes((files + 1) * 8);
   if (index.size() < 8) return hashes;

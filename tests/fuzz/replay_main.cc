@@ -61,7 +61,7 @@ size_t Replay(const Input& input) {
   return runs;
 }
 
-// Sorted by name, so that a search begins in the same order everywhere.
+// Reads the files sorted by name, so that a search begins in the same order everywhere.
 bool ReadCorpus(const std::vector<std::string>& folders, std::vector<Input>& corpus) {
   std::vector<fs::path> paths;
   for (const std::string& folder : folders) {

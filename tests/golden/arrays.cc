@@ -29,7 +29,7 @@ std::string ManifestWord(DType dtype) {
   return word;
 }
 
-// A value as JSON writes it; NaN and infinities are texts.
+// Reads a value as JSON writes it; NaN and infinities are texts.
 double NumberOf(const nlohmann::json& value) {
   if (value.is_number()) return value.get<double>();
   const std::string word = value.get<std::string>();
@@ -37,7 +37,7 @@ double NumberOf(const nlohmann::json& value) {
   return word == "NaN" ? NAN : word == "Infinity" ? INFINITY : -INFINITY;
 }
 
-// Files for which the manifest gives the bytes and meaning of each tensor instead of a hash.
+// Checks files for which the manifest gives the bytes and meaning of each tensor instead of a hash.
 void CheckDecoded(const nlohmann::json& item, const TensorFile& file, Run& run) {
   CHECK(file.tensors.size() == item.at("raw").size());
   for (const auto& [name, bytes] : item.at("raw").items()) {

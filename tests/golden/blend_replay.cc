@@ -161,7 +161,7 @@ void CheckReplayOf(const blend::OldCache& old, const std::shared_ptr<const Snaps
   run.Checked();
 }
 
-// A cache compared with itself: there is no deviation at any ratio.
+// Checks a cache compared with itself: there is no deviation at any ratio.
 void CheckSelf(const std::shared_ptr<const Snapshot>& full, const AttentionTrace& trace,
                const json& expected, Run& run) {
   const blend::OldCache old = blend::SplitOld(full, expected.at("chunks"), blend::BosRule::kNone,

@@ -37,7 +37,7 @@ Rope FindRope(const json& item) {
   return rope;
 }
 
-// The loosest of a file's tolerances for results in `unit`, or for any.
+// Returns the loosest of a file's tolerances for results in `unit`, or for any.
 double ToleranceOf(const json& item, const std::string& unit) {
   if (item.contains("abs_tol_vs_" + unit)) return item["abs_tol_vs_" + unit];
   double loosest = 0;
@@ -143,7 +143,7 @@ class RopeFile {
     CHECK(beyond == 0);
   }
 
-  // Keys of a 16-bit model: rotated in double and rounded to its type.
+  // Checks keys of a 16-bit model: rotated in double and rounded to its type.
   void CheckRounded(const std::vector<float>& got, Run& run) const {
     const TensorView& view = tensors_.View("k_at_new_rounded");
     const std::vector<float> expected = tensors_.Floats("k_at_new_rounded");

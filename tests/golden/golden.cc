@@ -81,7 +81,7 @@ std::string ToHex(ByteSpan bytes) {
 
 namespace {
 
-// Manifests with several kinds in one array: "MANIFEST#SECTION=KIND" for each item found.
+// Searches manifests with several kinds in one array: "MANIFEST#SECTION=KIND" for each item found.
 std::set<std::string> KindsInManifests() {
   std::set<std::string> kinds;
   const fs::path blend = Root() / "blend/manifest.json";

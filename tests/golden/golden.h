@@ -13,9 +13,9 @@
 
 namespace kv::golden {
 
-// The vectors under test: $KVTOOL_GOLDEN_DIR, else testdata/golden.
+// Returns the folder of the vectors under test: $KVTOOL_GOLDEN_DIR, else testdata/golden.
 std::filesystem::path Root();
-// True for the repository's own vectors, which cover every kind.
+// Returns true for the repository's own vectors, which cover every kind.
 bool IsOwnSet();
 
 // Memory limit of a reader that is given a damaged file.
@@ -24,7 +24,7 @@ inline constexpr uint64_t kMostMemory = uint64_t{256} << 20;
 // The contents of a missing manifest or section.
 inline const nlohmann::json kNone = nlohmann::json::array();
 
-// The path, relative to the root, of a file that InfiniLM's manifest names.
+// Returns the path, relative to the root, of a file that InfiniLM's manifest names.
 inline std::string InInfinilm(const nlohmann::json& name) {
   return "infinilm/" + name.get<std::string>();
 }
@@ -33,11 +33,12 @@ inline std::string InInfinilm(const nlohmann::json& name) {
 class Run {
  public:
   void Checked(int vectors = 1) { checked_ += vectors; }
-  // The path of a file that the manifest names; nothing (counted as absent) if this set lacks it.
+  // Returns the path of a file that the manifest names; nothing (counted as absent) if this set
+  // lacks it.
   std::optional<std::filesystem::path> File(const std::string& name);
-  // Q, K or V of a layer of a shared trace: in $KVTOOL_SHARED_DATA, in `data` beside this set, in
-  // ../shared/data of the checkout, or in testdata. Nothing, counted as absent, if it is in none of
-  // them.
+  // Returns the path of Q, K or V of a layer of a shared trace: in $KVTOOL_SHARED_DATA, in `data`
+  // beside this set, in ../shared/data of the checkout, or in testdata. Nothing, counted as absent,
+  // if it is in none of them.
   std::optional<std::filesystem::path> Trace(const std::string& trace, uint32_t layer, char side);
   // Returns an empty object if the set lacks the file.
   nlohmann::json Json(const std::string& name);

@@ -34,7 +34,7 @@ class Npz {
     return file_.Find(name)->view;
   }
   Shape ShapeOf(const std::string& name) const { return View(name).shape; }
-  // Numbers of tokens and components of a matrix.
+  // Returns the numbers of tokens and components of a matrix.
   std::pair<uint64_t, uint64_t> Matrix(const std::string& name) const {
     const Shape shape = ShapeOf(name);
     REQUIRE(shape.size() == 2);
@@ -153,7 +153,7 @@ std::vector<dynamo::Range> ListRanges(const Npz& npz) {
   return ranges;
 }
 
-// The buffer of these coefficients, and its decoded values. One vector has a gap.
+// Checks the buffer of these coefficients and returns its decoded values. One vector has a gap.
 std::vector<float> CheckBuffer(const Npz& npz, const std::string& coefficients) {
   const auto [rows, components] = npz.Matrix(coefficients);
   const std::vector<float> x = npz.Floats(coefficients);
@@ -173,7 +173,7 @@ void CheckDynamoBuffer(const json& vector, Run& run) {
   run.Checked();
 }
 
-// Blocks of 16 bits, or of 32.
+// Reads blocks of 16 bits, or of 32.
 std::vector<float> BlocksOf(const Npz& npz, const std::string& name, DType dtype) {
   std::vector<float> values(npz.View(name).elements());
   REQUIRE(Info(npz.View(name).dtype).block_bytes == Info(dtype).block_bytes);
@@ -181,7 +181,7 @@ std::vector<float> BlocksOf(const Npz& npz, const std::string& name, DType dtype
   return values;
 }
 
-// Row times columns, in double.
+// Multiplies a row with columns, in double.
 float Product(const float* row, const float* column, uint64_t step, uint64_t count) {
   double sum = 0;
   for (uint64_t i = 0; i < count; ++i)
@@ -237,7 +237,7 @@ const std::vector<CodeType>& AscendTypes() {
   return types;
 }
 
-// Groups of `unit` components; their types are indices into a list.
+// Returns groups of `unit` components; their types are indices into a list.
 CodeSchema SchemaIn(const Npz& npz, const std::string& size, const std::string& type,
                     const std::vector<CodeType>& types, uint32_t unit = 1) {
   const std::vector<int64_t> sizes = npz.Integers(size), places = npz.Integers(type);
@@ -344,7 +344,8 @@ void CheckAscendTurn(const json& vector, Run& run) {
   run.Checked();
 }
 
-// A side of a cache, transformed by its basis and schema; the first 4 and the last 128 tokens stay.
+// Checks a side of a cache, transformed by its basis and schema; the first 4 and the last 128
+// tokens stay.
 void CheckAscendSide(const Npz& npz, const std::string& side) {
   const Shape shape = npz.ShapeOf(side);
   REQUIRE(shape.size() == 4);
@@ -414,7 +415,7 @@ void CheckPageStream(const json& vector, Run& run) {
   run.Checked();
 }
 
-// zlib's format or raw DEFLATE.
+// Inflates zlib's format or raw DEFLATE.
 Bytes Inflated(ByteSpan packed, bool is_raw, size_t size) {
   Bytes out(size);
   z_stream stream = {};

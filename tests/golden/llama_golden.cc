@@ -16,7 +16,7 @@ nlohmann::json Section(Run& run, const char* name) {
   return manifest.contains(name) ? manifest.at(name) : nlohmann::json::array();
 }
 
-// "k.3" of a snapshot whose heads are one row each, or null.
+// Returns a tensor such as "k.3" of a snapshot whose heads are one row each, or null.
 const KvTensor* Tensor(const Snapshot& snapshot, const std::string& name) {
   const LayerKv* layer = snapshot.Find(static_cast<uint32_t>(std::stoul(name.substr(2))));
   if (layer == nullptr) return nullptr;

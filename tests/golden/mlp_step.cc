@@ -55,7 +55,7 @@ struct FloatArray {
   }
 };
 
-// One batch row of [layers][batch][heads][capacity][head_dim] arrays as a cache.
+// Returns one batch row of [layers][batch][heads][capacity][head_dim] arrays as a cache.
 Snapshot CacheOf(const FloatArray& k, const FloatArray& v, uint64_t batch, uint64_t tokens) {
   REQUIRE(k.shape[0] == v.shape[0]);
   REQUIRE(batch < std::min(k.shape[1], v.shape[1]));
@@ -77,7 +77,8 @@ Snapshot CacheOf(const FloatArray& k, const FloatArray& v, uint64_t batch, uint6
   return snapshot;
 }
 
-// Largest difference from one batch row of an expected [layers][batch][heads][tokens][dim] array.
+// Returns the largest difference from one batch row of an expected
+// [layers][batch][heads][tokens][dim] array.
 double MaxDifference(const Snapshot& got, const FloatArray& expected, uint64_t batch,
                      bool is_value) {
   double worst = 0;
@@ -104,7 +105,7 @@ struct Case {
   FloatArray k, v, expected_k, expected_v;
 };
 
-// The inputs of a case, or nothing if this set lacks a file of it.
+// Returns the inputs of a case, or nothing if this set lacks a file of it.
 std::optional<Case> LoadCase(Run& run, const json& manifest, const json& item) {
   const auto weights = run.File(InInfinilm(item.at("weights")));
   const auto k = run.File(InInfinilm(manifest.at("compress_inputs").at("k")));
@@ -211,7 +212,7 @@ void CheckMlpStep(Run& run) {
   }
 }
 
-// The generator's own dump is read, compressed again and written: all three files are equal byte
+// Reads the generator's own dump, compresses it again and writes it: all three files are equal byte
 // for byte.
 void CheckMlpDump(Run& run) {
   const json manifest = run.Json("infinilm/manifest.json");

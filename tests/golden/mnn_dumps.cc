@@ -96,7 +96,7 @@ mnn::PackGeometry FindGeometry(const json& meta, uint64_t tokens) {
               flash > 0 ? static_cast<uint64_t>(flash) : meta.at("max_seq_len").get<uint64_t>()};
 }
 
-// True if a packed file holds at index(t, d) the logical value of row tokens[t].
+// Returns true if a packed file holds at index(t, d) the logical value of row tokens[t].
 bool PackedHolds(const Bytes& packed, uint64_t head_bytes, const mnn::PackGeometry& geometry,
                  const std::vector<uint64_t>& tokens, const DumpTruth& truth, bool value) {
   for (uint64_t h = 0; h < truth.heads; ++h) {
@@ -133,8 +133,8 @@ void CheckPackedDumps(const fs::path& folder, const DumpTruth& truth, Run& run) 
   }
 }
 
-// The engine's own files are its packed memory, with heads at whole strides: the contents of
-// `moved`.
+// Checks the engine's own files, which are its packed memory with heads at whole strides: the
+// contents of `moved`.
 void CheckCacheFiles(const fs::path& folder, const json& meta, const DumpTruth& truth,
                      const std::vector<uint64_t>& kept, Run& run) {
   const test::TempDir temp;
@@ -161,8 +161,8 @@ void CheckCacheFiles(const fs::path& folder, const json& meta, const DumpTruth& 
   }
 }
 
-// A cache after the engine's compaction: the rows of `reserve_pairs` [begin, count], one after
-// another, in heads at the engine's full stride.
+// Checks a cache after the engine's compaction: the rows of `reserve_pairs` [begin, count], one
+// after another, in heads at the engine's full stride.
 void CheckMoved(const fs::path& folder, const DumpTruth& truth, Run& run) {
   if (!fs::exists(folder / "moved.json")) return;
   const json meta = ReadJson(folder / "moved.json");

@@ -69,7 +69,7 @@ void CheckTables(Run& run) {
   }
 }
 
-// One line of the manifest: the analyzer's arguments and its report.
+// Checks one line of the manifest: the analyzer's arguments and its report.
 void CheckReport(Run& run, const std::string& report, const std::string& arguments) {
   std::map<std::string, std::string> files;
   logs::AnalyzerOptions options;

@@ -27,7 +27,7 @@ bool SameFloats(const json& printed, std::span<const float> values) {
   return true;
 }
 
-// The manifest's closed form of the accumulator, exact in float32.
+// Evaluates the manifest's closed form of the accumulator, exact in float32.
 std::vector<float> GeneratedSums(int generator, uint64_t layer, uint64_t step, uint64_t blocks,
                                  uint32_t heads) {
   std::vector<float> sums(blocks);

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-// The options that a document states. It states all but three, which the manifest's command gives.
+// Returns the options that a document states: all but three, which the manifest's command gives.
 mnn::offline::Options OptionsOf(const json& golden, const std::string& command) {
   mnn::offline::Options options;
   const auto choose = [&](auto& to, std::initializer_list<std::decay_t<decltype(to)>> all,

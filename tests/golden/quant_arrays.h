@@ -38,7 +38,7 @@ struct Npy {
     ToFloats(dtype, bytes, values);
     return values;
   }
-  // For bit patterns: 16-bit floats stored as integers.
+  // Reads bit patterns: 16-bit floats stored as integers.
   std::vector<float> Floats(DType pattern) const {
     REQUIRE(Info(dtype).block_bytes == Info(pattern).block_bytes);
     std::vector<float> values(size());
@@ -63,7 +63,7 @@ inline Npy QuantArray(const nlohmann::json& name, const Shape& shape) {
   return array;
 }
 
-// Names in the manifests for 8-bit floats and for types of models.
+// Finds 8-bit floats and the types of models by their names in the manifests.
 inline DType FloatNamed(const std::string& name) {
   if (name == "e4m3fn" || name == "e4m3") return DType::kF8E4M3;
   if (name == "e5m2") return DType::kF8E5M2;
@@ -101,7 +101,7 @@ struct TraceSide {
   }
 };
 
-// Nothing, counted as absent, if the trace is neither next to the set nor in testdata.
+// Returns nothing, counted as absent, if the trace is neither next to the set nor in testdata.
 inline std::optional<TraceSide> SideOfTrace(const nlohmann::json& vector, bool is_key, Run& run) {
   REQUIRE(vector.contains("source"));
   const nlohmann::json& source = vector["source"];
@@ -150,7 +150,7 @@ inline void CheckKinds(std::span<const KindCheck> kinds, Run& run) {
   }
 }
 
-// Equal bits, but a NaN equals any other.
+// Returns true if all bits are equal, where a NaN equals any other.
 inline bool EqualBits(std::span<const float> got, std::span<const float> expected) {
   if (got.size() != expected.size()) return false;
   for (size_t i = 0; i < got.size(); ++i) {
@@ -160,7 +160,7 @@ inline bool EqualBits(std::span<const float> got, std::span<const float> expecte
   return true;
 }
 
-// The largest difference.
+// Returns the largest difference.
 inline double WorstError(std::span<const float> got, std::span<const float> expected) {
   REQUIRE(got.size() == expected.size());
   double worst = 0;

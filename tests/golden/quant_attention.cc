@@ -48,7 +48,8 @@ struct TracedLayer {
   }
 };
 
-// Softmax of one query over the keys [first, position]; `key` returns value d of token t.
+// Computes the softmax of one query over the keys [first, position]; `key` returns value d of token
+// t.
 template <typename Key>
 std::vector<double> Probabilities(const LayerAttention& attention, std::span<const float> query,
                                   uint64_t position, const Key& key) {
@@ -79,8 +80,8 @@ double TopShare(const std::vector<double>& p, const std::vector<double>& changed
   return static_cast<double>(hits) / static_cast<double>(most);
 }
 
-// The figures of one pair of types for one query head, from their formulas in double and in index
-// order: the specification of MeasurePairs.
+// Computes the figures of one pair of types for one query head, from their formulas in double and
+// in index order: the specification of MeasurePairs.
 PairRows MeasurePair(const LayerAttention& attention, const StoredLayer& stored,
                      const StoreRequest& request, const TypePair& pair,
                      const eviction::MeasuredRows& rows, uint32_t head) {

@@ -43,7 +43,7 @@ DType TypeOf(const json& expected) {
   return *dtype;
 }
 
-// The stored rows of an input of this shape.
+// Reads the stored rows of an input of this shape.
 Npy PackedArray(const json& expected, DType dtype, const Shape& shape) {
   REQUIRE(shape.size() == 2);
   REQUIRE(shape[1] % Info(dtype).block_elements == 0);

@@ -22,7 +22,7 @@ std::vector<float> Stored(const std::string& type, const quant::Side& side,
   return out;
 }
 
-// The side (K or V) that an entry of `expect` names.
+// Returns the side (K or V) that an entry of `expect` names.
 std::optional<TraceSide> SideNamed(const json& name, const json& vector, Run& run) {
   INFO("side " << name);
   REQUIRE((name == "k" || name == "v"));
@@ -205,7 +205,7 @@ void CheckK16V8(const json& vector, Run& run) {
   }
 }
 
-// Codes packed 32 / bits to a word, first in the low bits.
+// Unpacks codes, 32 / bits of them in a word, the first in the low bits.
 std::vector<uint8_t> Unpacked(const Npy& words, uint32_t bits) {
   REQUIRE(Info(words.dtype).block_bytes == 4);
   std::vector<uint8_t> codes;
@@ -341,7 +341,7 @@ void CheckQuanto(const json& vector, Run& run) {
   }
 }
 
-// The index of value `d` in packed codes of `bits` bits, little end first.
+// Returns the index of value `d` in packed codes of `bits` bits, little end first.
 uint32_t IndexAt(const uint8_t* packed, uint32_t d, uint32_t bits) {
   const uint32_t at = d * bits;
   const uint32_t word = packed[at / 8] | (at % 8 + bits > 8 ? packed[at / 8 + 1] : 0u) << 8;
@@ -420,8 +420,8 @@ void CheckTurbo(const json& vector, Run& run) {
   run.Checked();
 }
 
-// Indices of one vector in a slot: two bits (of three) or four of each value, four values per group
-// of as many bytes, the first values low; then the third bits likewise.
+// Unpacks the indices of one vector in a slot: two bits (of three) or four of each value, four
+// values per group of as many bytes, the first values low; then the third bits likewise.
 std::vector<uint8_t> OctaveIndices(std::span<const uint8_t> packed, uint32_t bits) {
   const uint32_t low = bits == 3 ? 2 : 4, values = quant::kOctaveDim;
   const auto plane = [](std::span<const uint8_t> bytes, uint32_t d, uint32_t width) {

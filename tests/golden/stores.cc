@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Files as engines' stores leave them: the manifest says the layout in words, this file reads
-// elements by these words alone and holds them against what the snapshot gives.
+// Tests files as engines' stores leave them. The manifest states the layout in words; this file
+// reads elements by these words alone and compares them with the snapshot's.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <numeric>
@@ -26,7 +26,7 @@ std::string Lower(std::string text) {
   return text;
 }
 
-// "KV_2LTD [2,L,T,H*D]" to {"2", "L", "T", "HD"}; P, the tokens of a page, are T.
+// Parses "KV_2LTD [2,L,T,H*D]" to {"2", "L", "T", "HD"}; P, the tokens of a page, are T.
 std::vector<std::string> AxesOf(const std::string& layout) {
   std::vector<std::string> axes(1);
   for (size_t i = layout.find('[') + 1; i < layout.size() && layout[i] != ']'; ++i) {
@@ -68,7 +68,8 @@ class Truth {
     return std::any_of(axes_.begin(), axes_.end(),
                        [](const std::string& axis) { return axis[0] == '2'; });
   }
-  // Channels of one token: of the axes H and D, or of the one that combines both.
+  // Returns the number of channels of one token: of the axes H and D, or of the one that combines
+  // both.
   uint64_t channels() const {
     uint64_t count = 1;
     for (size_t i = 0; i < axes_.size(); ++i) {
@@ -121,7 +122,7 @@ class Truth {
   uint64_t unit_;
 };
 
-// The preset of a page, by the first word of the manifest's layout.
+// Returns the preset of a page, by the first word of the manifest's layout.
 std::string HicachePreset(const std::string& layout) {
   if (layout.starts_with("page_first_direct") || layout.starts_with("layer_first"))
     return "hicache";
@@ -129,7 +130,7 @@ std::string HicachePreset(const std::string& layout) {
   return layout.starts_with("page_head") ? "hicache-page-head" : "hicache-mla";
 }
 
-// The flags that a user must give for a file, according to the manifest.
+// Returns the flags that a user must give for a file, according to the manifest.
 OpenOptions OptionsFor(const json& item) {
   const std::string format = item.at("format"), layout = item.at("layout");
   OpenOptions options;
@@ -158,7 +159,8 @@ OpenOptions OptionsFor(const json& item) {
   return options;
 }
 
-// The file's only tensor; checks the manifest's hash. Raw bytes are at the end of the file.
+// Returns the file's only tensor and checks the manifest's hash. Raw bytes are at the end of the
+// file.
 Bytes ElementsOf(const json& item, const std::filesystem::path& path, DType dtype) {
   const auto tensor = item.at("tensors").begin();
   const std::string& name = tensor.key();

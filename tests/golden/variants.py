@@ -48,7 +48,7 @@ SPOILS = {
 
 
 def edit(name, **changes):
-    """Sets members of a vector; "expect.KEY" those of its first expectation; None removes one."""
+    """Sets members of a vector, or as "expect.KEY" members of its first expectation; None removes one."""
     def spoil(folder):
         path = folder / "quant/manifest.json"
         manifest = json.loads(path.read_text())

@@ -29,8 +29,8 @@ void CheckHeader(const CompressorWeights& weights, const nlohmann::json& header)
 
 }  // namespace
 
-// Every .bin that the converter wrote: the header is read as stated, and writing it again gives the
-// same bytes.
+// Checks every .bin that the converter wrote: the header is read as stated, and writing it again
+// gives the same bytes.
 void CheckWeightFiles(Run& run) {
   const auto manifest = run.Json("infinilm/manifest.json");
   for (const auto& conversion : manifest.value("conversions", nlohmann::json::array())) {
@@ -59,8 +59,8 @@ bool ThrewInStep(const nlohmann::json& item) {
   return true;
 }
 
-// Damaged files: the models of both loaders agree word for word, and kvtool's readings are as
-// strict as documented.
+// Checks damaged files: the models of both loaders agree word for word, and kvtool's readings are
+// as strict as documented.
 void CheckWeightCases(Run& run) {
   const auto manifest = run.Json("infinilm/manifest.json");
   if (!manifest.contains("bin_cases")) return;
@@ -97,7 +97,8 @@ struct Conversion {
   DType dtype = DType::kF16;
 };
 
-// The converter's command line; nothing for arguments that its parser or its header refuses.
+// Parses the converter's command line; returns nothing for arguments that its parser or its header
+// refuses.
 std::optional<Conversion> ParseArgs(const nlohmann::json& args) {
   Conversion conversion;
   for (size_t i = 0; i + 1 < args.size(); i += 2) {
@@ -131,7 +132,7 @@ std::optional<Conversion> ParseArgs(const nlohmann::json& args) {
   return conversion;
 }
 
-// The bytes that kvtool's conversion writes, or nothing if it refuses.
+// Returns the bytes that kvtool's conversion writes, or nothing if it refuses.
 std::optional<Bytes> Convert(const std::filesystem::path& path, const Conversion& conversion) {
   try {
     const WeightsFile file =
@@ -146,7 +147,7 @@ std::optional<Bytes> Convert(const std::filesystem::path& path, const Conversion
 
 }  // namespace
 
-// Every run of the real converter: the same bytes, or a refusal where it failed, unless the
+// Checks every run of the real converter: the same bytes, or a refusal where it failed, unless the
 // manifest permits a better result. Text-only checkpoints are detected instead of failing half-way.
 void CheckWeightConversions(Run& run) {
   const auto manifest = run.Json("infinilm/manifest.json");

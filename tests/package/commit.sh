@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A build after a commit names that commit, and compiles the source of the version alone.
+# Checks that a build after a commit names that commit, and compiles only the source of the version.
 #   commit.sh CMAKE SOURCE
 set -euo pipefail
 unset GIT_DIR GIT_COMMON_DIR GIT_WORK_TREE GIT_INDEX_FILE

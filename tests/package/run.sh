@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh CMAKE BUILD_DIR CXX: installs the build, looks at what that is, then configures, builds and runs programs against
+# run.sh CMAKE BUILD_DIR CXX: installs the build, checks the installed files, then configures, builds and runs programs against
 # it: in C and C++, with the shared library and the static one, by CMake and by pkg-config.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -10,7 +10,7 @@ DAMAGED = 25  # one in this many is truncated, because a failing input must be c
 
 
 def write_snapshot(path, rng, kilobytes):
-    """Two layers of f16 in a safetensors file, with exponents as a cache has them."""
+    """Writes two layers of f16 to a safetensors file, with exponents as a cache has them."""
     high = bytes(0x28 + byte % 24 + (byte & 0x80) for byte in range(256))
     tokens = max(8, kilobytes * 1024 // (4 * 4 * 64 * 2))
     size = 4 * tokens * 64 * 2
@@ -48,7 +48,7 @@ class Corpus:
         return done
 
     def alone(self, *command, junit=False):
-        """The bytes of the document, the page and the JUnit file of a run over all inputs at
+        """Returns the bytes of the document, the page and the JUnit file of a run over all inputs at
         once."""
         results = self.folder / f"alone-{command[0]}.jsonl"
         self.call(*command, "--corpus", self.manifest, "--results", results, "--keep-going", "-q", wanted=(0, 1, 3))

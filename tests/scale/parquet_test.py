@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "scripts/scale"))
 
 
 def recipe():
-    """The SQL blocks of the page, in their order."""
+    """Returns the SQL blocks of the page, in their order."""
     return re.findall(r"^```sql\n(.*?)^```", (ROOT / "docs/scale.md").read_text(), re.MULTILINE | re.DOTALL)
 
 

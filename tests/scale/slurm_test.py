@@ -160,7 +160,7 @@ class Run:
 
 
 def nightly(inputs, slurm, kills, rng):
-    """The result of scripts/scale/nightly.sh while kvtool is killed at random; its gate fails because of the damaged
+    """Returns the result of scripts/scale/nightly.sh while kvtool is killed at random; its gate fails because of the damaged
     inputs."""
     config, out = inputs.folder / "gate.json", inputs.folder / "nightly"
     config.write_text(GATE)
@@ -181,7 +181,7 @@ def nightly(inputs, slurm, kills, rng):
 
 
 def killed_merges(inputs, results, wanted, rng, count=10):
-    """A killed merge leaves the complete document or none."""
+    """Checks that a killed merge leaves the complete document or none."""
     target, killed = inputs.folder / "killed.json", 0
     for _ in range(count):
         target.unlink(missing_ok=True)
@@ -195,7 +195,7 @@ def killed_merges(inputs, results, wanted, rng, count=10):
 
 
 def refusals(inputs, results):
-    """Missing, duplicate and foreign shards are refused by name."""
+    """Checks that missing, duplicate and foreign shards are refused by name."""
     inputs.call("inspect", "--corpus", inputs.manifest, "--results", inputs.folder / "foreign.jsonl", "--keep-going", "-q",
                 wanted=(0, 3))
     shutil.copy(results[0], inputs.folder / "copy.jsonl")

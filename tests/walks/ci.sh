@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Has recordings and no thresholds, wants a pull request to fail when it spoils the cache, and a page that says where.
+# A team has recordings but no thresholds. It wants pull requests to fail if they spoil the cache, and a page that says where.
 follow docs/gate.md 'kvtool gate --init trace/s260k.seq0.bin --trace trace/s260k --prompt-tokens 64 -o gate.json'
 said 'next: kvtool gate gate.json'
 follow docs/gate.md 'kvtool gate gate.json --deterministic'

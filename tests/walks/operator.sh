@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Runs a server, has saved a slot, wants the disk back, and the slot tomorrow.
+# The operator of a server has saved a slot, and wants its disk space now and the slot back tomorrow.
 follow README.md 'kvtool inspect slot0.bin --kv-heads 4'
 said 'llama.cpp'
 
@@ -20,7 +20,7 @@ follow docs/engines/llama-cpp.md 'kvtool verify chat-17.kvz' 's|chat-17|archive/
 STATUS=4 follow docs/engines/llama-cpp.md 'kvtool compress /var/cache/slots/chat-17.bin -o /archive/chat-17.kvz' "$here"
 said '-f'
 
-# A disk has damaged a byte: where it is, what it means, and how to get the rest.
+# A disk has damaged a byte: the program says where it is, what it means, and how to get the rest.
 STATUS=1 follow docs/archive.md "printf '\\377' | dd of=slot0.kvz bs=1 seek=100000 conv=notrunc status=none; kvtool verify slot0.kvz" \
   's|slot0.kvz|archive/chat-17.kvz|g'
 said 'layer 3 K'

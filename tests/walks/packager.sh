@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Has installed it, and looks whether all of it is where systems look.
+# A packager has installed kvtool, and checks that every file is where systems look for it.
 follow docs/install.md 'kvtool --version'
 said 'kvtool '
 # Debian's packages have both under Debian's names.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Has a cache out of transformers and queries in arrays, wants the frontier of error against bytes, and a plan to apply.
+# A researcher has a cache from transformers and queries in arrays, and wants the frontier of error against bytes and a plan.
 follow docs/formats.md 'kvtool convert slot0.bin --model model.gguf --to torch -o hf.pt'
 follow docs/formats.md 'kvtool inspect hf.pt'
 said '[batch, head, token, dim]'

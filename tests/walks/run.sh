@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Walks the way of a user through what is installed, by what the installed documents say:
+# Plays a user who works with an installed kvtool as the installed documents say:
 #   run.sh WALK PREFIX     PREFIX: where `cmake --install` or a package put kvtool, or an unpacked static tarball
 # A walk runs in an empty folder with the files that the documents speak of, an empty home, and no more than the prefix and
 # the system on its PATH. Its commands are those of the documents: `follow` refuses one that the page does not show.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What walks are made of. Sourced by run.sh.
+# Functions of the walks, sourced by run.sh.
 DOCS=$PREFIX/share/doc/kvtool
 [ -e "$DOCS/README.md" ] || DOCS=$PREFIX
 STEPS=0
@@ -9,7 +9,7 @@ fail() {
   exit 1
 }
 
-# True if the page contains this text, wherever its lines are broken.
+# Returns true if the page contains this text, wherever its lines are broken.
 shows() { # PAGE WORDS
   [ -e "$DOCS/$1" ] || fail "$1 is not installed"
   [[ "$(tr -s '\n ' '  ' <"$DOCS/$1")" == *"$2"* ]] || fail "$1 does not show: $2"

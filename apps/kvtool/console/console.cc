@@ -458,7 +458,7 @@ void RunDocument::Print(ExitStatus status, Console& console) {
         Envelope(status, console, std::exchange(results_, nlohmann::ordered_json::array())));
 }
 
-// Numbers in the form for people.
+// Formats numbers for people.
 std::string HumanBytes(uint64_t bytes) { return format::Bytes(bytes); }
 
 std::string HumanRate(uint64_t bytes, double seconds) {
@@ -500,7 +500,7 @@ std::string Sparkline(const std::vector<double>& values, bool utf8) {
   return line;
 }
 
-// Widths of text.
+// Returns widths of text.
 size_t TerminalColumns(int descriptor) {
   if (::isatty(descriptor) == 0) return kAnyWidth;
   struct winsize window = {};

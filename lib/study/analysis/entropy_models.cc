@@ -214,8 +214,8 @@ void EntropyModels::AddMoments(const uint16_t* row) {
   previous_floats_.swap(floats_);
 }
 
-// Bits of a normal distribution of deviation s, sampled at spacing u: log2(s sqrt(2 pi e)) -
-// log2(u).
+// Returns the bits of a normal distribution of deviation s, sampled at spacing u: log2(s sqrt(2 pi
+// e)) - log2(u).
 double EntropyModels::GaussianBits() const {
   const double bias = bfloat_ ? 127 : 15, n = static_cast<double>(tokens_);
   double bits = 0;

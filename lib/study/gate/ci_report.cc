@@ -23,7 +23,7 @@ void Suite(const SuiteInfo& suite, const GateResult& result, const OutputNames& 
   if (!lines.empty()) text += fmt::format("## {}\n\n{}\n", suite.heading, lines);
 }
 
-// Characters that would end a table cell or start markup.
+// Escapes characters that would end a table cell or start markup.
 std::string Cell(std::string_view text) {
   std::string cell;
   for (const char c : text) {

@@ -36,7 +36,7 @@ capture::Status ExitStatusFor(const std::function<void()>& body) {
   return capture::kDone;
 }
 
-// Rows of layer `layer`, in the form in which the engine returns them.
+// Returns rows of layer `layer`, in the form in which the engine returns them.
 std::vector<float> Queries(int layer, size_t rows) {
   std::mt19937 random(static_cast<unsigned>(layer));
   std::normal_distribution<float> normal;

@@ -40,7 +40,7 @@ def run(script, args):
 
 
 def same_reason(error, stderr):
-    """Whether the original's reason is given in the same words. Python 3.13 lists choices without quotes."""
+    """Returns True if the original's reason is given in the same words. Python 3.13 lists choices without quotes."""
     if ": " not in error or "RuntimeError" in error:
         return True
     reason = error.split(": ", 1)[1].strip("'").split(" <class")[0].split("error: ")[-1]
@@ -48,7 +48,7 @@ def same_reason(error, stderr):
 
 
 def agrees(item, golden, done, name):
-    """Whether a conversion did what the original does, or the product instead: a refusal, or a sound reader's file."""
+    """Returns True if a conversion did what the original does or, if the manifest says so, refused or wrote a better file."""
     product = item.get("product_expects", "")
     refused = product.startswith(("refuse", "error: "))
     weights = re.search(r"bin/\S+", product)

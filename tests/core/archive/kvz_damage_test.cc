@@ -120,7 +120,7 @@ TEST_CASE("kvz: without its index, damage costs a chunk and the rest is found", 
   }
 }
 
-// An archive with a forged source table and chunk, whose hashes all match.
+// Makes an archive with a forged source table and chunk, whose hashes all match.
 Bytes Forge(const kvz::SourceTable& table, const std::vector<ChunkHead>& heads,
             const Bytes& payload = Bytes(8)) {
   using namespace kvz;

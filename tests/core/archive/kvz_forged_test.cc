@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Archives whose hashes hold and whose contents lie, and what a source table says beside files.
+// Tests archives with matching hashes and contradictory contents, and the other contents of a
+// source table.
 #include <catch2/catch.hpp>
 
 #include "lib/core/archive/records.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Chunks that are coded by others of their archive: what that saves, what it costs, what is lost
-// with what, and archives that lie about it.
+// Tests chunks that are coded with other chunks of their archive: what that saves and costs, what a
+// damaged chunk makes unreadable, and forged archives.
 #include "lib/core/archive/neighbours.h"
 
 #include <catch2/catch.hpp>

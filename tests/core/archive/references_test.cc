@@ -253,7 +253,7 @@ TEST_CASE("references: one that has the tokens and other values costs its name a
   CHECK(PackBy(here, {ReferenceTo(partly)}).size() < alone * 6 / 10);
 }
 
-// An archive whose rows are decoded on demand.
+// Returns a reference to an archive whose rows are decoded on demand.
 std::shared_ptr<const Reference> LazyReferenceTo(const Bytes& packed, References its_references) {
   Archive archive = test::OpenBytes(packed);
   archive.UseReferences(std::move(its_references));

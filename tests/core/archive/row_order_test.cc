@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Rows that are coded by sequence and position: what that saves, that nothing else changes, and
-// archives that lie about it.
+// Tests rows that are coded by sequence and position: what that saves, that nothing else changes,
+// and forged archives.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -11,7 +11,7 @@
 namespace kv::blocks_test {
 namespace {
 
-// Values with repeating upper bytes and noise in the lower ones.
+// Returns values with repeating upper bytes and noise in the lower ones.
 Bytes Values(size_t bytes, uint32_t word) {
   std::mt19937 random(5);
   Bytes raw(bytes);

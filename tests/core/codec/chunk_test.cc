@@ -27,7 +27,7 @@ struct Grid {
   ChunkShape Shape(DType dtype) const { return {dtype, rows, 1, columns, Order::kTokenHeadDim}; }
 };
 
-// Channels with correlated rows (`memory` near 1) or independent ones (0), as halves.
+// Draws channels with correlated rows (`memory` near 1) or independent ones (0), as halves.
 Bytes Walk(const Grid& grid, DType dtype, float memory, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -43,7 +43,7 @@ Bytes Walk(const Grid& grid, DType dtype, float memory, uint32_t seed) {
   return bytes;
 }
 
-// Every fifth row is a copy of an earlier one.
+// Replaces every fifth row by a copy of an earlier one.
 Bytes WithCopies(Bytes rows, const Grid& grid) {
   const auto row = static_cast<std::ptrdiff_t>(rows.size() / grid.rows);
   for (std::ptrdiff_t i = 5; i < static_cast<std::ptrdiff_t>(grid.rows); i += 5)
@@ -51,8 +51,8 @@ Bytes WithCopies(Bytes rows, const Grid& grid) {
   return rows;
 }
 
-// Rows of a few different tokens. Of every 32 channels the upper quarter repeats with the token,
-// like slow rotary pairs; the rest is noise.
+// Replaces the rows by those of a few different tokens. Of every 32 channels the upper quarter
+// repeats with the token, like slow rotary pairs; the rest is noise.
 Bytes WithSlowChannels(Bytes rows, const Grid& grid) {
   std::mt19937 random(3);
   for (uint64_t row = 16; row < grid.rows; ++row) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// No chunk of real data is larger at a level of ours than the engine's own choices make it.
+// Checks on real data that a chunk at one of kvtool's levels is hardly larger than by the engine's
+// own choices.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
@@ -56,7 +57,7 @@ std::optional<Snapshot> WithHeads(const Source& source, uint32_t heads) {
   }
 }
 
-// Tolerance, in ten-thousandths, by which a chunk of the level may be larger than the engine's. The
+// Returns by how many ten-thousandths a chunk of the level may be larger than the engine's. The
 // default level does not search for matches that would cost more than they save.
 uint64_t AllowedLoss(Effort effort) { return effort == Effort::kDefault ? 40 : 10; }
 

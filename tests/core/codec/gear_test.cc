@@ -146,7 +146,7 @@ TEST_CASE("gear: an encoder without predictors takes raw, an empty plane ten zer
   DecodePlane(ReadPlaneFrame(reader), {}, scratch);
 }
 
-// A container whose planes all state `raw_len` and hold `payload`.
+// Makes a container whose planes all state `raw_len` and hold `payload`.
 Bytes Container(uint32_t words, int planes, int mode, int codec, uint32_t raw_len,
                 const Bytes& payload) {
   ByteWriter out;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// What frames of likenesses do where fields, floats and rows come to an end.
+// Tests frames with similar rows at the limits of fields, floats and rows.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <numeric>
@@ -19,7 +19,7 @@ struct Shape {
   bool bfloat;
 };
 
-// Keys of a few tokens that repeat at other positions; rotary partners are half a head apart.
+// Draws keys of a few tokens that repeat at other positions; rotary partners are half a head apart.
 Bytes Keys(const Shape& shape, float size) {
   constexpr uint64_t kTokens = 8;
   std::mt19937 random(3);

@@ -39,7 +39,7 @@ Bytes CheckRoundTrip(const Grid& grid, const Bytes& values, const LikenessPlan& 
   return frame;
 }
 
-// Any records of similar rows that a frame may have.
+// Draws any records of similar rows that a frame may have.
 LikenessPlan AnyPlan(uint64_t rows, uint64_t columns, uint32_t seed) {
   std::mt19937 random(seed);
   LikenessPlan plan;

@@ -13,7 +13,7 @@
 namespace kv::lms_test {
 namespace {
 
-// Pairs of channels, `distance` apart, that rotate from row to row like keys under rotary
+// Draws pairs of channels, `distance` apart, that rotate from row to row like keys under rotary
 // embedding.
 Bytes Rotated(uint64_t rows, uint64_t columns, uint64_t distance, bool bfloat, uint32_t seed) {
   std::mt19937 random(seed);

@@ -13,7 +13,7 @@
 namespace kv::prev_test {
 namespace {
 
-// Channels with their own offset that wander slowly, as keys do.
+// Draws channels with their own offset that wander slowly, as keys do.
 Bytes KeyLike(size_t rows, size_t columns, bool bfloat, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;

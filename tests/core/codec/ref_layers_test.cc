@@ -56,7 +56,7 @@ Bytes As(DType dtype, const Values& values) {
   return bytes;
 }
 
-// Another cache.
+// Rows of another cache, the reference.
 class Elsewhere : public ReferenceRows {
  public:
   void Put(Which which, DType dtype, const Values& values) {

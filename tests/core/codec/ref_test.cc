@@ -211,7 +211,7 @@ TEST_CASE("frames that no encoder writes are refused", "[ref]") {
   }
 }
 
-// Errors that depend on the expected value and on the errors of neighbours, as real ones do.
+// Draws errors that depend on the expected value and on the errors of neighbours, as real ones do.
 std::vector<float> Related(const std::vector<float>& values) {
   std::mt19937 random(12);
   std::normal_distribution<float> normal;

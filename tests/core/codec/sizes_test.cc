@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// testdata/sizes.tsv says what every level makes of real states and made-up caches, so that a
-// change of ratio is seen in the diff of a change. KVTOOL_UPDATE_SIZES=1 writes it anew.
+// Compares the sizes at every level with testdata/sizes.tsv, so that the diff of a commit shows
+// which ratios it changed. KVTOOL_UPDATE_SIZES=1 rewrites the file.
 #include <fmt/format.h>
 #include <zstd.h>
 

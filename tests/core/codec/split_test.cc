@@ -11,8 +11,8 @@ using namespace kv;
 
 namespace {
 
-// Heads as in a first layer: the first half is K, which is correlated along tokens; the second is
-// V, which repeats with its token.
+// Draws heads as in a first layer: the first half is K, which is correlated along tokens; the
+// second is V, which repeats with its token.
 Bytes SideBySide(uint64_t tokens, uint32_t heads, uint32_t dim) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal;

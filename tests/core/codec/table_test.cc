@@ -20,7 +20,8 @@ struct Sample {
   Bytes raw;
 };
 
-// Slow waves, every seventh row a copy of an earlier one: something for every codec to find.
+// Returns slow waves in which every seventh row copies an earlier one: something for every codec to
+// find.
 float ValueAt(uint64_t row, uint64_t column) {
   if (row % 7 == 6) row /= 2;
   return std::sin(static_cast<float>(row * (column % 16 + 1)) * 0.05f) +

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Effort kLevels[] = {Effort::kFast, Effort::kDefault, Effort::kHigh, Effort::kMax};
 
-// bf16 channels, each correlated with its previous token.
+// Returns bf16 channels, each correlated with its previous token.
 Bytes Channels(uint64_t rows, uint64_t columns, uint32_t seed = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -216,7 +216,7 @@ TEST_CASE("Frames in blocks say so, come back, and list what a device reads") {
         CHECK(header.version == 2);
         CHECK(header.codec == CodecId::kBlocks);
         CHECK(Decode(frame) == raw);
-        // The steps of a device: planes from blocks, then words from planes.
+        // Decodes in the steps of a device: planes from blocks, then words from planes.
         Bytes back(raw.size());
         for (const BlockSegment& segment : ListBlocks(frame)) {
           Bytes planes;

@@ -14,7 +14,7 @@
 namespace kv::byte_kernels_test {
 namespace {
 
-// Lengths of 0 to 4 vectors of 64 bytes, each plus a few, then some arbitrary ones.
+// Returns lengths of 0 to 4 vectors of 64 bytes, each plus a few, then some arbitrary ones.
 std::vector<size_t> Lengths() {
   std::vector<size_t> lengths(4 * 64 + 4);
   for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = i;
@@ -22,7 +22,7 @@ std::vector<size_t> Lengths() {
   return lengths;
 }
 
-// Bytes that repeat now and then, in stretches of any length.
+// Returns bytes with runs of equal values, of any length.
 Bytes RunnyBytes(size_t size, uint32_t seed) {
   std::mt19937 random(seed);
   Bytes bytes;

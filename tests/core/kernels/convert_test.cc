@@ -14,14 +14,15 @@
 namespace kv::convert_test {
 namespace {
 
-// Every 16-bit pattern, at an odd address.
+// Returns every 16-bit pattern, at an odd address.
 Bytes AllPatterns() {
   Bytes bytes(1 + 2 * 65536);
   for (size_t i = 0; i < 65536; ++i) StoreLE(bytes.data() + 1 + 2 * i, static_cast<uint16_t>(i));
   return bytes;
 }
 
-// Floats at and around every value where rounding can go wrong, of both signs, then random bits.
+// Returns floats at and around every value where rounding can go wrong, of both signs, then random
+// bits.
 std::vector<float> TrickyFloats() {
   std::vector<float> values;
   for (uint32_t exponent = 0; exponent < 256; ++exponent) {

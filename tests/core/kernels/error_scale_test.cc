@@ -21,7 +21,7 @@ std::vector<uint32_t> CountBits(const std::vector<float>& all) {
   return bits;
 }
 
-// Floats of all magnitudes, including infinities, NaNs and values that overflow any sum.
+// Returns floats of all magnitudes, including infinities, NaNs and values that overflow any sum.
 std::vector<float> SomeFloats(size_t count, std::mt19937& random) {
   constexpr float kSpecial[] = {std::numeric_limits<float>::infinity(),
                                 std::numeric_limits<float>::quiet_NaN(), 3e38f, -3e38f, 1e-42f};

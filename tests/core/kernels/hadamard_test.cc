@@ -11,7 +11,7 @@
 namespace kv::hadamard_test {
 namespace {
 
-// The plain transform; the order of its additions is part of the specification.
+// Computes the plain transform; the order of its additions is part of the specification.
 void ButterfliesInOrder(float* values, size_t count, uint32_t size) {
   for (size_t half = 1; half < size; half *= 2) {
     for (size_t low = 0; low < count; ++low) {

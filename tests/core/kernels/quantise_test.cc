@@ -20,7 +20,7 @@ constexpr DType kBlockTypes[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
                                  DType::kQ5_0, DType::kQ5_1, DType::kIQ4_NL};
 constexpr Q8Rounding kRoundings[] = {Q8Rounding::kAvx, Q8Rounding::kReference, Q8Rounding::kArm};
 
-// Rows at every scale, with ties of q8_0 (odd multiples of d / 2), zeros and constants.
+// Returns rows at every scale, with ties of q8_0 (odd multiples of d / 2), zeros and constants.
 std::vector<float> Rows(size_t blocks) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal;

@@ -20,7 +20,7 @@ struct Case {
 
 constexpr uint32_t kLaneCounts[] = {16, 32, 64};
 
-// Symbols that depend on the one above, and tables of their true counts.
+// Draws symbols that depend on the one above, and tables of their true counts.
 Case MakeCase(RansGrid grid, uint32_t table_count, uint32_t seed) {
   const size_t rows = grid.rows, columns = grid.columns;
   std::mt19937 random(seed);
@@ -41,7 +41,7 @@ Case MakeCase(RansGrid grid, uint32_t table_count, uint32_t seed) {
   return c;
 }
 
-// Final states of lanes: anything from 2^15 on.
+// Returns final states of lanes, which may be any number from 2^15 on.
 RansStates Ends() {
   RansStates ends;
   for (uint32_t lane = 0; lane < ends.size(); ++lane) ends[lane] = kRansLow + 997 * lane * lane;

@@ -17,7 +17,7 @@ struct Case {
   std::vector<int16_t> scales;
 };
 
-// Arbitrary values, paired with equal ones, near ones, far ones and ones of the other sign.
+// Draws arbitrary values, paired with equal ones, near ones, far ones and ones of the other sign.
 Case MakeCase(size_t count, uint32_t low_zeros, std::mt19937& random) {
   Case c{std::vector<uint16_t>(count), std::vector<uint16_t>(count), std::vector<int16_t>(count)};
   for (size_t i = 0; i < count; ++i) {

@@ -20,7 +20,7 @@ Bytes RandomBytes(size_t size) {
   return bytes;
 }
 
-// The words of `bytes` from `begin` on, each rotated left by `places`.
+// Returns the words of `bytes` from `begin` on, each rotated left by `places`.
 Bytes Reference(const Bytes& bytes, size_t begin, size_t words, int places) {
   Bytes out(2 * words);
   for (size_t i = 0; i < words; ++i) {

@@ -21,7 +21,7 @@ SnapshotDiff Diff(const Snapshot& a, const Snapshot& b, const DiffOptions& optio
   return DiffSnapshots(a, b, options, pool);
 }
 
-// A cache of one layer with these values as K, [token][head 2][dim 2].
+// Returns a cache of one layer with these values as K, [token][head 2][dim 2].
 Snapshot Keys(const std::vector<float>& values) {
   Bytes bytes(values.size() * sizeof(float));
   std::memcpy(bytes.data(), values.data(), bytes.size());

@@ -20,7 +20,7 @@ Bytes Random(size_t size, uint32_t seed = 1) {
   return bytes;
 }
 
-// Offset of unit (t, h, u) in a contiguous tensor, in units.
+// Returns the offset of unit (t, h, u) in a contiguous tensor, in units.
 uint64_t IndexOf(Order order, uint64_t tokens, uint64_t heads, uint64_t units, uint64_t t,
                  uint64_t h, uint64_t u) {
   switch (order) {

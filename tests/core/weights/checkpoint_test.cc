@@ -12,7 +12,7 @@ namespace {
 
 using test::SampleWeights;
 
-// The sample as a container holds it, with names that begin with `container`.
+// Returns the sample as a container holds it, with names that begin with `container`.
 TensorFile FindFile(const CompressorWeights& weights, const std::string& container = "") {
   TensorFile file;
   file.format = "torch";

@@ -28,7 +28,7 @@ std::vector<float> Values(const KvTensor& tensor) {
   return GatherFloats(tensor, 0, tensor.tokens(), Order::kTokenHeadDim);
 }
 
-// The specification, token by token and head by head, with the scalar MLP.
+// Computes the step as specified: token by token and head by head, with the scalar MLP.
 std::vector<float> Naive(const KvTensor& tensor, const StepPlan& plan, bool is_value,
                          uint32_t layer, const CompressorWeights& weights) {
   const std::vector<float> x = Values(tensor);

@@ -28,7 +28,7 @@ Measured Measure(const Snapshot& cache, const StepSettings& settings, const Qual
   return {plan, MeasureStep(cache, small, plan, options, pool)};
 }
 
-// One head at `row` after its position grew by `delta`, computed directly.
+// Turns one head at `row`, whose position grew by `delta`, from the definition.
 void TurnByHand(std::span<const double> frequencies, bool halves, double delta, float* row) {
   for (size_t i = 0; i < frequencies.size(); ++i) {
     float& a = row[halves ? i : 2 * i];

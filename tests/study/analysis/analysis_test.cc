@@ -114,7 +114,7 @@ TEST_CASE("f32 that came from bf16 is said to be half free, and every part may b
 
 namespace {
 
-// Keys that are one vector, rotated to their positions by `frequencies` and rounded to f16.
+// Makes keys that are one vector, rotated to their positions by `frequencies` and rounded to f16.
 LayerKv ConstantKeys(uint32_t layer, std::span<const double> frequencies, uint32_t heads,
                      uint64_t tokens, Snapshot& snapshot) {
   const size_t half = frequencies.size(), dim = 2 * half;
@@ -143,7 +143,7 @@ LayerKv ConstantKeys(uint32_t layer, std::span<const double> frequencies, uint32
           {}};
 }
 
-// Bits per value of layer `layer` after undoing the rotation in halves.
+// Returns the bits per value of layer `layer` after undoing the rotation in halves.
 double LeftBits(const Analysis& analysis, size_t layer) {
   return Cheapest(analysis.layers[layer].k->unrotated.at(1).models).total_bits();
 }

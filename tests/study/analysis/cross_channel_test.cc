@@ -10,7 +10,7 @@
 namespace kv::analysis::cross_channel_test {
 namespace {
 
-// Heads of `dim` channels; each channel d is `share` of channel 0 plus noise.
+// Draws heads of `dim` channels; each channel d is `share` of channel 0 plus noise.
 Bytes Correlated(uint64_t tokens, uint32_t heads, uint32_t dim, float share) {
   std::mt19937 random(6);
   std::normal_distribution<float> normal;

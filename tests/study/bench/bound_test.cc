@@ -11,7 +11,7 @@
 namespace kv::bound_test {
 namespace {
 
-// Rows in which each channel is `memory` times its value above plus noise, all of variance 1.
+// Draws rows in which each channel is `memory` times its value above plus noise, all of variance 1.
 Bytes Rows(uint64_t rows, uint64_t columns, double memory) {
   std::mt19937 random(3);
   std::normal_distribution<double> normal;
@@ -26,7 +26,7 @@ Bytes Rows(uint64_t rows, uint64_t columns, double memory) {
   return raw;
 }
 
-// Entropy of a normal value of variance 1 in f16.
+// Returns the entropy of a normal value of variance 1 in f16.
 double Entropy() {
   double bits = 0;
   const auto below = [](double x) { return std::erfc(-x / std::sqrt(2.0)) / 2; };

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# processors.sh UNIT_TESTS: the products of matrices with the kernels of every processor that this one can stand in for, since
-# scripts/cmake/Blas.cmake leaves the kernels out that no product uses, for each processor on its own.
+# processors.sh UNIT_TESTS: tests matrix products with the kernels of every processor whose instructions this one has, because
+# scripts/cmake/Blas.cmake leaves out, for each processor separately, the kernels that no product uses.
 set -euo pipefail
 cores=(Prescott Core2 Penryn Dunnington Nehalem Atom Nano)
 flags=$(grep -m1 '^flags' /proc/cpuinfo || true)

@@ -9,7 +9,7 @@
 
 namespace kv::checkup_test {
 
-// Layers with only K in f16, each filled with its own pattern.
+// Makes layers with only K in f16, each filled with its own pattern.
 Snapshot Layers(std::vector<Bytes>& bytes, uint32_t layers, uint64_t tokens) {
   constexpr uint32_t kDim = 64;
   Snapshot snapshot;

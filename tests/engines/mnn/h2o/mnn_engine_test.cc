@@ -18,7 +18,7 @@ eviction::BlockConfig Gate() {
   return config;
 }
 
-// A layer that may evict at every token.
+// Configures a layer that may evict at every token.
 eviction::BlockConfig Eager() {
   eviction::BlockConfig config = Gate();
   config.layer_start = 0;

@@ -8,7 +8,7 @@
 namespace kv::mnn::runtime::schedule_test {
 namespace {
 
-// Those of 6 layers that a call touches if H2O's range is [2, 5].
+// Returns those of 6 layers that a call touches, where H2O's range is [2, 5].
 std::set<uint32_t> Touched(Config config, uint64_t token_step) {
   std::set<uint32_t> layers;
   for (uint32_t layer = 0; layer < 6; ++layer) {
