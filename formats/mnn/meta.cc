@@ -150,7 +150,7 @@ void ReadPacked(const Fields& fields, DumpMeta& meta) {
   meta.tokens = meta.added = fields.Count("used_seq_len", 1);
   const uint64_t capacity = fields.Count("max_seq_len", 0);
   const int64_t flash = fields.Signed("flash_upper_kv");
-  // The engine's own replacement when it runs without flash attention.
+  // Without flash attention the engine, too, takes the capacity as the size of a block.
   const uint64_t block = flash > 0      ? static_cast<uint64_t>(flash)
                          : capacity > 0 ? capacity
                                         : meta.tokens;

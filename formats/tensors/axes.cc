@@ -193,11 +193,11 @@ namespace {
 
 constexpr uint64_t kReach = 8;      // distances compared
 constexpr uint64_t kStarts = 2048;  // runs of kReach pairs, over all lines of an axis
-constexpr uint64_t kLines = 32;     // positions on the other axis, at least, if it has so many
+constexpr uint64_t kLines = 32;  // least number of positions on the other axis, if it has so many
 constexpr uint64_t kDims = 512;
 // Weight of a mean direction in q; chosen with kDecidingMargin (FORMAT.md).
 constexpr double kMeanWeight = 4;
-// The variance gets this added, because real values are never quite even.
+// This is added to the variance, because real values are never quite even.
 constexpr double kUneven = 0.01 * 0.01;
 constexpr double kTiny = 1e-12;
 

@@ -13,7 +13,7 @@
 namespace kv {
 namespace {
 
-constexpr size_t kMostWrappers = 16;  // parameters of parameters ...
+constexpr size_t kMostWrappers = 16;  // nested parameters
 
 // Names of torch functions, after "torch.", that a pickle calls to rebuild tensors.
 constexpr std::string_view kRebuild[] = {"_utils._rebuild_tensor", "_utils._rebuild_tensor_v2",

@@ -110,7 +110,7 @@ class FieldTable {
   struct Parts {
     Value::List required;
     Value::Object properties;
-    Value::Object dependent;  // the keys of a part that may be missing, by its first key
+    Value::Object dependent;  // by the first key of an optional part: all its keys
   };
   void AddTo(Value::List& required, Parts& parts) const;
 };

@@ -307,7 +307,7 @@ TEST_CASE("A context never takes more memory than it says beforehand") {
           INFO("level " << level << ", " << bytes << " raw bytes, bound " << bound << ", taken "
                         << taken);
           CHECK(taken <= bound);
-          if (bytes > 1 << 20) CHECK(bound < 40 * taken);  // worth knowing
+          if (bytes > 1 << 20) CHECK(bound < 40 * taken);  // a larger bound would be useless
         }
       }
     }

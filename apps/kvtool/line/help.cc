@@ -275,7 +275,7 @@ std::string TopicHelp(const ShelfEntry& shelf) {
          Wrap("'kvtool COMMAND -h' shows examples and the first options, '--help' all of them.\n");
 }
 
-// Returns true if the text has the word at the beginning of one of its own, or `anywhere`.
+// Returns true if a word of the text begins with `word` or, if `anywhere`, contains it.
 bool Mentions(std::string_view text, std::string_view word, bool anywhere) {
   const auto is_same = [](char a, char b) { return std::tolower(a) == std::tolower(b); };
   for (std::string_view rest = text;;) {

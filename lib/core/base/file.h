@@ -133,7 +133,7 @@ struct Source {
 
   uint64_t total_bytes() const;
   void NeedAll(uint64_t most = kMostOfPipe) const;  // calls FileSource::NeedAll for every file
-  void RequireUnchanged() const;                    // likewise for every file
+  void RequireUnchanged() const;                    // calls its namesake for every file
   const SourceFile* Find(std::string_view name) const;
   // Returns the file whose bytes hold `p`, or nullptr. Takes logarithmic time for sources returned
   // by Open.

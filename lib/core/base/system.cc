@@ -241,7 +241,7 @@ std::from_chars_result ReadReal(const char* begin, const char* end, double& numb
 
 namespace {
 
-// Differs at least between calls and processes.
+// Returns a number that differs at least between calls and processes.
 uint64_t TimeAndCount() {
   static std::atomic<uint64_t> counter{0};
   timespec now;

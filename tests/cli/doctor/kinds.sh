@@ -21,7 +21,7 @@ for file in slot.bin whole.kvz bad.kvz cut.kvz cut.bin empty.bin text.txt fine.n
             model.gguf keys.kvf trace/s260k dump slot.gz plan.json formats.json gate.json; do
   status=0; "$KVTOOL" doctor "$file" 2> err.txt || status=$?; echo "exit $status"
 done
-# The worst of several decides, and each has a result.
+# The worst of several inputs decides the exit status, and each input has a result.
 status=0; "$KVTOOL" doctor slot.bin wrong.npz text.txt --json > all.json 2> err.txt || status=$?
 jq -c --arg status $status '[$status, .exit_code, [.results[].exit_code], [.results[].sound.verdict], (.errors | length)]' all.json
 $VALIDATE < all.json

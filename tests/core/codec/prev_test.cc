@@ -123,7 +123,8 @@ TEST_CASE("a damaged frame is refused or decodes to something, never past its bo
 }
 
 TEST_CASE("tables list or pack their frequencies", "[context]") {
-  // From the fewest to the most symbols and tables allowed, with similar and different statistics.
+  // The cases range from the fewest to the most symbols and tables allowed, with similar and
+  // different statistics.
   std::mt19937 random(8);
   for (const uint32_t bits : {6, 7, 8}) {
     for (const uint32_t tables : {1, 2, 16}) {

@@ -29,8 +29,8 @@ constexpr float kCalm = 8.0f;
 // An outlier counts at most this many times its expected square.
 constexpr float kMostSurprise = 25.0f;
 
-// Solving dominates the time and weights settle: the more rows there are, the rarer the solutions.
-// Their times are part of the grammar.
+// Solving takes most of the time, and weights settle, so solutions become rarer as rows are added.
+// The rows before which they happen are part of the grammar.
 uint64_t RowsPerSolution(uint64_t rows) {
   return std::clamp<uint64_t>(rows / 16, 1, kMaxRegressRows);
 }

@@ -131,7 +131,7 @@ uint32_t FindPairing(ByteSpan values, bool bfloat, uint32_t largest, uint64_t ro
     LmsLoad(values.data() + 2 * (first + row) * columns, columns, bfloat, LmsScale(largest),
             x.data() + row * columns, columns);
   }
-  // An odd step visits both halves of a head.
+  // The step is odd, so that the sampled channels lie in both halves of a head.
   const uint64_t channel_step = std::max<uint64_t>(1, columns / kChannels) | 1;
   double best = 0, change = 0;
   uint32_t pairing = 0;

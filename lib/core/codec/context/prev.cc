@@ -205,7 +205,7 @@ void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scr
   AppendPlanes(values, plan.shape, out);
   RansStates states;
   states.fill(kRansLow);
-  // The hidden bytes are the last of the planes; the lanes start in the states that hold them.
+  // The last bytes of the planes are hidden in the states with which the lanes start.
   if (hides) HideLast(hidden, out, states);
   uint16_t* end = scratch.words.data() + count + kRansRoom;
   const uint16_t* begin = RansEncode(scratch.symbols.data(), grid, {.table_of = table_of.data()},

@@ -44,7 +44,7 @@ struct ContextPlan {
   ContextModel model;
   Bytes stored_model;
   uint64_t escapes = 0;
-  uint64_t bytes = 0;  // bytes of the frame, within a few
+  uint64_t bytes = 0;  // bytes of the frame, give or take a few
   // True if scratch.symbols holds the eight-bit symbols of the values, on which the plan is based.
   bool symbols_kept = false;
 };

@@ -52,7 +52,7 @@ struct RuntimeFacts {
   Spread decode;                                    // tokens/s
   Spread measured;  // raw over compressed bytes, of rows that compressed anything
   std::optional<double> selected_lossless;   // the engine's estimate, if nothing else is known
-  std::optional<double> repeat_deviation;    // of the decode speed over repetitions, relative
+  std::optional<double> repeat_deviation;    // relative, of decode speed in repetitions
   std::optional<double> like_for_like_drop;  // against baseline rows of the same lengths
   std::vector<std::string> notes = {};
 

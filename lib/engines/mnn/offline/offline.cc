@@ -252,7 +252,7 @@ void AddGroup(const Group& group, const Options& options, Result& result) {
   result.k.raw += raw;
   result.v.raw += raw;
   if (options.entry_mode == EntryMode::kAggregate) {
-    // A decoder would need the number of parts and the tokens of each.
+    // The sizes include the number of parts and the tokens of each, which a decoder would need.
     const uint64_t meta = 4 + 4 * group.parts.size();
     for (Sizes* sizes : {&result.k, &result.v}) {
       sizes->compressed += meta;

@@ -110,8 +110,8 @@ struct LayerClock {
   uint64_t last_budget = 0;  // the watermark: earlier tokens have been handled
 };
 
-// Resets the clock and returns true if the cold range ends before the watermark, because the blocks
-// made so far no longer fit then.
+// If the cold range ends before the watermark, the blocks made so far no longer fit: resets the
+// clock and returns true.
 bool Shrink(const ColdRange& cold, LayerClock& clock);
 
 struct EncodeRange {
