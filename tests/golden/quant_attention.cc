@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// What quantised caches do to attention, against figures computed in double.
+// Compares what quantised caches do to attention with figures computed in double.
 #include <algorithm>
 #include <cmath>
 #include <numeric>

@@ -34,7 +34,7 @@ inline Bytes ModelRows(DType dtype, bool is_value, uint64_t rows, uint32_t colum
   return raw;
 }
 
-// Of layer 0, rows of 64 values: K f16, K bf16, V f16, V bf16.
+// Returns a profile of layer 0 with rows of 64 values: K f16, K bf16, V f16, V bf16.
 inline std::shared_ptr<const Profile> TrainedProfile(std::string name = "walks") {
   std::vector<ProfileEntry> entries;
   for (const bool is_value : {false, true}) {

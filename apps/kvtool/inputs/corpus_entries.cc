@@ -230,8 +230,8 @@ void InputOptions::DeclareRest(CommandLine& line, const std::string& keep_going_
            "Run over part INDEX/COUNT of the inputs, from 0/COUNT on; auto: INDEX from "
            "SLURM_ARRAY_TASK_ID or JOB_COMPLETION_INDEX, COUNT from KVTOOL_SHARDS");
   line.Add("--balance", balance,
-           "Shards of about equal numbers of inputs (hash: a new input moves no other) or of bytes "
-           "(hash)")
+           "Shards of about as many inputs (hash, where a new input moves no others) or as many "
+           "bytes (bytes) (hash)")
       .OneOf({"hash", "bytes"});
   line.Add("--jobs", jobs,
            "Inputs at once, which share the threads; 0: one after another, or with --keep-going "
@@ -357,7 +357,7 @@ void ResultsFile::Load() {
 std::optional<int> ResultsFile::FindStatus(const std::string& key) const {
   const auto found = known_.find(key);
   if (found == known_.end()) return std::nullopt;
-  // I/O failures and bugs may have been repaired since.
+  // The causes of I/O failures and bugs may have been repaired since, so these inputs run again.
   if (found->second == kIoError || found->second == kBug) return std::nullopt;
   return found->second;
 }

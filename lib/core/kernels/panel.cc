@@ -23,7 +23,7 @@ using VPanel = hn::Vec<DPanel>;
 // registers.
 constexpr size_t kPanelVectors = hn::MaxLanes(DPanel()) >= kPanelLanes ? 1 : 2;
 
-// Not fused: archives depend on every bit.
+// The operations are not fused, because archives depend on every bit.
 template <bool kMinus>
 HWY_INLINE VPanel Take(VPanel sum, VPanel a, VPanel b) {
   const auto product = hn::Mul(a, b);

@@ -81,7 +81,7 @@ def kivi2(x, is_key):
 
 
 def stored(name, x, is_key, settings):
-    """What attention reads, for types with kvtool's rotations and full-precision tails."""
+    """Returns the values that attention reads, for types with kvtool's rotations and full-precision tails."""
     if name == "f16":
         return x.astype(np.float64)
     if name in ("q8_0", "q4_1"):

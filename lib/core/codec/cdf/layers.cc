@@ -32,7 +32,7 @@ constexpr uint64_t kPendingRows = 64;
 // Rows of the factor that are computed together, so that their products run on panels in the
 // caches.
 constexpr uint64_t kFactorRows = 48;
-// Every diagonal element gets this added, so that a column of zeros does not divide by zero.
+// This is added to every diagonal element, so that a column of zeros does not divide by zero.
 constexpr float kTinyBlockRidge = 1e-12f;
 
 uint64_t PaddedToPanel(uint64_t count) {
