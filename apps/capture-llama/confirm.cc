@@ -126,7 +126,8 @@ bool Removes(const Options& options, const Evictions& plan) {
 void CheckWay(const Options& options, const std::string& file, const Evictions& plan) {
   if (plan.common()) return;
   const std::string differs = file + ": differs by layer or head, which ";
-  if (options.by == "seq_rm") throw Failure(kUnsupported, differs + "seq_rm cannot; --by mask can");
+  if (options.by == "seq_rm")
+    throw Failure(kUnsupported, differs + "seq_rm cannot apply; --by mask can");
   if (options.flash.value_or(false)) throw Failure(kUnsupported, differs + "needs --flash off");
 }
 

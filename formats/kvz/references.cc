@@ -287,7 +287,7 @@ void RequireShortChain(const Reference& reference) {
       Finding::kLimit,
       "it would end a chain of {} archives, each coded against the next; at most {} are allowed",
       reference.name.chain + 1, kMaxReferenceChain)
-      .Hint("code against what its chain begins with");
+      .Hint("code against the first cache of its chain");
 }
 
 void RequireReferences(const Archive& archive) {

@@ -189,7 +189,7 @@ constexpr Explanation kExplanations[] = {
     {kUnsupportedKind, "There are no keys and values in it that kvtool could measure.",
      "Store it as it is, if it is to be archived.", "$ kvtool compress odd.bin --from opaque"},
     {kUnsupportedDtype, "The figures would describe rounded or reinterpreted values.",
-     "Convert the cache first, where that is what you want.",
+     "Convert the cache first, if that is what you want.",
      "$ kvtool convert q8.bin --to npz --dtype f16 -o half.npz"},
     {kUnsupportedLayout, "An order that cannot be made would put values in the wrong places.",
      "Convert to a format that has no such order.",

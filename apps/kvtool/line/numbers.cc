@@ -48,7 +48,7 @@ constexpr ParameterText kRuntime[] = {
     {"h2o_lossless_hot_sink_tokens", "INT", "First tokens that stay uncompressed", kCount,
      "--hot-sink|--hot-sink-tokens"},
     {"h2o_lossless_kept_sample_layers", "INT",
-     "Layers of those that H2O evicts from whose kept tokens are compressed; 0: all", kCount},
+     "Number of evicting layers whose kept tokens are compressed; 0: all", kCount},
     {"h2o_lossless_kept_sample_token_interval", "INT",
      "Decoded tokens between two compressions of kept tokens", kCount},
     {"h2o_lossless_front_sample_token_interval", "INT",

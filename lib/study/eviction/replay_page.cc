@@ -238,8 +238,8 @@ std::vector<Loss> CollectLosses(const ReplayResult& result) {
   }
   losses.push_back(
       {"Attention mass lost", "mass lost, mean of evicting rows",
-       "Every policy keeps as many tokens at the same moments, save that block keeps whole blocks, "
-       "and that snapkv and pyramid may compress the prompt alone; oracle-mass knows the future.",
+       "Every policy keeps as many tokens at the same moments, but block keeps whole blocks, "
+       "and snapkv and pyramid may compress the prompt alone; oracle-mass knows the future.",
        report::Unit::kPercent, [](const ReplayRun& run) { return 1 - run.evicting->mass.mean; }});
   return losses;
 }

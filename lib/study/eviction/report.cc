@@ -554,7 +554,7 @@ const Fields<ReplayRun>& OwnFields() {
 Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engine_report) {
   return {
       Fields<Run>::Inline([](const Run& of) -> const ReplayRun& { return of.run; }, OwnFields()),
-      {"params", "The engine's parameters, limited as it limits them",
+      {"params", "The engine's parameters, within the limits that it sets",
        [](const Run& of) { return of.run.config; }, params},
       std::move(engine_report),
       {"deciles", "Attention by tenths of the decode steps; empty without quality",

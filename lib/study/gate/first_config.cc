@@ -120,8 +120,8 @@ std::optional<SizedRule> Size(const Watched& watched,
                         within.size(), tokens.least, tokens.most, Percent(noise.deviation / worst));
   }
   text += "; margin " + Percent(share);
-  if (share > wanted) text += " (the least that is taken)";
-  if (share < wanted) text += " (the most without a second recording)";
+  if (share > wanted) text += " (the smallest allowed)";
+  if (share < wanted) text += " (the largest allowed without a second recording)";
   if (!watched.why.empty()) text += "; " + std::string(watched.why);
   return sized;
 }

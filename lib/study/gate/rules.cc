@@ -30,7 +30,7 @@ constexpr MetricInfo kMetrics[] = {
     {"layer_ratio.least", kTrue, kReplay, kHigher, kNumber,
      "measured_ratio of the K or V that compressed worst, in the worst row"},
     {"layer_ratio.most", kTrue, kReplay, kNeither, kNumber,
-     "of the K or V that compressed best, in the worst row: lost content compresses too well"},
+     "ratio of the K or V that compressed best, in the worst row: lost content compresses well"},
     {"lossy_worst", kTrue, kReplay, kHigher, kNumber,
      "tokens over those that eviction kept, of a row's last plan; worst row", "eviction_ratio"},
     {"lossy_mean", kTrue, kReplay, kHigher, kNumber, "the same, mean over rows",

@@ -113,7 +113,7 @@ const Fields<Where>& WhereFields() {
       {"head", "KV head; null if the figure covers several", &Where::head},
       {"token_begin", "First token; null if the figure covers all", &Where::token_begin},
       {"token_end", "Token after the last; null if the figure covers all", &Where::token_end},
-      {"dim", "Place within the head, or channel where the heads are not known", &Where::dim,
+      {"dim", "Place within the head; if the heads are not known, within all channels", &Where::dim,
        Absent()},
       {"log", "Log, or part of it, that the figure was found in",
        [](const Where& where) { return TextOrNull(where.log); }, Absent()}};
@@ -258,7 +258,7 @@ const Fields<Tolerance>& ToleranceFields() {
 const Fields<CaseResult>& ReferenceFields() {
   using Result = CaseResult;
   static const Fields<Result> fields = {
-      {"file", "Path of the reference as given; it is B, and the cache A",
+      {"file", "Path of the reference (B) as given; A is the cache",
        [](const Result& of) { return of.spec.reference; }},
       {"tolerance", "How far a value may lie from the reference's; null: stored bits decide",
        [](const Result& of) { return of.spec.tolerance; }, ToleranceFields()},

@@ -57,7 +57,7 @@ TEST_CASE("A margin is as wide as the noise that was measured, within what makes
   CHECK(RuleOn(rules, "measured_ratio").rule.limit == 1.222);
   CHECK_THAT(RuleOn(rules, "measured_ratio").remark,
              Catch::Equals("measured 1.235, decided by layer 3 K; over 3 samples of its tokens: "
-                           "1.235 to 1.235, noise 0%; margin 1% (the least that is taken)"));
+                           "1.235 to 1.235, noise 0%; margin 1% (the smallest allowed)"));
   // Noise of 0.02: a margin of three times that.
   rules = RulesOf({Measured({2.0, 2.02, 1.98})});
   CHECK(RuleOn(rules, "measured_ratio").rule.limit == Approx(1.94));
@@ -66,7 +66,7 @@ TEST_CASE("A margin is as wide as the noise that was measured, within what makes
   rules = RulesOf({Measured({2.0, 3.0, 1.0})});
   CHECK(RuleOn(rules, "measured_ratio").rule.limit == Approx(1.8));
   CHECK_THAT(RuleOn(rules, "measured_ratio").remark,
-             Catch::Contains("the most without a second recording"));
+             Catch::Contains("the largest allowed without a second recording"));
   rules = RulesOf({Measured({2.0}), Measured({1.8})});
   CHECK(RuleOn(rules, "measured_ratio").rule.limit == Approx(1.375).margin(0.001));
   CHECK_THAT(RuleOn(rules, "measured_ratio").remark, Catch::Contains("2 recordings: 1.8 to 2"));

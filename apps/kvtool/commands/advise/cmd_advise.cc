@@ -40,7 +40,7 @@ const Fields<Advised>& AdvisedFields() {
       {"inputs", "The snapshots that were read, one for each run", &Advised::inputs,
        HashedFileFields(), Items(1)},
       Fields<Advised>::Inline(&Advised::report, advise::ReportFields()),
-      {"engines", "Settings of engines that keep as candidates within the limits do",
+      {"engines", "Settings with which engines keep what candidates within the limits keep",
        &Advised::engines, EngineSettingsFields()},
       {"savings",
        "Eviction, smaller types, both, lossless levels and offload on one frontier; null if types "

@@ -163,8 +163,7 @@ const Fields<AnalyzeResult>& AnalyzeResultFields() {
       {"threads", "Number of threads that were used", &AnalyzeTiming::threads, AtLeast(0)}};
   static const Fields<Result> fields = {
       {"inputs", "What was read", &Result::inputs, HashedFileFields()},
-      {"runs",
-       "For a folder of several runs of dumps: what the document says otherwise, for each run",
+      {"runs", "For a folder of several runs of dumps: the rest of the document, for each run",
        &Result::runs, runs, Absent()},
       Fields<Result>::Inline(&Result::analysed, AnalysedFields()),
       {"offline", "the document of MNN's offline_lossless_fp16.py, schema_version 3",
@@ -252,8 +251,8 @@ class Analyze : public EachOf<Analyze> {
   }
 
  private:
-  // A snapshot, with its dumps if the format has them, or only the dumps: a folder of several runs
-  // is no snapshot, but each run is.
+  // A snapshot, with its dumps if the format has them; or only the dumps, if a folder has several
+  // runs, each of which is a snapshot.
   struct Inputs {
     std::optional<Snapshot> snapshot;
     std::optional<Source> runs;

@@ -110,7 +110,7 @@ const Fields<Compressed::Params>& CompressParamsFields() {
   static const Fields<Params> fields = {
       {"level", "Level of compression", &Params::level, {.choices = LevelChoices()}},
       {"joined_layers",
-       "Layers in a row that may be coded by those before them, at level max; 1: each on its own",
+       "Consecutive layers that level max may code with those before them; 1: each on its own",
        &Params::joined_layers,
        {.least = 1, .most = kMostJoinedLayers}},
       {"check", "Whether the archive was to be decoded and compared with the source",
@@ -146,11 +146,12 @@ const Fields<WriteSummary::Reference>& UsedReferenceFields() {
        [](const Reference& base) { return base.name.source_bytes; }},
       {"xxh3", "XXH3 hash (64 bits, 16 hex digits) of those bytes",
        [](const Reference& base) { return HashDigits(base.name.source_hash); }, kHashText},
-      {"chain", "1: it stands on its own; otherwise one more than what it is coded against itself",
+      {"chain",
+       "1: it needs no other cache; else one more than the chain of what it is coded against",
        [](const Reference& base) { return base.name.chain; }, AtLeast(1)},
       {"chunks", "Number of chunks of the archive that need it", &Reference::chunks},
       {"rows", "Rows of it that they need: one token of one layer's K or V each", &Reference::rows},
-      {"equal_rows", "Those of the rows that are the same here, byte for byte",
+      {"equal_rows", "Number of these rows that are equal here, byte for byte",
        &Reference::equal_rows}};
   return fields;
 }
@@ -237,7 +238,7 @@ void RefuseZstdLevel(int level, const std::string& word) {
                                  : level <= 9  ? "default"
                                  : level <= 18 ? "high"
                                                : "max";
-  throw Error(Finding::kUsage, "{}: levels have names; '--level {}' is what zstd's -{} comes to",
+  throw Error(Finding::kUsage, "{}: levels have names; '--level {}' corresponds to zstd's -{}",
               word, meant, level)
       .Hint("-1 and -2 are --level fast, -3 to -9 default, -10 to -18 high, -19 and more max");
 }
@@ -278,15 +279,15 @@ class Compress : public EachOf<Compress> {
         .OneOf({"compat", "fast", "default", "high", "max"})
         .ShowDefault();
     line.Add("--joined-layers", joined_layers_,
-             "At level max, code up to so many layers in a row by those before them: to read one "
-             "takes those before it too (1: each on its own)")
+             "At level max, code up to so many consecutive layers with those before them, which "
+             "are then needed to read one (1: each on its own)")
         .Between(uint32_t{1}, kMostJoinedLayers)
         .ShowDefault();
     line.AddFlag("--no-check|!--check", no_check_,
                  "Do not decode the archive and compare it with the source");
     line.AddFlag(
         "--no-solid", no_solid_,
-        "Code each small file of a folder apart: it takes more, and damage costs fewer files");
+        "Code each small file of a folder separately: larger, but damage affects fewer files");
     line.AddFlag("--update", update_,
                  "Leave out an input whose archive is newer than it, and replace an older archive: "
                  "for folders that grow");

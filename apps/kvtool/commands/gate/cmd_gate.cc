@@ -352,7 +352,7 @@ class Gate : public EachOf<Gate> {
     }
     if (config.cases.empty()) {
       if (!logs_.given()) {
-        throw Error(Finding::kUsage, "a config without 'cases' goes with --engine-logs");
+        throw Error(Finding::kUsage, "a config without 'cases' needs --engine-logs");
       }
       return config;
     }
@@ -393,7 +393,7 @@ class Gate : public EachOf<Gate> {
 
   void RequireFitting() const {
     if (Prompts().size() <= 1 && !decode_) return;
-    throw Error(Finding::kUsage, "{}: the cases that fit a cache decode all of it after one prompt",
+    throw Error(Finding::kUsage, "{}: cases made for a cache decode all of it after one prompt",
                 decode_ ? "--decode-tokens" : "--prompt-tokens")
         .Hint(
             fmt::format("--suite {}, or a config, has cases of other lengths", mnn::Engine().name));

@@ -371,7 +371,7 @@ std::vector<gate::CaseResult> GateCases::ReadLogs(gate::Config& config,
   return all;
 }
 
-// Only logs have the engine's own cases, and those without a snapshot.
+// Returns the result, from the logs, of the engine's own cases and of cases without a snapshot.
 std::optional<gate::CaseResult> GateCases::FromLogs(const gate::CaseSpec& spec,
                                                     std::vector<gate::CaseResult>& of_logs) const {
   if (!logs.given() || (!spec.only_engine && !spec.snapshot.empty())) {
@@ -445,8 +445,9 @@ void GateCases::Run(Context& context, gate::Config& config, GateInputs& inputs,
       continue;
     }
     if (spec.only_engine) {
-      result.cases.push_back(gate::NotRun(
-          spec, "no replay can stand in for the engine's own run of prompts: --engine-logs"));
+      result.cases.push_back(gate::NotRun(spec,
+                                          "a replay cannot replace the engine's own run of "
+                                          "prompts: give its logs with --engine-logs"));
       continue;
     }
     result.cases.push_back(Replay(context, spec, inputs.Open(spec, pool), pool, progress));

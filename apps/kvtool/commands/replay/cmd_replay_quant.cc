@@ -119,7 +119,8 @@ uint64_t WriteQuantState(const Snapshot& snapshot,
   for (uint32_t l = 0; l < layers; ++l) {
     const auto check = [&](const KvTensor& tensor, const std::vector<std::byte>& packed) {
       if (Gather(tensor, 0, tensor.tokens(), Order::kTokenHeadDim) != packed) {
-        throw Error(Finding::kWriteFailed, "layer {}: what was written reads otherwise", l)
+        throw Error(Finding::kWriteFailed, "layer {}: the rows read back differ from those written",
+                    l)
             .File(path);
       }
       rows += tensor.tokens();

@@ -45,8 +45,8 @@ const Fields<store::CheckReport>& StoreCheckFields() {
       {"damaged", "States that cannot be restored", &Report::damaged, StateNameFields()},
       {"unlisted", kUnlistedText, &Report::unlisted, StateNameFields()},
       {"relisted",
-       "States that a repair lists and the index before it did not: their adding was cut short, or "
-       "their removal",
+       "States that a repair lists and the old index did not, because adding or removing them was "
+       "interrupted",
        &Report::relisted, StateNameFields()}};
   return fields;
 }
@@ -221,8 +221,8 @@ class StoreVerify : public StoreCommand {
     }
     for (const store::StateRow& row : report.relisted) {
       console.Line(
-          fmt::format("  listed again: @{} {}, which the index before did not name: its adding or "
-                      "its removal was cut short",
+          fmt::format("  listed again: @{} {}, which the old index did not name: adding or "
+                      "removing it was interrupted",
                       row.id, Printable(row.name)));
     }
     if (report.leftover_files > 0) {

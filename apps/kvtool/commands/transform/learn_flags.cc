@@ -102,15 +102,16 @@ class Lessons {
 void RequireEnough(const Lesson& k, const LearnFlags& flags, const std::vector<std::string>& inputs,
                    Console& console) {
   if (inputs.size() == 1) {
-    console.Warn(inputs.front(),
-                 "one cache alone: its last rows judge what the others taught, and they are of the "
-                 "same text");
+    console.Warn(
+        inputs.front(),
+        "only one cache: its last rows judge what was learnt from the others, though all are "
+        "of one text");
   }
   const transform::CacheRows& rows = k.learn;
   if (rows.tokens < kRowsOfFeature * rows.features) {
     console.Warn(inputs.front(),
                  fmt::format("{} rows of {} features: with fewer than {} rows a feature the basis "
-                             "fits its own rows better than others",
+                             "fits the rows that it is learnt from better than others",
                              rows.tokens, rows.features, kRowsOfFeature));
   }
   if (k.held_out.tokens != 0 && rows.tokens != 0) return;
@@ -135,7 +136,7 @@ void LearnFlags::Declare(CommandLine& line) {
       .OneOf({"kvtc"});
   line.Add("--ratio", ratios, "Ratios that coefficients get a schema for (4,8,16)")
       .Check(CheckedBy([](const std::string& text) { ParseRatios(text, "--ratio"); }));
-  line.Add("--rank", rank, "Components of a basis, a multiple of 16 (what half of the rows tell)");
+  line.Add("--rank", rank, "Components of a basis, a multiple of 16 (chosen on half of the rows)");
   line.Add("--grouping", grouping, "Layers that share a basis: all, layer or a number (all)")
       .Check(CheckedBy([](const std::string& text) { LayersOfGroup(text, 1); }));
   line.Add("--basis", basis, "How the basis is stored: f32 or bf16 (f32)").OneOf({"f32", "bf16"});

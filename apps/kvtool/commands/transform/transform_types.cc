@@ -160,7 +160,7 @@ const Fields<TransformUse::Type>& TypeFields() {
        [](const Type& of) { return of.side->coded.full_tokens(); }},
       {"not_finite_tokens", "Tokens of the middle in full, because values are not finite",
        [](const Type& of) { return of.side->coded.not_finite; }},
-      {"middle_ratio", "16-bit bytes of the coded tokens over theirs; null without any",
+      {"middle_ratio", "Bytes of the coded tokens at 16 bits over those coded; null without any",
        [](const Type& of) { return of.side->coded.middle_ratio(); }, Nullable()},
       {"retained", "Share of this cache's centred energy in the basis",
        [](const Type& of) { return of.side->coded.retained; }},
@@ -234,7 +234,7 @@ void TransformTypes::Declare(CommandLine& line) {
            "and kvtc_dynamo:RANGES, as fp8*256+int4*1024");
   line.Add("--fp8", fp8_, "How kvtc_dynamo converts: sm89 (and later GPUs) or soft (older) (sm89)")
       .OneOf({"sm89", "soft"});
-  line.Add("--worker", worker_, "Whose transform of a kvtc.pt (tp_0_pp_0)");
+  line.Add("--worker", worker_, "Worker whose transform in a kvtc.pt to use (tp_0_pp_0)");
   line.AddFlag("--allow-self", allow_self_,
                "Judge a transform even by a cache that it was learnt from, which flatters it");
 }

@@ -53,7 +53,7 @@ Likeness ReadLikeness(SlotReader& slots, LikenessCounts& counts, uint64_t row) {
   CodeSlot slot = counts.GetSlot(0);
   // The classes are few: a linear search is cheaper than a lookup table.
   while (slots.target() - slot.start >= slot.size) {
-    if (++like.likeness == kLikenessClasses) slots.Refuse("a likeness belongs to no class");
+    if (++like.likeness == kLikenessClasses) slots.Refuse("the similarity of a row has no class");
     slot = counts.GetSlot(like.likeness);
   }
   slots.Take(slot);
@@ -80,7 +80,7 @@ void CheckShape(const ChannelShape& shape, uint64_t value_bytes) {
   }
   if (shape.near > ChannelModel::kMaxNear || shape.near >= shape.columns)
     RefuseHeader(1,
-                 fmt::format("{} of {} channels cannot be near ones", shape.near, shape.columns));
+                 fmt::format("{} of {} channels cannot be neighbours", shape.near, shape.columns));
   if (!(shape.first_deviation >= 0 && shape.first_deviation <= kRegressLimit))
     RefuseHeader(12, "the deviation of the first row is out of range");
   CheckRotation(shape.rotation.distance, shape.rotation.turns.size(), shape.columns, 16);
@@ -351,7 +351,7 @@ void SlotReader::CheckEnd() const {
         .At(words_at_ + used_);
   }
   // The encoder starts from the lowest state, so an intact frame ends there.
-  if (state_ != kSlotStateLow) Refuse("the coded values do not end where they began");
+  if (state_ != kSlotStateLow) Refuse("the coded values end in a wrong state");
 }
 
 void SlotReader::Refuse(const char* what) const {
