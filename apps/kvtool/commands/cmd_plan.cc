@@ -105,7 +105,7 @@ const Fields<PlanVerdict>& PlanVerdictFields() {
       {"layer", "Number of the layer", &Layer::layer},
       {"by_kv_head", "Whether events name kv heads; if not, they are of the whole layer",
        &Layer::by_head},
-      {"events", "Events of the kv head with the most", &Layer::events},
+      {"events", "Number of events of the kv head that has the most", &Layer::events},
       {"kept_tokens", "Tokens held at the snapshot's end, by kv head", &Layer::kept}};
   static const Fields<Of> fields = {
       {"inputs", "What was read", &Of::inputs, NamedFileFields()},

@@ -67,7 +67,7 @@ mkdir folder && cp cache.npz state.bin folder
 try inspect -r folder $names
 try compress -r folder $names --output-dir archives
 try diff cache.npz cache.mnn-dump $names
-# A trace has one form.
+# A trace has one form, so a flag that chooses between forms is refused.
 cp "$TESTDATA/golden/blend/pt/attentions.zip.pt" attentions.pt
 cp -r "$TESTDATA/trace" .
 try trace inspect attentions.pt --batch 0

@@ -380,8 +380,8 @@ std::optional<gate::CaseResult> GateCases::FromLogs(const gate::CaseSpec& spec,
   std::optional<gate::CaseResult> taken = gate::TakeCase(spec, of_logs);
   if (taken) return taken;
   return gate::NotRun(spec,
-                      "the engine logs have no such case: expected_cases or --case "
-                      "name the part of a suite that is meant");
+                      "the engine logs have no such case: name the part of the suite that was "
+                      "run, by expected_cases or --case");
 }
 
 gate::CaseResult GateCases::Replay(const Context& context, const gate::CaseSpec& spec,
