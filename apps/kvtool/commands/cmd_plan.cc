@@ -45,7 +45,7 @@ double ComputeRatio(const EvictionPlanWalk& walk) {
   return static_cast<double>(walk.full_bytes()) / walk.kept_bytes();
 }
 
-// Reads a plan and checks it; without a walk over a snapshot only the plan itself.
+// Reads a plan and checks it, with `walk` also against a snapshot.
 CheckedPlan Read(const std::string& path, EvictionPlanWalk* walk) {
   CheckedPlan plan;
   plan.header =

@@ -230,8 +230,8 @@ void InputOptions::DeclareRest(CommandLine& line, const std::string& keep_going_
            "Run over part INDEX/COUNT of the inputs, from 0/COUNT on; auto: INDEX from "
            "SLURM_ARRAY_TASK_ID or JOB_COMPLETION_INDEX, COUNT from KVTOOL_SHARDS");
   line.Add("--balance", balance,
-           "Shards of about as many inputs (hash, where a new input moves no others) or as many "
-           "bytes (bytes) (hash)")
+           "Balance shards by number of inputs (hash: a new input moves no other) or by bytes "
+           "(default: hash)")
       .OneOf({"hash", "bytes"});
   line.Add("--jobs", jobs,
            "Inputs at once, which share the threads; 0: one after another, or with --keep-going "

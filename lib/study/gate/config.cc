@@ -389,7 +389,7 @@ std::string ReadMode(const Node& node, const Engine& engine) {
   return node.OneOf({engine.modes.begin(), engine.modes.end()});
 }
 
-// A parameter, a reference or types may say the mode, too.
+// Completes the mode, which a parameter, a reference or types may also determine.
 void CompleteMode(const Node& node, const Engine& engine, CaseSpec& spec) {
   if (const ParamValue* mode = Find(spec.params, engine.mode_param)) {
     const auto& word = std::get<std::string>(*mode);

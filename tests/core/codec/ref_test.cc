@@ -193,7 +193,7 @@ TEST_CASE("frames that no encoder writes are refused", "[ref]") {
   CHECK(forged(14, 2) == Finding::kBadFrame);             // neither K nor V
   CHECK(forged(15, 2) == Finding::kBadFrame);             // a run of an undefined kind
   CHECK(forged(20, 50) == Finding::kBadFrame);            // extends past the chunk
-  CHECK(forged(27, 0x80) == Finding::kBadFrame);          // giant
+  CHECK(forged(27, 0x80) == Finding::kBadFrame);          // far more rows than there are
   CHECK(forged(35, 0xff) == Finding::kReferenceDiffers);  // tokens that do not exist
   CHECK(forged(36, 1) == Finding::kBadFrame);             // rotated by 0 positions
   CHECK(forged(40, 0) == Finding::kReferenceDiffers);

@@ -143,7 +143,7 @@ ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& large
   shape.near = reader.U8("near channels");
   const uint32_t far = reader.U8("far channels"), flags = reader.U8("flags");
   if (far > ChannelModel::kMaxFar || flags > 1)
-    RefuseHeader(2, fmt::format("{} far channels with flags {} do not exist", far, flags));
+    RefuseHeader(2, fmt::format("a frame cannot have {} far channels and flags {}", far, flags));
   shape.likenesses = flags == 1;
   shape.rows = reader.U32("rows");
   shape.columns = reader.U32("columns");
