@@ -6,8 +6,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "formats/format.h"
 #include "lib/core/base/bytes.h"
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <set>
 
 #include "formats/format.h"
 #include "formats/mnn/mnn.h"

@@ -8,7 +8,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "formats/tensors/tensor_names.h"
 #include "lib/core/base/bytes.h"

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "lib/core/base/hash.h"
 #include "lib/core/base/number.h"

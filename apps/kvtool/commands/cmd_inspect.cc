@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <map>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/doctor/doctor.h"

@@ -14,7 +14,6 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <set>
 #include <thread>
 
 #include "apps/kvtool/documents/document_fields.h"

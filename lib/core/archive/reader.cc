@@ -2,7 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 
 #include <algorithm>
-#include <map>
 
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/coded_rows.h"

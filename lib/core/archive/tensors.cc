@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
 #include <map>
 
 #include "lib/core/archive/archive.h"

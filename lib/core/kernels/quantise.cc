@@ -8,8 +8,6 @@
 
 #include "lib/core/kernels/quantise.h"
 
-#include <cmath>
-
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/half.h"
 

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"

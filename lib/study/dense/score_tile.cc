@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "lib/core/base/error.h"

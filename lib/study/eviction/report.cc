@@ -4,7 +4,6 @@
 #include "lib/study/eviction/report.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "lib/core/base/utf8.h"
 

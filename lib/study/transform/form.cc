@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/half.h"

@@ -14,7 +14,6 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/codec/cdf/cdf.h"
-#include "lib/core/codec/codec.h"
 #include "lib/core/codec/context/lms.h"
 #include "lib/core/codec/halves.h"
 #include "lib/core/kernels/panel.h"

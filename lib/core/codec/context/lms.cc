@@ -10,7 +10,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "lib/core/codec/context/prev.h"
 #include "lib/core/kernels/symbols.h"
 
 namespace kv {

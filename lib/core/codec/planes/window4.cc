@@ -2,7 +2,6 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/kernels/window4.h"
 
-#include <algorithm>
 #include <array>
 
 #include "lib/core/codec/context/model.h"

@@ -16,7 +16,6 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/utf8.h"
-#include "lib/core/codec/context/model.h"
 #include "lib/core/codec/context/prev.h"
 
 namespace kv {

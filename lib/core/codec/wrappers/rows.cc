@@ -4,7 +4,6 @@
 // Chunks whose repeated rows are stored once (wrappers.h; FORMAT.md in this folder): finding equal
 // rows, and the references that tell where they go.
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 

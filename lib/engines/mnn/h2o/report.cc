@@ -3,7 +3,6 @@
 // The fields of kvtool.h2o and of its events, under the engine's names.
 #include "lib/engines/mnn/h2o/report.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "lib/core/base/number.h"
