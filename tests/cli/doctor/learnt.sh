@@ -22,4 +22,4 @@ END
   done
 done
 "$KVTOOL" inspect model.kvx
-"$KVTOOL" inspect model.kvx --json | jq -c '.results[0].transform | .model, .k.plans[0]'
+"$KVTOOL" inspect model.kvx --json | jq -c '.results[0].transform | .model, (.k.plans[0] | .held_out_error |= (. * 1e6 | round / 1e6))'
