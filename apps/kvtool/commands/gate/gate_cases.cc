@@ -101,7 +101,8 @@ gate::Config ReadGateConfig(const std::string& path) {
                              mnn::Engine());
   } catch (Error& error) {
     if (error.finding() == Finding::kOpenFailed)
-      error.Hint("'kvtool gate --init RUN -o {}' writes a config for a recorded run", path);
+      error.Hint("'kvtool gate --init RUN -o {}' writes a config for a recorded run",
+                 ShellQuoted(path));
     HintAtLogs(path, error);
     throw error.File(path);
   }
