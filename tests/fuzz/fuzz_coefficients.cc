@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lib/core/base/error.h"
-#include "lib/core/codec/transformed/coefficients.h"
+#include "lib/core/codec/transformed/transformed.h"
 #include "tests/fuzz/accepted.h"
 
 namespace {

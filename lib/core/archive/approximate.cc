@@ -9,7 +9,6 @@
 #include <numbers>
 
 #include "lib/core/archive/chunk_encoder.h"
-#include "lib/core/codec/transformed/coefficients.h"
 #include "lib/core/kernels/ordered_product.h"
 #include "lib/core/snapshot/layout.h"
 

@@ -8,7 +8,6 @@
 #include "lib/core/archive/coded_rows.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/codec/profiled/profiled.h"
-#include "lib/core/codec/transformed/coefficients.h"
 
 namespace kv::kvz {
 namespace {

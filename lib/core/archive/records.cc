@@ -23,6 +23,16 @@ std::string Describe(const ChunkHead& head) {
   return text;
 }
 
+Loss Approximation::WorstLoss(bool is_value) const {
+  Loss worst;
+  for (const Layer& layer : layers) {
+    const Loss& loss = is_value ? layer.v : layer.k;
+    worst.relative = std::max(worst.relative, loss.relative);
+    worst.largest = std::max(worst.largest, loss.largest);
+  }
+  return worst;
+}
+
 namespace kvz {
 namespace {
 

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/core/codec/transformed/coefficients.h"
-
 namespace kv {
 namespace {
 
@@ -31,16 +29,6 @@ void RequireRotations(const Transform& transform, const Approximation& approxima
 }
 
 }  // namespace
-
-Loss Approximation::WorstLoss(bool is_value) const {
-  Loss worst;
-  for (const Layer& layer : layers) {
-    const Loss& loss = is_value ? layer.v : layer.k;
-    worst.relative = std::max(worst.relative, loss.relative);
-    worst.largest = std::max(worst.largest, loss.largest);
-  }
-  return worst;
-}
 
 ArchiveTransform::ArchiveTransform(std::shared_ptr<const Transform> transform,
                                    const Approximation& approximation)

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/core/codec/transformed/coefficients.h"
+#include "lib/core/codec/transformed/transformed.h"
 #include "lib/core/snapshot/rope.h"
 
 namespace kv {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/codec/transformed/coefficients.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
 
+#include "lib/core/codec/transformed/transformed.h"
 #include "tests/support/refusal.h"
 
 namespace kv::coefficients_test {
