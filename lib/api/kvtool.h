@@ -790,7 +790,7 @@ typedef struct {
 KVT_API kvt_status kvt_codec_caps(kvt_caps* out);
 
 /* Encodes as kvt_encode does, into a buffer that may be too small: gives up as soon as an estimate
- * shows that the frame does not fit. That takes at most a tenth of the time of encoding where cap
+ * shows that the frame does not fit. That takes about a tenth of the time of encoding where cap
  * is far too small, and up to all of it where cap misses by less than the estimate's margin. A
  * frame that would have fitted is hardly ever refused.
  * desc, src, n, dst, cap: as for kvt_encode. written: NULL, or receives the bytes of the frame;
