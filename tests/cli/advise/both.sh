@@ -22,5 +22,5 @@ advise --max-error 10% --json -T 1 | jq -c 'del(.results[0].engines)' > one.json
 advise --max-error 10% --json -T 3 | jq -c 'del(.results[0].engines)' > three.json
 cmp one.json three.json && echo "the same"
 for wrong in "--types q9" "--types q8_0,none" "--bytes-per-token 0" "--types q8_0 --quant-plan-out /nowhere/types.json" "--types none --quant-plan-out t.json"; do
-  "$KVTOOL" advise "$trace.seq0.bin" --trace "$trace" --prompt-tokens 48 --max-error 10% --progress never $wrong > /dev/null 2> told && echo "taken: $wrong" || echo "$?: $(grep -v warning told | head -1)"
+  "$KVTOOL" advise "$trace.seq0.bin" --trace "$trace" --prompt-tokens 48 --max-error 10% --progress never $wrong > /dev/null 2> told && echo "taken: $wrong" || echo "$?: $(grep -v warning told | sed -n 1p)"
 done

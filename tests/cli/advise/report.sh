@@ -1,6 +1,6 @@
 # Checks the printed text and the contents of the documents.
 trace=$TESTDATA/trace/s260k
-advise() { "$KVTOOL" advise "$trace.seq0.bin" --trace "$trace" --prompt-tokens 64 "$@"; }
+advise() { "$KVTOOL" advise --no-progress "$trace.seq0.bin" --trace "$trace" --prompt-tokens 64 "$@"; }
 advise --policies streaming,h2o --budgets 0.5,0.25 --min-ratio 2 --context 2048 --html-out page.html 2> warnings.txt
 grep -c "far more than these\|from one prompt" warnings.txt
 head -1 page.html

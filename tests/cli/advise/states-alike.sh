@@ -9,4 +9,4 @@ cp "$state" ok/one && cp "$state" ok/two && flip ok/two 9000
 for folder in ab hd ok; do
   "$KVTOOL" advise $folder --json -q | jq -c '.results[0] | .contained_states, .alike_states, (.states | sort_by(.name) | .[] | [.name, .kinship, .kin])'
 done
-"$KVTOOL" advise ab --deterministic | sed -n '2,6p'
+"$KVTOOL" advise --no-progress ab --deterministic | sed -n '2,6p'

@@ -8,7 +8,7 @@ cp "$state" slots/whole
 head -c 3000 "$state" > 'slots/cut [1]* "x"'; : > slots/empty; echo notes > slots/notes.txt
 # A hard link is the same file, not a second state, and takes no space.
 ln slots/whole slots/again
-"$KVTOOL" advise slots > few.txt
+"$KVTOOL" advise --no-progress slots > few.txt
 sed -n '1p;/^left out/p' few.txt | sed 's/([^()]*\(data\|position\|token\)[^()]*)/(why)/'
 # For a few states the commands name each. They make archives or a store first, verify second, and delete the
 # originals last.

@@ -41,7 +41,7 @@ eval "\"$KVTOOL\" ${verify#kvtool } -q"
 "$KVTOOL" store add -q other.store slots/whole slots/turn300 slots/turn100 slots/edited slots/twin slots/other
 test "$on_disk" -lt "$(du -sb other.store/packs | cut -f1)" && echo "smaller"
 # The output fits 24 lines of 80 columns.
-"$KVTOOL" advise slots > text.txt
+"$KVTOOL" advise --no-progress slots > text.txt
 test "$(wc -l < text.txt)" -le 24 && grep -c . text.txt > /dev/null && tail -3 text.txt
 "$KVTOOL" advise slots --html-out page.html --csv rows.csv -q && grep -o "<h2>States" page.html && head -1 rows.csv | cut -d, -f1-4
 # Files given one by one, and states that share nothing.
@@ -51,5 +51,5 @@ eval "\"$KVTOOL\" $("$KVTOOL" advise apart --json -q | jq -r '.results[0].recomm
 eval "\"$KVTOOL\" $("$KVTOOL" advise apart --json -q | jq -r '.results[0].recommendation.verify_command' | cut -d' ' -f2-) -q" && echo whole
 "$KVTOOL" advise slots/turn100 slots/turn300 --json -q | jq -c '.results[0] | [.states[].name], .recommendation.command'
 # Advice that needs a trace still asks for one.
-"$KVTOOL" advise slots/turn100 slots/turn300 --max-error 5% > /dev/null 2>&1 || echo $?
-"$KVTOOL" advise slots --plan-out plan.json > /dev/null 2>&1 || echo $?
+"$KVTOOL" advise --no-progress slots/turn100 slots/turn300 --max-error 5% > /dev/null 2>&1 || echo $?
+"$KVTOOL" advise --no-progress slots --plan-out plan.json > /dev/null 2>&1 || echo $?

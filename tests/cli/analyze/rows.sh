@@ -4,7 +4,7 @@ run=$(ls -d "$dumps"/case_fp16_h8_l1_fa64)
 "$KVTOOL" analyze "$run" -q --distribution --rope-theta 10000 --csv-out rows.csv > text
 "$KVTOOL" analyze "$run" -q --packed --csv-out packed.csv >> text
 for file in rows.csv packed.csv; do
-  head -1 $file | tr -d '\r' | tr ',' '\n' | head -7 | paste -sd' '
+  head -1 $file | tr -d '\r' | tr ',' '\n' | sed -n 1,7p | paste -sd' '
   $PYTHON - $file <<'P'
 import csv, sys
 rows = list(csv.DictReader(open(sys.argv[1], newline="")))

@@ -1,6 +1,6 @@
 # Real states: printed text, a document per format, the same for every number of threads.
 for state in kjv3m-v050-f16.seq0.bin s260k-v050-bf16.seq0.bin kjv3m-v050-q8_0-rotated.seq0.bin; do
-  file=$(find "$TESTDATA" -name "$state" | head -1)
+  file=$(find "$TESTDATA" -name "$state" | sed -n 1p)
   [ -n "$file" ] || continue
   for threads in 1 4; do "$KVTOOL" analyze "$file" -q -T $threads --json --deterministic > $threads.json; done
   cmp 1.json 4.json

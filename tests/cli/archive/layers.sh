@@ -13,7 +13,7 @@ done < "$folder/contents"
 "$KVTOOL" compress f16.bin --level max --joined-layers 2 -o two.kvz 2>&1 | grep -o 'chunks .*'
 "$KVTOOL" inspect two.kvz | grep joined
 for from in "$folder/f16.kvz" f16.bin; do "$KVTOOL" convert -q "$from" --layers 2 --to llama-state -f -o part; restored part; done | uniq -c | cut -c -8
-"$KVTOOL" compress f16.bin --joined-layers 17 -o no.kvz > said 2>&1 || head -1 said
+"$KVTOOL" compress f16.bin --joined-layers 17 -o no.kvz > said 2>&1 || sed -n 1p said
 # One byte of K of the first layer: all three layers depend on it.
 "$KVTOOL" compress f16.bin --level max --joined-layers 8 -q -o lost.kvz
 offset=$("$PYTHON" -c 'import mmap, sys; data = open(sys.argv[1], "rb").read(); print([at for at in range(len(data)) if data[at:at + 4] == b"KVZr"][2] + 400)' lost.kvz)

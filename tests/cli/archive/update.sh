@@ -15,7 +15,7 @@ touch -r out/two.kvz slots/two; run
 # A dump is as new as its newest file.
 mkdir dumps; "$KVTOOL" convert -q "$state" --kv-heads 4 --to mnn-dump -o dumps/old; find dumps -exec touch -d 2020-01-02 {} +
 "$KVTOOL" compress -q dumps/old -o old.kvz; "$KVTOOL" compress dumps/old -o old.kvz --update
-touch -d 2090-01-01 "$(find dumps/old -type f | head -1)"
+touch -d 2090-01-01 "$(find dumps/old -type f | sed -n 1p)"
 "$KVTOOL" compress dumps/old -o old.kvz --update 2>&1 | grep -c identical
 # --update for one file, for standard input, for an output with another name, and with --results, which keeps its own
 # record.

@@ -34,7 +34,7 @@ mkdir dashes; cp k.gear dashes/-k; cd dashes; echo -k > list; "$KVTOOL" inspect 
 "$KVTOOL" plan check plan.json | tail -1; "$KVTOOL" plan check plan.json --json | jq -c '.results[0] | [.verdict, .layers, .full_bytes, .common]'
 "$KVTOOL" plan check plan.json --json | $VALIDATE
 # A flag for caches does not apply to a trace. Many files, a cache and an archive are treated as before.
-"$KVTOOL" inspect "$trace" --kv-heads 4 2>&1 | head -1 || :
+"$KVTOOL" inspect "$trace" --kv-heads 4 2>&1 | sed -n 1p || :
 "$KVTOOL" inspect slot.bin k.gear > out 2> err || echo "exit $?"; head -1 err
 "$KVTOOL" inspect slot.bin.kvz --json | jq -r .schema
 "$KVTOOL" verify slot.bin.kvz > /dev/null && echo intact
@@ -43,7 +43,7 @@ for file in slot.bin k.gear; do "$KVTOOL" decompress $file 2>&1 || echo "exit $?
 for command in "decompress -c" verify; do "$KVTOOL" $command slot.bin 2>&1 || echo "exit $?"; done
 printf 'no magic here, and long enough to be a file of something else, which nobody knows' > text; "$KVTOOL" decompress text || echo "exit $?"
 "$KVTOOL" compress slot.bin -19 || echo "exit $?"
-"$KVTOOL" compress -3 slot.bin 2>&1 | head -1 || :
+"$KVTOOL" compress -3 slot.bin 2>&1 | sed -n 1p || :
 "$KVTOOL" gate "$TESTDATA/gate/pass.json" --case runtime_full --deterministic -q -o summary.json > /dev/null || echo "exit $?"
 "$KVTOOL" report summary.json > report; "$KVTOOL" gate --from summary.json | cmp - report
 "$KVTOOL" gate --from=summary.json --junit-out gate.xml | cmp - report; "$KVTOOL" report summary.json --junit-out report.xml | cmp - report; cmp gate.xml report.xml && echo "report and gate --from agree"

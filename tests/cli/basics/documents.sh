@@ -71,4 +71,4 @@ KVTOOL_JSON_VERSION=1 "$KVTOOL" targets --json 2> err.txt | jq -c '[.schema, .ex
 KVTOOL_JSON_VERSION=1 "$KVTOOL" targets --json --json-version 2 | jq -r .schema
 KVTOOL_JSON_VERSION=2 "$KVTOOL" targets --json | jq -r .schema
 KVTOOL_JSON_VERSION=3 "$KVTOOL" targets --json 2> err.txt | jq -c '[.schema, .exit_code, .errors[0].message]' || true
-"$KVTOOL" inspect --json -h | head -1
+"$KVTOOL" inspect --json -h | sed -n 1p

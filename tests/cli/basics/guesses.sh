@@ -6,7 +6,7 @@ kvtool() {
 for word in h2o snapkv eviction xyzzy; do kvtool replay $word; done
 for word in evict quant tova; do kvtool $word; done
 kvtool help nats | grep -v '^    '
-kvtool help topics | head -n 1
+kvtool help topics | sed -n 1p
 kvtool help xyzzy
 kvtool help csv | grep -c -- "--csv FILE"
 kvtool replay quant x.bin --types q4_0
@@ -26,7 +26,7 @@ kvtool slot0.bin
 for word in info unpack check; do kvtool $word slot0.bin; done
 kvtool store slots
 kvtool store add slots
-kvtool trace "$TESTDATA/trace/s260k" | head -n 1
+kvtool trace "$TESTDATA/trace/s260k" | sed -n 1p
 kvtool trace "$TESTDATA/trace/s260k" --json | jq -c '.schema'
 kvtool help cosine
 # Options of other programs, short ones, and a value that is missing.

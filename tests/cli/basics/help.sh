@@ -5,7 +5,7 @@ grep -o '^  [a-z]*' overview | xargs
 # Commands of two words, also by their older names; help can be requested in several ways.
 "$KVTOOL" replay evict -h > short; "$KVTOOL" replay-h2o -h | cmp - short; head -1 short
 "$KVTOOL" help replay evict > long; "$KVTOOL" replay evict --help | cmp - long; "$KVTOOL" help replay-h2o | cmp - long
-"$KVTOOL" help store watch | head -1; "$KVTOOL" store watch -h | head -1
+"$KVTOOL" help store watch | sed -n 1p; "$KVTOOL" store watch -h | sed -n 1p
 "$KVTOOL" help replay | sed -n '/^Verbs/,$p' | grep -o '^  [a-z]* ' | xargs
 "$KVTOOL" replay || echo "exit $?"
 "$KVTOOL" replay evcit run || echo "exit $?"
@@ -15,9 +15,9 @@ grep -o '^  [a-z]*' overview | xargs
 "$KVTOOL" help schema inspect | cmp - <("$KVTOOL" schema inspect)
 # Commands that need a second word explain it.
 for topic in report completion; do "$KVTOOL" help $topic | cmp - <("$KVTOOL" $topic --help) && echo "$topic: its help"; done
-for topic in KV1001 1001 "explain KV1001"; do "$KVTOOL" help $topic | head -1; done
+for topic in KV1001 1001 "explain KV1001"; do "$KVTOOL" help $topic | sed -n 1p; done
 "$KVTOOL" help completion bash | cmp - <("$KVTOOL" completion bash); "$KVTOOL" help man replay evict | sed -n 3p
-"$KVTOOL" help batch | grep -o -e '--[a-z-]*' | head -8 | xargs
+"$KVTOOL" help batch | grep -o -e '--[a-z-]*' | sed -n 1,8p | xargs
 "$KVTOOL" help engines | grep -o '^  [a-z]* [a-z]* ' | xargs
 "$KVTOOL" help nonsense || echo "exit $?"
 # Options for many inputs are listed once and work everywhere; hidden options that state the default are accepted.

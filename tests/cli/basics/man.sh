@@ -11,4 +11,4 @@ done
 "$KVTOOL" man --output-dir pages 2> /dev/null || echo "not twice: $?"
 "$KVTOOL" man --output-dir pages -f && echo "with -f"
 "$KVTOOL" man replay evict | cmp - pages/kvtool-replay-evict.1; "$KVTOOL" man replay-h2o | cmp - pages/kvtool-replay-evict.1; sed -n '/^.SH NAME/{n;p}' pages/kvtool-replay-evict.1 pages/kvtool-replay-quant.1
-"$KVTOOL" man compres 2>&1 | head -1 || :
+"$KVTOOL" man compres 2>&1 | sed -n 1p || :

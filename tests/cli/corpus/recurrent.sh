@@ -20,4 +20,4 @@ fails inspect out -q
 fails inspect out -q
 fails analyze out -q --keep-going
 mkdir more; cp slots/a.bin more; : > more/empty.kvz
-"$KVTOOL" compress more -o all/ 2>&1 | head -1
+"$KVTOOL" compress more -o all/ 2>&1 | sed -n 1p

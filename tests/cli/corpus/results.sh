@@ -21,10 +21,10 @@ done
 run --results killed.jsonl || true
 diff <(sort killed.jsonl) <(sort before.jsonl) && echo the same
 # Results of other commands or inputs are not mixed in.
-first() { { "$KVTOOL" "$@" 2>&1 || true; } | head -1; }
+first() { { "$KVTOOL" "$@" 2>&1 || true; } | sed -n 1p; }
 first analyze --corpus corpus.jsonl --results all.jsonl --level high
 first analyze --corpus corpus.jsonl --results all.jsonl --shard 0/2 -q
-run --results all.jsonl --level high -f || head -1 all.jsonl | jq -c .parameters
+run --results all.jsonl --level high -f || sed -n 1p all.jsonl | jq -c .parameters
 # Shards: each input is in exactly one, in any order.
 for way in hash bytes; do
   for i in 0 1 2; do run --results $way-$i.jsonl --shard $i/3 --balance $way || true; done

@@ -23,7 +23,7 @@ echo '[]' > bad.jsonl; bad
 "$KVTOOL" corpus make all/other || echo "$?" >&2
 "$KVTOOL" corpus make none || echo "$?" >&2
 # Results need names, and each name once.
-first() { { "$KVTOOL" "$@" 2>&1 || true; } | head -1 >&2; }
+first() { { "$KVTOOL" "$@" 2>&1 || true; } | sed -n 1p >&2; }
 cp -r all/pair again; first inspect "$PWD/all/pair/a.safetensors" "$PWD/again/a.safetensors" --results r.jsonl
 first inspect - --results r.jsonl < c.jsonl
 echo nonsense > r.jsonl; first inspect -r all/pair --results r.jsonl

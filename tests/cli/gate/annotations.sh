@@ -5,7 +5,7 @@ jq --arg t "$TESTDATA" '.defaults.snapshot = "\($t)/trace/kjv3m.seq0.bin" | .def
   <(sed -E 's|^ *//.*||' "$TESTDATA/gate/fail.json") > ci/gate.json
 gate() { status=0; "$KVTOOL" gate "$@" --deterministic -q --annotations github 2> err.txt > out.txt || status=$?; echo "exit $status"; grep '^::' err.txt || echo "no command"; }
 gate ci/gate.json
-line=$(grep -o 'line=[0-9]*' err.txt | head -1 | cut -d= -f2)
+line=$(grep -o 'line=[0-9]*' err.txt | sed -n 1p | cut -d= -f2)
 sed -n "${line}p" ci/gate.json
 gate ci/gate.json --json
 jq -r .results[0].verdict out.txt

@@ -10,7 +10,7 @@ jq -r '.results[0] | .cases[] | "\(.name) \(.mode) \(.status): \(.reason)"' summ
 jq -c '.results[0] | [.rows[] | [.case, .overall_pass]]' summary.json
 jq -r '.results[0] | .generated_at' summary.json | grep -cE '^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z$'
 # The command of a failed rule runs that case alone, with the same result.
-command=$(jq -r '.results[0] | .cases[] | select(.name == "runtime_store") | .rules[] | select(.status == "fail") | .reproduce' summary.json | head -1)
+command=$(jq -r '.results[0] | .cases[] | select(.name == "runtime_store") | .rules[] | select(.status == "fail") | .reproduce' summary.json | sed -n 1p)
 echo "$command"
 (cd "$TESTDATA/trace" && eval "\"$KVTOOL\" ${command#kvtool } --json -q") > again.json || status=$?
 jq -c '.results[0] | [.total_cases, .cases[0].name, .cases[0].status]' again.json

@@ -9,7 +9,7 @@ for policy in h2o window tova; do replay --policy $policy --target-ratio 2; done
 replay --policy h2o --budget 0.3 --granularity kv-head
 replay --policy streaming --target-ratio 3 --sensitivity sensitivity.json
 "$KVTOOL" replay-h2o snapshot.npz --trace trace.npz --layer-start 0 --trigger-min 1 --policy full,window --target-ratio 2 --html-out page.html
-grep -o "Expected KL against the achieved ratio" page.html | head -1
+grep -o "Expected KL against the achieved ratio" page.html | sed -n 1p
 "$KVTOOL" replay-h2o snapshot.npz --trace trace.npz --policy window --target-ratio 2 --quality-rows 20 | sed 's/  */ /g'
 "$KVTOOL" replay-h2o snapshot.npz --trace trace.npz --policy window --target-ratio 2 --no-quality | grep -c predicted || true
 # Invalid files of sensitivities.

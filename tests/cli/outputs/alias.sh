@@ -12,7 +12,7 @@ mkdir logs
 echo x > logs/summary.json
 ln a.bin hard.bin
 ln -s a.bin soft.bin
-ln dump/layer_0/k_t0_256.bin inside.bin 2>&- || ln "$(find dump -name 'k_*' | head -1)" inside.bin
+ln dump/layer_0/k_t0_256.bin inside.bin 2>&- || ln "$(find dump -name 'k_*' | sed -n 1p)" inside.bin
 state() { find . -type f ! -name said ! -name covered -exec cksum {} + | sort; }
 state > ../before.$$
 trap 'rm -f ../before.$$' EXIT
@@ -34,7 +34,7 @@ refused compress --from opaque missing.bin a.bin --output-dir . --json-out a.bin
 refused decompress a.bin.kvz -o a.bin.kvz -f
 refused decompress a.bin.kvz --to npz -o a.bin.kvz -f
 refused verify a.bin.kvz --against a.bin --json-out a.bin
-refused compress dump -o "$(find dump -name 'k_*' | head -1)" -f
+refused compress dump -o "$(find dump -name 'k_*' | sed -n 1p)" -f
 refused compress dump -o inside.bin -f
 refused convert dump --to npy -o dump -f
 mkdir holder

@@ -3,7 +3,7 @@ s="$TESTDATA/trace/s260k.seq0.bin"
 cp "$s" slot.bin; "$KVTOOL" compress slot.bin -o slot.kvz -q
 "$KVTOOL" inspect slot.bin slot.kvz --kv-heads 4 --csv - | cut -d, -f1-9
 "$KVTOOL" diff slot.bin slot.kvz --csv diff.csv --json-out diff.json
-head -1 diff.csv | tr -d '\r' | tr , '\n' | head -8
+head -1 diff.csv | tr -d '\r' | tr , '\n' | sed -n 1,8p
 "$KVTOOL" replay-h2o slot.bin --trace "$TESTDATA/trace/s260k" --prompt-tokens 64 --policy window,h2o --budget 0.5 --csv h2o.csv \
   --json-out h2o.json -q
 "$PYTHON" -c "
@@ -16,7 +16,7 @@ print([row['policy'] for row in rows], [float(row['mean_ratio']) == run['mean_ra
       [float(row['evicting.mass.mean']) == run['evicting']['mass']['mean'] for row, run in zip(rows, runs)])"
 # A document without a list of rows is one row; one without inputs has no column for them.
 "$KVTOOL" verify slot.kvz --csv - | cut -d, -f1,3,4
-"$KVTOOL" formats --csv - | head -2
+"$KVTOOL" formats --csv - | sed -n 1,2p
 # A stream takes one document, and no existing file is overwritten.
 try() { "$KVTOOL" "$@" || echo "status $?"; }
 try verify slot.kvz --csv - --json > /dev/null

@@ -37,7 +37,7 @@ done
 "$PYTHON" "$SHARED_SUITE/resize_input.py" "$KVTOOL"
 status=0
 KVTOOL_CONFIG=nowhere.toml "$KVTOOL" targets > /dev/null 2> said || status=$?
-echo "exit $status: $(cat said | head -1)"
+echo "exit $status: $(cat said | sed -n 1p)"
 printf 'threads=1\n' > there.toml
 KVTOOL_CONFIG=there.toml "$KVTOOL" targets > /dev/null
 KVTOOL_CONFIG=nowhere.toml "$KVTOOL" targets --config there.toml > /dev/null

@@ -17,7 +17,7 @@ chmod 600 a.bin
 "$KVTOOL" convert -q --raw $raw a.bin --to mnn-dump -o dump
 "$KVTOOL" compress -q --raw $raw a.bin
 "$KVTOOL" decompress -q a.bin.kvz --to npz -o part.npz
-echo "npz $(mode a.npz), gear $(mode a.gear), part $(mode part.npz), dump $(mode dump) $(mode "$(find dump -name 'k_*' | head -1)")"
+echo "npz $(mode a.npz), gear $(mode a.gear), part $(mode part.npz), dump $(mode dump) $(mode "$(find dump -name 'k_*' | sed -n 1p)")"
 "$KVTOOL" inspect -q a.npz --json-out report.json > /dev/null
 "$KVTOOL" compress -q --from opaque -c a.bin > piped.kvz
 "$KVTOOL" decompress -q -o from-pipe.bin - < a.bin.kvz

@@ -7,7 +7,7 @@ said() {
   status=0
   timeout 60 "$@" > out 2> said || status=$?
   lines=$(grep -c '^kvtool: ' said || true)
-  echo "$label: exit $status, $lines line, $(grep -o -e 'KV[0-9]*' said | head -1)"
+  echo "$label: exit $status, $lines line, $(grep -o -e 'KV[0-9]*' said | sed -n 1p)"
   [ ! -e made ]
 }
 as_nobody() {  # a limit on processes holds for nobody, not for root
@@ -29,7 +29,7 @@ for command in "compress -q --from opaque $here/a.bin -o $here/free/made" "verif
   as_nobody "$here/program" targets > /dev/null 2>&1 || { echo "${command%% *}: exit 4, 1 line, KV0106"; continue; }
   status=0
   timeout 60 bash -c 'as_nobody "$@"' _ "$here/program" $command -T 4 > out 2> said || status=$?
-  echo "${command%% *}: exit $status, $(grep -c '^kvtool: ' said || true) line, $(grep -o -e 'KV[0-9]*' said | head -1)"
+  echo "${command%% *}: exit $status, $(grep -c '^kvtool: ' said || true) line, $(grep -o -e 'KV[0-9]*' said | sed -n 1p)"
   [ ! -e free/made ]
 done
 for limit in 60000 100000 140000; do

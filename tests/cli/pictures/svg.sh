@@ -10,7 +10,7 @@ replay --svg-out again || echo "exit $?"
 replay --svg-out again -f && echo replaced
 replay --no-quality --svg-out few.svg && ls few*
 replay --svg-out - || echo "exit $?"
-replay --svg-out table.svg/x 2> /dev/null && ls table.svg/x | head -1
+replay --svg-out table.svg/x 2> /dev/null && ls table.svg/x | sed -n 1p
 touch plain && replay --svg-out plain || echo "exit $?"
 mkdir out
 replay --svg-out out --html-out out/bytes-of-k-and-v-held-at-each-decode-step.svg || echo "exit $?"

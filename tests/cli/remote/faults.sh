@@ -32,7 +32,7 @@ wrong "slot0.kvz?key=hunter2&long=1"
 wrong "slot0.kvz?key=hunter2&busy=1000"
 wrong "none.kvz?key=hunter2"
 wrong "private/slot0.kvz?key=wrong"
-"$KVTOOL" inspect "$url/private/slot0.bin?key=hunter2" | head -1 | sed "s#$url#URL#"
+"$KVTOOL" inspect "$url/private/slot0.bin?key=hunter2" | sed -n 1p | sed "s#$url#URL#"
 # The secret appears nowhere: not in documents, not in messages at any verbosity, not in the printed command.
 "$KVTOOL" analyze -vv "$url/private/slot0.bin?key=hunter2" --json --html-out page.html > out.json 2> told
 "$KVTOOL" compress -vv "$url/private/slot0.bin?key=hunter2" --json -o secret.kvz >> out.json 2>> told
@@ -46,7 +46,7 @@ echo '{"schema": "kvtool.gate-config/1", "cases": [{"name": "a", "mode": "full",
 quietly_named "$KVTOOL" gate gate.json > told || echo "$?"
 printf 'model="%s/slot0.bin"\n' "$url" > defaults.toml
 quietly_named "$KVTOOL" inspect served/slot0.bin --config defaults.toml > told || echo "$?"
-grep -o 'is a URL that.*' told | head -1
+grep -o 'is a URL that.*' told | sed -n 1p
 test ! -s log && echo "nothing was fetched"
 # If a server asks for a very long delay, kvtool waits for a minute and says so.
 quietly_named timeout 5 "$KVTOOL" inspect "$url/slot0.bin?retry_after=999999999999" || echo "$?"

@@ -4,7 +4,7 @@ printf '\037\213\010\000' > cache.gz
 printf '\211HDF\r\n\032\n' > cache.h5
 head -c 100 /dev/zero > dynamo-kvbm-disk-cache-x1y2z3
 head -c 100 /dev/zero > 0123abcd_org-model_0_1.bin
-cp "$(find "$TESTDATA/golden/infinilm/bin" -name "*.bin" | sort | head -1)" weights.bin
+cp "$(find "$TESTDATA/golden/infinilm/bin" -name "*.bin" | sort | sed -n 1p)" weights.bin
 for file in model.gguf cache.gz cache.h5 weights.bin dynamo-kvbm-disk-cache-x1y2z3 0123abcd_org-model_0_1.bin; do
   "$KVTOOL" inspect "$file" || echo "exit $?"
 done
