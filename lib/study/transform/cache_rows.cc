@@ -55,7 +55,7 @@ void Turn(const ModelRope& rope, const Snapshot& snapshot, TokenRange range, boo
 
 void RequireRows(const Snapshot& snapshot) {
   if (snapshot.layers.empty()) RefuseRows("the cache has no layers");
-  RequireHeads(snapshot, "the rows of a transform");
+  RequireHeads(snapshot, "a transform");
   const LayerKv& first = snapshot.layers.front();
   for (const LayerKv& layer : snapshot.layers) {
     if (!layer.has_k() || !layer.v) RefuseRows("a layer has no K or no V of its own");
