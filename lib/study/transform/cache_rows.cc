@@ -24,7 +24,7 @@ void RequirePositions(const Snapshot& snapshot) {
   for (const CellGroup& group : snapshot.cell_groups) {
     for (size_t i = 0; i < group.cells.size(); ++i) {
       const Cell& cell = group.cells[i];
-      if (cell.position != static_cast<int64_t>(i) || cell.sequences.size() != 1 ||
+      if (cell.position != static_cast<int64_t>(i) || cell.sequences.size() > 1 ||
           !(cell.sequences == group.cells.front().sequences)) {
         RefuseRows("the cache holds other positions than 0, 1, 2 ... of one sequence");
       }

@@ -10,6 +10,7 @@
 #include "lib/study/transform/coded_cache.h"
 #include "lib/study/transform/eigen.h"
 #include "lib/study/transform/steps.h"
+#include "tests/support/mlp_weights.h"
 #include "tests/support/refusal.h"
 
 namespace kv::transform {
@@ -128,6 +129,25 @@ TEST_CASE("transform: bases of layers apart keep less in as many components") {
   CHECK(apart.k.parts.size() == 4);
   RequireOrthonormal(apart);
   CHECK(apart.k.Find("kvtc", 8)->error > joint.k.Find("kvtc", 8)->error);
+}
+
+TEST_CASE("transform: a cache has rows if its positions are those of one sequence, named or not") {
+  Snapshot snapshot = test::MakeCache({});
+  const auto finding_with = [&](std::initializer_list<int32_t> sequences, int64_t first) {
+    CellGroup group;
+    for (int64_t i = 0; i < 20; ++i) group.cells.push_back({first + i, 0, sequences});
+    snapshot.cell_groups = {group};
+    return test::FindingOf([&] {
+      RequireRows(snapshot);
+      throw Error(Finding::kExists, "it has rows");
+    });
+  };
+  CHECK(finding_with({}, 0) == Finding::kExists);  // as kvtool.capture writes it
+  CHECK(finding_with({3}, 0) == Finding::kExists);
+  CHECK(finding_with({}, 1) == Finding::kUnsupportedKind);
+  CHECK(finding_with({0, 1}, 0) == Finding::kUnsupportedKind);
+  snapshot.cell_groups[0].cells[7].sequences = {};
+  CHECK_THROWS_AS(RequireRows(snapshot), Error);
 }
 
 TEST_CASE("transform: blocks of rANS decode to the symbols that were stored") {
