@@ -213,8 +213,9 @@ std::string Wanted(const ProfileName& name) {
 
 // Returns regular files beside `path`: the one with this name, then all that end in the suffix.
 std::vector<fs::path> Beside(const std::string& name, std::string_view suffix,
-                             const std::string& path) {
+                             const std::string& path, const OpenOptions& options) {
   std::vector<fs::path> paths;
+  if (path == "-" || options.in_memory) return paths;  // such an archive has no folder
   fs::path folder = fs::path(path).parent_path();
   if (folder.empty()) folder = ".";
   std::error_code ignored;
@@ -250,9 +251,7 @@ std::shared_ptr<const Profile> FindProfile(const ProfileName& name, std::string_
         given.file.empty() ? "the one that was given" : fmt::format("'{}'", Printable(given.file));
     others += fmt::format("; {} is {}", is, ProfileHashText(given.profile->hash()));
   }
-  const bool has_folder = path != "-" && !options.in_memory;
-  for (const fs::path& beside :
-       has_folder ? Beside(name.file, kProfileSuffix, path) : std::vector<fs::path>()) {
+  for (const fs::path& beside : Beside(name.file, kProfileSuffix, path, options)) {
     try {
       const std::shared_ptr<const FileSource> file = FileSource::Open(beside);
       if (file->size() <= kMostProfileBytes && EndsIn(*file, name.hash))
@@ -304,9 +303,7 @@ void FindTransform(Archive& archive, const std::string& path, const OpenOptions&
       throw error.File(from);
     }
   }
-  const bool has_folder = path != "-" && !options.in_memory;
-  for (const fs::path& beside :
-       has_folder ? Beside(wanted.file, kTransformSuffix, path) : std::vector<fs::path>()) {
+  for (const fs::path& beside : Beside(wanted.file, kTransformSuffix, path, options)) {
     try {
       if (use(beside)) return;
     } catch (const Error&) {
