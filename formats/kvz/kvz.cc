@@ -184,6 +184,10 @@ Snapshot OpenKvz(Source source, const OpenOptions& options) {
   for (const Damage& damage : archive.damage()) {
     snapshot.notes.push_back({fmt::format("damaged {}: {}", damage.part, damage.text), true});
   }
+  // Without values the fact "lossy" says it.
+  if (archive.approximation() && !options.metadata_only) {
+    snapshot.notes.push_back({DescribeLoss(*archive.approximation()), true});
+  }
   return snapshot;
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/documents/snapshot_report.h"
 #include "formats/registry.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/report/html.h"
@@ -300,6 +301,7 @@ class Bench : public Command {
     const std::vector<Effort> levels = ChosenLevels();
     const GivenProfile* profile = ProfileToCodeWith(options, levels);
     const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options);
+    WarnAboutNotes(snapshot.notes, input_, context.console);
     const uint64_t chunk_bytes = ParseSize(chunk_, "--chunk-bytes"),
                    most = ParseSize(most_, "--sample-bytes");
     if (chunk_bytes == 0 || chunk_bytes > (8 << 20)) {

@@ -17,6 +17,7 @@
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/document_names.h"
+#include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/line/numbers.h"
 #include "formats/key_pairs.h"
 #include "formats/registry.h"
@@ -441,6 +442,8 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     OpenOptions options = snapshot_.Resolve(FlagsFor::kSeveral);
     const Snapshot quantised = OpenSnapshot(snapshot_.Open(input_), options);
     const Snapshot full = OpenSnapshot(snapshot_.Open(against_), options);
+    WarnAboutNotes(quantised.notes, input_, context.console);
+    WarnAboutNotes(full.notes, against_, context.console);
     if (quantised.layers.empty() || full.layers.empty()) {
       throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers").File(input_);
     }
