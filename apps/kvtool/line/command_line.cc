@@ -293,6 +293,11 @@ Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
     }
     if (!unknown.empty())
       return Error(Finding::kUsage, "unknown option '{}'", Escaped(unknown)).Hint(HintOfUse(app));
+    const std::vector<std::string> left = app.remaining(true);
+    if (!left.empty()) {
+      return Error(Finding::kUsage, "unexpected argument '{}'", Escaped(left.front()))
+          .Hint(HintOfUse(app));
+    }
   }
   const bool lacks = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
   return Error(Finding::kUsage,
@@ -538,13 +543,14 @@ Option& Option::Environment(const std::string& variable) {
   return *this;
 }
 
+// A list takes one word, however many could follow, because the next may be an input.
 Option& Option::Separator(char separator) {
-  option_->delimiter(separator);
+  option_->delimiter(separator)->allow_extra_args(false);
   return *this;
 }
 
 Option& Option::KeepAll() {
-  option_->take_all();
+  option_->take_all()->allow_extra_args(false);
   return *this;
 }
 
