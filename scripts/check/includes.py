@@ -56,7 +56,7 @@ THIRD_PARTY = {
     "zstd": ["lib/core/codec/", "lib/engines/mnn/offline/", "lib/api/library.cc", "apps/kvtool/commands/cmd_targets.cc"],
     "nlohmann/": ["lib/core/base/json.", "lib/fields/value.", "lib/corpus/", "lib/report/", "lib/study/", "lib/engines/", "formats/", "apps/"],
     "nanobind/": ["apps/python/src/"],
-    "CLI/": ["apps/kvtool/line/command_line.cc"],
+    "CLI/": ["apps/kvtool/line/command_line.cc", "apps/kvtool/line/parse_errors.cc"],
 }
 # Folders in which every source must belong to a header.
 PAIRED = ("formats", "lib/core/base", "lib/core/snapshot", "lib/core/transform", "lib/core/weights")

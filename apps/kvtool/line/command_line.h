@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by command_line.cc, parse_errors.cc
 
 #include <cstdint>
 #include <functional>
@@ -11,6 +11,8 @@
 #include <string_view>
 #include <variant>
 #include <vector>
+
+#include "lib/core/base/error.h"
 
 namespace CLI {
 class App;
@@ -28,7 +30,7 @@ inline constexpr const char* kManyInputs = "Many inputs";
 // or the most similar one; empty if none is near.
 std::string MeantWord(std::string_view word, const std::vector<std::string>& words);
 
-// The interface on which commands declare their options. Only command_line.cc includes the parser,
+// The interface on which commands declare their options. Only this folder includes the parser,
 // because a source that includes its header takes seconds more to compile.
 
 // Returns the fault of a value's text; empty if there is none.
@@ -190,5 +192,16 @@ class CommandLine {
 
 // Returns the version of the parser's library.
 std::string_view ParserVersion();
+
+// Returns what the parser refuses in our words: the fault, what was probably meant, and where to
+// read on.
+Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
+                        const Option::WriteNotes& notes, int argc, char** argv);
+// Returns a hint that names the help of the given verb.
+std::string HintOfUse(const CLI::App& app);
+// Returns true for options that no help shows.
+bool IsHidden(const CLI::Option& option, const Option::WriteNotes& notes);
+// Returns true for older names of an option, which work but are not shown.
+bool IsAlias(const CLI::Option& option, const std::string& name, const Option::WriteNotes& notes);
 
 }  // namespace kv
