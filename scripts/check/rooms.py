@@ -18,10 +18,10 @@ SLACK = 100  # lines that a room may be below its ceiling
 
 # room: (ceiling, goal). The goals are those of the plan for the next release; 0: the room is to be emptied.
 ROOMS = {
-    "apps/kvtool": (24981, 10000),
+    "apps/kvtool": (25026, 10000),
     "apps/capture-llama": (3214, 2400),
     "apps/python": (2305, 2200),
-    "formats": (19227, 17000),
+    "formats": (19231, 17000),
     "lib/fields": (951, 1200),
     "lib/report": (2488, 1700),
     "lib/core/base": (4598, 3700),
@@ -53,7 +53,7 @@ ROOMS = {
     "lib/remote": (713, 800),
     "lib/api": (5084, 3200),
 }
-MOST_FILES = 657
+MOST_FILES = 658
 GOAL_FILES = 650
 SOURCE = (".h", ".cc", ".c", ".hpp")
 
