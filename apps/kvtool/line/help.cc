@@ -343,16 +343,25 @@ GivenCommand TakeCommand(int count, char* const* words) {
   return {FindCommand(words[0]), 1};
 }
 
+namespace {
+
+// Returns the command of two words whose second one is `verb`: "evict" is that of "replay evict".
+const CommandEntry* FindVerb(std::string_view verb) {
+  for (const CommandEntry& entry : Commands()) {
+    const bool is_older_name = entry.name.ends_with(fmt::format("-{}", verb));
+    if (!entry.words.empty() && (verb == SecondWord(entry) || is_older_name)) return &entry;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 std::string MeantCommand(std::string_view word) {
-  const CommandEntry* nearest = nullptr;
   std::vector<std::string> verbs;
   for (const CommandEntry& entry : Commands()) {
-    if (entry.words.empty()) continue;
-    verbs.emplace_back(SecondWord(entry));
-    if (word == SecondWord(entry) || entry.name.ends_with(fmt::format("-{}", word)))
-      nearest = &entry;
+    if (!entry.words.empty()) verbs.emplace_back(SecondWord(entry));
   }
-  if (nearest != nullptr) return ProgramName(*nearest);
+  if (const CommandEntry* entry = FindVerb(word)) return ProgramName(*entry);
   if (eviction::FindPolicy(word) != nullptr) {
     return fmt::format("{} --policy {}", ProgramName(*FindCommand("replay-h2o")), word);
   }
@@ -367,6 +376,10 @@ Error UnknownCommand(std::string_view name) {
         .Hint("build it with KVTOOL_STORE=ON, for which it needs SQLite");
   }
 #endif
+  if (name.starts_with('-')) {
+    return Error(Finding::kUsage, "'{}' stands before the command", Escaped(name))
+        .Hint("options follow it: kvtool COMMAND [OPTIONS] FILE...");
+  }
   std::vector<std::string> names;
   for (const CommandEntry& entry : Commands()) {
     names.emplace_back(entry.name);
@@ -460,7 +473,8 @@ std::string HelpOn(int count, char* const* words) {
   for (const ShelfEntry& shelf : Shelves()) {
     if (shelf.topic == topic && !topic.empty()) return TopicHelp(shelf);
   }
-  const GivenCommand given = TakeCommand(count, words);
+  GivenCommand given = TakeCommand(count, words);
+  if (given.entry == nullptr) given = {FindVerb(topic), 1};
   if (given.entry == nullptr) {
     std::string mentions = ListMentions(topic, false);
     constexpr size_t kLeastLetters = 4;  // characters that may be in a word

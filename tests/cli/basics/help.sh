@@ -4,7 +4,8 @@ export KVTOOL; "$PYTHON" "$SHARED_SUITE/check_help.py"
 grep -o '^  [a-z]*' overview | xargs
 # Commands of two words, also by their older names; help can be requested in several ways.
 "$KVTOOL" replay evict -h > short; "$KVTOOL" replay-h2o -h | cmp - short; head -1 short
-"$KVTOOL" help replay evict > long; "$KVTOOL" replay evict --help | cmp - long; "$KVTOOL" help replay-h2o | cmp - long
+"$KVTOOL" help replay evict > long; "$KVTOOL" replay evict --help | cmp - long; "$KVTOOL" help replay-h2o | cmp - long; "$KVTOOL" help evict | cmp - long
+"$KVTOOL" -v inspect x || echo "exit $?"
 "$KVTOOL" help store watch | sed -n 1p; "$KVTOOL" store watch -h | sed -n 1p
 "$KVTOOL" help replay | sed -n '/^Verbs/,$p' | grep -o '^  [a-z]* ' | xargs
 "$KVTOOL" replay || echo "exit $?"
