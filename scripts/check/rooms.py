@@ -18,7 +18,7 @@ SLACK = 100  # lines that a room may be below its ceiling
 
 # room: (ceiling, goal). The goals are those of the plan for the next release; 0: the room is to be emptied.
 ROOMS = {
-    "apps/kvtool": (25026, 10000),
+    "apps/kvtool": (25040, 10000),
     "apps/capture-llama": (3214, 2400),
     "apps/python": (2305, 2200),
     "formats": (19231, 17000),
