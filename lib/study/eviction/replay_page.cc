@@ -98,8 +98,8 @@ void AddQuality(Fields<ReplayRun>& columns) {
       },
       format::AsReal));
   columns.Add(Column("row error p95", Figured(&Rows::output_error, &D::p95), format::AsPercent));
-  columns.Add(Column("mass", MassText));
-  columns.Add(Column("mass p5", Figured(&Rows::mass, &D::p5), format::AsPercent));
+  columns.Add(Column("attention kept", MassText));
+  columns.Add(Column("attention kept p5", Figured(&Rows::mass, &D::p5), format::AsPercent));
   columns.Add(Column("attention KL", Figured(&Rows::kl, &D::mean), format::AsReal));
   columns.Add(Column(
       "top-16",
@@ -108,7 +108,7 @@ void AddQuality(Fields<ReplayRun>& columns) {
       },
       format::AsPercent));
   columns.Add(Column("error (all rows)", ErrorText, format::Plain, &ReplayRun::quality));
-  columns.Add(Column("mass (all rows)", MassText, format::Plain, &ReplayRun::quality));
+  columns.Add(Column("attention kept (all rows)", MassText, format::Plain, &ReplayRun::quality));
 }
 
 Fields<ReplayRun> SelectColumns(const ReplayResult& result) {

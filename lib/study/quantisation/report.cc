@@ -42,7 +42,7 @@ const Fields<PairFigures>& FiguresFields() {
       {"mass_moved",
        "Half of the sum of |P' - P|, the probability that attention moves to other keys, mean over "
        "rows and heads, then over layers; null where nothing is defined",
-       &F::mass_moved, Nullable(Heading("mass moved", FigureText))},
+       &F::mass_moved, Nullable(Heading("attention moved", FigureText))},
       {"top_8",
        "Share of the 8 largest probabilities that are also among the 8 largest of the other cache, "
        "mean over layers; "

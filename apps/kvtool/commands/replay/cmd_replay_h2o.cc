@@ -153,17 +153,24 @@ const Fields<H2oReplayed>& H2oReplayedFields() {
   return fields;
 }
 
-// Returns the paper's schedule with the parameters that follow the trace's length.
+// Returns the schedule of budgets, with the sizes of a block policy that follow from the smallest.
 std::string ScheduleText(const eviction::ReplayResult& result) {
   std::string text = "budgets hold at every step from the prompt's end on";
-  std::vector<std::string> followed;
-  mnn::h2o::ForEachParameter(result.config, [&](std::string_view name, double value) {
-    const bool is_followed = std::ranges::any_of(
-        result.followed, [&](const std::string& own) { return name == "h2o_" + own; });
-    if (is_followed) followed.push_back(fmt::format("{} {}", name, value));
+  const auto blocks = std::ranges::find_if(result.runs, [](const eviction::ReplayRun& run) {
+    return run.info().tuned_by == eviction::Tuning::kBlocks;
   });
-  if (followed.empty()) return text;
-  return text + fmt::format("; chosen by the trace's length: {}", fmt::join(followed, ", "));
+  if (blocks == result.runs.end()) return text;
+  std::vector<std::string> sizes;
+  const auto add = [&](std::string_view parameter, std::string_view word, int64_t tokens) {
+    if (std::ranges::count(result.followed, parameter) == 0) return;
+    sizes.push_back(fmt::format("{} {}", word, tokens));
+  };
+  add("block_tokens", "blocks of", result.config.block_tokens);
+  add("sink_tokens", "sinks", result.config.sink_tokens);
+  add("recent_tokens", "recent", result.config.recent_tokens);
+  if (sizes.empty()) return text;
+  return text + fmt::format("; {}: {}, chosen for the smallest budget", blocks->policy,
+                            fmt::join(sizes, ", "));
 }
 
 class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
