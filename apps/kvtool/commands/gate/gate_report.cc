@@ -78,9 +78,9 @@ struct FigureColumn {
 
 constexpr double kMebibytes = 1.0 / (1 << 20);
 constexpr FigureColumn kColumns[] = {
-    {"whole model", "whole_model_ratio", "x", 1, true},
+    {"memory ratio", "whole_model_ratio", "x", 1, true},
     // Engine reports may give only the mean.
-    {"measured", "measured_ratio", "x", 1, true, false, "measured_ratio_mean"},
+    {"lossless ratio", "measured_ratio", "x", 1, true, false, "measured_ratio_mean"},
     {"attention error", "attention_error.mean", "%", 100, true},
     {"prompt", "prompt_tokens_per_second", " tokens/s"},
     {"generation", "decode_gate_tps", " tokens/s", 1, false, true},
@@ -109,6 +109,18 @@ std::string FigureCell(const FigureColumn& column, const CaseResult& item) {
   std::string cell = text(column.metric, column.unit);
   if (cell.empty()) cell = text(column.otherwise, fmt::format("{} mean", column.unit));
   return cell.empty() ? "-" : cell;
+}
+
+// Explains a ratio that looks like a failure and is none.
+void ExplainMemory(Console& console, const gate::GateResult& result) {
+  const bool grows = std::any_of(result.cases.begin(), result.cases.end(), [](const auto& item) {
+    const std::optional<double> ratio = item.measured.Value("whole_model_ratio");
+    return !IsPlainLog(item) && ratio && *ratio < 1;
+  });
+  if (!grows) return;
+  console.Line(
+      "memory ratio: all K and V / what the replayed runtime holds at the end; below 1x, rows "
+      "decoded for use outweigh what compression saves");
 }
 
 // Prints the rules that could not be decided, one line per reason.
@@ -159,6 +171,7 @@ void PrintGate(Console& console, const gate::GateResult& result, const std::stri
     table.Row(row);
   }
   console.Data(table.Text());
+  ExplainMemory(console, result);
   for (const std::string& reason : result.reasons) console.Line(reason);
   for (const CaseResult& item : result.cases) PrintFailures(console, item);
   PrintNotRun(console, result);
