@@ -44,11 +44,11 @@ except kvtool.Error as error:
 # %% Would eviction hurt? Two policies keep half of the cache of a recorded run.
 traced = kvtool.open("trace/kjv3m.seq0.bin", kv_heads=2)
 queries = {layer: np.load(f"trace/kjv3m-L{layer}-Q.npy") for layer in (0, 3)}
-replay = kvtool.replay_h2o(traced, queries=queries, prompt_tokens=64, policy=["h2o", "streaming"], budget=0.5)
+replay = kvtool.replay_evict(traced, queries=queries, prompt_tokens=64, policy=["h2o", "streaming"], budget=0.5)
 for run in replay["runs"]:
     print(run["policy"], run["ratio"] if "ratio" in run else "")
 
 # %% The plan of one policy lists the positions that stay.
-plan = kvtool.replay_h2o(traced, queries=queries, prompt_tokens=64, policy="h2o", budget=0.5)["plan"]
+plan = kvtool.replay_evict(traced, queries=queries, prompt_tokens=64, policy="h2o", budget=0.5)["plan"]
 begin, count = plan["events"][0]["kept"].T
 print("after token", plan["events"][0]["token"], "layer 0 keeps", count.sum(), "of 64 positions")

@@ -12,7 +12,20 @@ from ._arrays import decode_array
 from ._batch import BatchResult
 from ._codec import Caps, Codec, PageLayout
 from ._errors import Error, ExistsError, IoError, NotFoundError, OptionError, explain
-from ._files import analyze, bench, compress, convert, decompress, diff, inspect, replay_h2o, run, train, verify
+from ._files import (
+    analyze,
+    bench,
+    compress,
+    convert,
+    decompress,
+    diff,
+    inspect,
+    replay_evict,
+    replay_h2o,
+    run,
+    train,
+    verify,
+)
 from ._kvtool import (
     Context,
     Profile,
@@ -69,6 +82,7 @@ __all__ = [
     "hash128",
     "inspect",
     "open",
+    "replay_evict",
     "replay_h2o",
     "run",
     "save",

@@ -184,7 +184,7 @@ def diff(a: Source, b: Source, *, progress: Progress | None = None, **options: A
     return _document("diff", [first, second], options, progress)
 
 
-def replay_h2o(
+def replay_evict(
     source: Source,
     *,
     queries: Mapping[int, Any] | None = None,
@@ -210,7 +210,7 @@ def replay_h2o(
     is_run = os.path.isfile(os.path.join(os.fsdecode(path), "run.json"))
     given = (queries is not None) + (trace is not None)
     if given > 1 or (given == 0 and not is_run):
-        raise ValueError("replay_h2o: pass queries= or trace=")
+        raise ValueError("replay_evict: pass queries= or trace=")
     options |= {"policy": policy, "budget": budget, "target_ratio": target_ratio, "prompt_tokens": prompt_tokens}
     single = isinstance(policy, str) and policy != "all" and "," not in policy and not _several(budget, target_ratio)
     folder = tempfile.mkdtemp(prefix="kvtool-")
@@ -228,6 +228,9 @@ def replay_h2o(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return document
+
+
+replay_h2o = replay_evict  # the name before the command line had `replay evict`
 
 
 def _several(*targets: Any) -> bool:

@@ -535,7 +535,7 @@ def test_a_replay_predicts_by_the_gradients(family, tmp_path):
     with capture.record(model, tmp_path / "run", fisher=2):
         decode(model, count=40)
     run = Run(tmp_path / "run")
-    result = kvtool.replay_h2o(tmp_path / "run", policy="streaming", budget=0.5, sink=2, recent=4)
+    result = kvtool.replay_evict(tmp_path / "run", policy="streaming", budget=0.5, sink=2, recent=4)
     events = result["plan"]["events"]
     change = np.zeros(run.trace["g.0"].shape[:2])
     for layer in range(4):

@@ -250,7 +250,7 @@ def queries(data):
 def test_replay(state, data, caplog):
     snapshot = kvtool.open(state, kv_heads=2)
     with caplog.at_level(logging.WARNING, logger="kvtool"):
-        document = kvtool.replay_h2o(
+        document = kvtool.replay_evict(
             snapshot, queries=queries(data), policy="h2o", budget=0.5, prompt_tokens=64)
     assert "no rows of layers 1, 2" in caplog.text
     assert document["runs"][0]["policy"] == "h2o"
@@ -258,18 +258,19 @@ def test_replay(state, data, caplog):
     assert event["kept"].dtype == np.int64 and event["kept"].shape[1] == 2
     # At the end of the prompt, half of the final number of tokens stays.
     assert event["length_before"] == 64 and event["kept"][:, 1].sum() <= 48
-    by_file = kvtool.replay_h2o(
+    by_file = kvtool.replay_evict(
         snapshot, trace=data / "trace" / "kjv3m", policy="h2o", budget=0.5, prompt_tokens=64)
     assert document["runs"] == by_file["runs"]
     # Half of the two layers with rows is kept; the other two keep everything.
     assert document["runs"][0]["ratio"] == pytest.approx(4 / 3, rel=0.01)
-    several = kvtool.replay_h2o(
+    assert kvtool.replay_h2o is kvtool.replay_evict
+    several = kvtool.replay_evict(
         snapshot, queries=queries(data), policy=["h2o", "streaming"], target_ratio=2, prompt_tokens=64)
     assert "plan" not in several and len(several["runs"]) == 2
     with pytest.raises(ValueError, match="queries"):
-        kvtool.replay_h2o(snapshot)
+        kvtool.replay_evict(snapshot)
     with pytest.raises(kvtool.Error):
-        kvtool.replay_h2o(snapshot, queries={0: queries(data)[0][:, :, :32]}, prompt_tokens=64)
+        kvtool.replay_evict(snapshot, queries={0: queries(data)[0][:, :, :32]}, prompt_tokens=64)
 
 
 def test_progress_can_stop(tmp_path):

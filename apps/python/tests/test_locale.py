@@ -48,7 +48,7 @@ def rounded(document):
     return document
 
 def replay(**options):
-    return lambda: kvtool.replay_h2o(state, trace=trace, kv_heads=2, policy="h2o", prompt_tokens=64, **options)["runs"]
+    return lambda: kvtool.replay_evict(state, trace=trace, kv_heads=2, policy="h2o", prompt_tokens=64, **options)["runs"]
 
 CALLS = {
     "target ratio": replay(target_ratio=1.5),

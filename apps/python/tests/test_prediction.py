@@ -47,14 +47,14 @@ def test_one_layer_loses_what_is_predicted(tmp_path):
     full = torch.ones(TOKENS, TOKENS).tril().bool()
     before = log_probabilities(model, ids, full)
     for policy, ratio in [("window", 1.5), ("streaming", 2), ("window", 4)]:
-        document = kvtool.replay_h2o(tmp_path / "run", policy=policy, target_ratio=ratio, seed=1)
+        document = kvtool.replay_evict(tmp_path / "run", policy=policy, target_ratio=ratio, seed=1)
         after = log_probabilities(model, ids, mask_of(document["plan"]))
         real = float((before.exp() * (before - after)).sum(-1)[PROMPT:].mean())
         predicted = document["runs"][0]["predicted_kl"]
         assert predicted["rows"] == TOKENS - PROMPT and predicted["samples"] == SAMPLES
         assert abs(predicted["nats"] - real) < 4 * predicted["standard_error"] + 0.1 * real, (policy, ratio)
         assert real > 1e-5
-    everything = kvtool.replay_h2o(tmp_path / "run", policy="full")
+    everything = kvtool.replay_evict(tmp_path / "run", policy="full")
     assert everything["runs"][0]["predicted_kl"]["nats"] == 0
 
 
@@ -64,7 +64,7 @@ def test_a_run_is_an_input(tmp_path):
         capture.generate(model, tokens(40)[0].tolist(), 16)
     seen = kvtool.inspect(tmp_path / "run")
     assert seen["run"]["tokens"] == 56 and seen["run"]["prompt_tokens"] == 40
-    document = kvtool.replay_h2o(tmp_path / "run", policy=["h2o", "tova"], budget=0.5)
+    document = kvtool.replay_evict(tmp_path / "run", policy=["h2o", "tova"], budget=0.5)
     assert all(run["predicted_kl"]["nats"] > 0 for run in document["runs"])
     assert kvtool.analyze(tmp_path / "run")["layers"]
     run = json.loads((tmp_path / "run" / "run.json").read_text())
