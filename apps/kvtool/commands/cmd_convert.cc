@@ -153,7 +153,8 @@ class Convert : public EachOf<Convert> {
       to_ = ending.substr(1);
       return;
     }
-    throw Error(Finding::kUsage, "--to is required: one of {}", fmt::join(formats, ", "));
+    throw Error(Finding::kUsage, "--to is required: one of {}", fmt::join(formats, ", "))
+        .Hint("-o FILE names a format by its ending: -o cache.safetensors");
   }
 
   void DeclareWriting(CommandLine& line) {

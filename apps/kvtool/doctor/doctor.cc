@@ -481,8 +481,10 @@ std::string ReaderInstead(const std::string& path) {
   try {
     const Source source = Source::Open(path);
     if (ProbeKvz(source) != Confidence::kNo) return {};
-    return fmt::format("it is a cache ({}): 'kvtool compress {}' makes an archive of it",
-                       DetectFormat(source, {}).id, file);
+    return fmt::format(
+        "it is a cache ({}): 'kvtool compress {}' makes an archive of it, which 'kvtool verify "
+        "ARCHIVE --against {}' compares with it",
+        DetectFormat(source, {}).id, file, file);
   } catch (const Error&) {
     return {};
   }

@@ -95,7 +95,10 @@ constexpr std::pair<std::string_view, std::string_view> kLearntWords[] = {
     {"--csv", "--csv-out"},
     {"--figure-out", "--plot"},
     {"--idle-days", "--older-than"},
-    {"--keep-last", "--older-than"}};
+    {"--keep-last", "--older-than"},
+    {"--max-error", "--max-loss"},
+    {"--target-ratio", "--ratio"},
+    {"--budget", "--keep"}};
 
 // Explains that a verb is missing, or that the first word is not one.
 Error ExplainVerb(const CLI::App& app, int argc, char** argv) {

@@ -32,6 +32,9 @@ kvtool help cosine
 # Options of other programs, short ones, and a value that is missing.
 for option in --best --older-than "-l 9"; do kvtool compress slot0.bin $option; done
 kvtool replay evict slot0.bin --csv-out x.csv
+kvtool replay evict slot0.bin --keep 0.5
+kvtool replay evict slot0.bin --ratio 2
+kvtool advise slot0.bin --max-loss 5%
 kvtool inspect slot0.bin --csv
 kvtool store verify slots --against slot0.bin
 # The caches of a folder have their traces beside them.
