@@ -271,7 +271,7 @@ void AddLayers(std::span<const Spread> figures, report::Page& page) {
     const FigureKey& key = figure.key;
     if (!key.layer) continue;
     report::LineChart& chart = charts[key.figure + " " + key.what];
-    chart.title = fmt::format("{} by layer, {}", key.figure, key.what);
+    chart.title = fmt::format("By layer: {}, {}", key.figure, key.what);
     chart.x_label = "layer";
     chart.y_label = key.figure;
     chart.whole_x = true;

@@ -73,6 +73,17 @@ struct Plot {
     return std::any_of(series.points.begin(), series.points.end(),
                        [&](const ChartPoint& point) { return IsDrawable(point); });
   }
+  // Returns true if a marker lies in the box.
+  bool HasMarker(const Box& box) const {
+    const auto meets = [&](const ChartPoint& point) {
+      const double at_x = X(point), at_y = Y(point);
+      return IsDrawable(point) && box.Meets({at_x - 4, at_y - 4, at_x + 4, at_y + 4});
+    };
+    return std::any_of(chart.series.begin(), chart.series.end(), [&](const ChartSeries& series) {
+      return (!series.joined || chart.markers) &&
+             std::any_of(series.points.begin(), series.points.end(), meets);
+    });
+  }
 };
 
 // Returns the half width of an axis around a single value.
@@ -176,9 +187,14 @@ void DrawTargets(const Plot& plot, std::vector<Box>& taken, Marks& out) {
     const Mark name = Text("t m", 0, 0, target.name, kMostNameWidth);
     const double half = TextWidth(name.text) / 2;
     if (target.is_y) {
+      // The name is at the right end, unless it would hide a marker that it does not at the left.
       const double y = at - plot.y.end < kRow ? at + 13 : at - 4;
-      out.push_back(Text("t e n", plot.x.end - 2, y, target.name, kMostNameWidth));
-      taken.push_back({plot.x.end - 2 - 2 * half, y - 10, plot.x.end, y + 3});
+      const Box right{plot.x.end - 2 - 2 * half, y - 10, plot.x.end, y + 3};
+      const Box left{plot.x.begin, y - 10, plot.x.begin + 2 + 2 * half, y + 3};
+      const bool is_left = plot.HasMarker(right) && !plot.HasMarker(left);
+      out.push_back(Text(is_left ? "t n" : "t e n", is_left ? left.left + 2 : right.right - 2, y,
+                         target.name, kMostNameWidth));
+      taken.push_back(is_left ? left : right);
       continue;
     }
     const double middle = std::clamp(at, half, std::max(half, kChartWidth - half));

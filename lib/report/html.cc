@@ -205,7 +205,7 @@ th.n,td.n{text-align:right}tr.s td,tr.s th{font-weight:700}
 .t [aria-sort=ascending] button::after{content:"\2191";opacity:1}.t [aria-sort=descending] button::after{content:"\2193";opacity:1}
 .find{display:block;color:var(--dim);font-size:.85rem;margin:.5rem 0 0}.find input{font:inherit;color:var(--ink);background:var(--paper);border:1px solid var(--dim);border-radius:.3rem;padding:.15rem .5rem;width:12rem}
 .t tbody th:not(.n){min-width:8rem}
-@media(max-width:44rem){.t tbody th:not(.n){min-width:5rem}.t tbody th{max-width:11rem;overflow-wrap:break-word}.t td{max-width:none;white-space:nowrap}}
+@media(max-width:44rem){.t tbody th:not(.n){min-width:5rem}.t tbody th{max-width:11rem;overflow-wrap:break-word}.t tbody th:nth-last-child(2){max-width:none}.t td{max-width:none;white-space:nowrap}}
 @media print{.find{display:none}.scroll{overflow:visible}}
 )";
 }

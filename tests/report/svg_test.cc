@@ -293,6 +293,20 @@ TEST_CASE("a figure stands alone, as SVG and as PDF", "[svg]") {
   CHECK(pdf.find("endstream") - (pdf.find("stream\n") + 7) == length);
 }
 
+TEST_CASE("the name of a limit is where it hides no marker", "[svg]") {
+  LineChart chart;
+  chart.series = {{"plans", {{0.2, 1}, {1, 0.5}}, false, false, false}};
+  chart.targets = {{0.5, "at most 0.5", true}};
+  chart.y_min = 0;
+  constexpr const char* kAtTheRightEnd = "class=\"t e n\"";
+  CHECK(Render(chart).Inline().find("class=\"t n\"") != std::string::npos);
+  CHECK(Render(chart).Inline().find(kAtTheRightEnd) == std::string::npos);
+  chart.series[0].points.push_back({0, 0.5});  // markers at both ends
+  CHECK(Render(chart).Inline().find(kAtTheRightEnd) != std::string::npos);
+  chart.series[0].points = {{0.2, 1}, {1, 0}};
+  CHECK(Render(chart).Inline().find(kAtTheRightEnd) != std::string::npos);
+}
+
 TEST_CASE("the paper around a name in a PDF has no dashes", "[svg]") {
   LineChart chart;
   chart.series = {{"s", {{0, 0, "a"}, {1, 1, "b"}}, false, true, false}};

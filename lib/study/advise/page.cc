@@ -54,10 +54,10 @@ void AddPlans(const Advice& advice, report::LineChart chart,
   std::stable_sort(frontier.points.begin(), frontier.points.end(), by_x);
   // The frontier is labelled only where it is visible.
   if (!frontier.points.empty()) frontier.name = "mixtures";
-  if (!uniform.points.empty()) uniform.name = "one for all";
+  if (!uniform.points.empty()) uniform.name = "uniform plans";
   if (advice.found.best) advised.points.push_back(point_of(*advice.found.best, "best eviction"));
   if (advice.found.best_uniform) {
-    uniform.points.push_back(point_of(*advice.found.best_uniform, "best of them"));
+    uniform.points.push_back(point_of(*advice.found.best_uniform, "best uniform"));
   }
   chart.series = {advised, uniform, frontier};
   page.Figure(Render(chart), caption);
@@ -78,8 +78,8 @@ void AddFrontier(const Advice& advice, const AdviceRequest& request, report::Pag
   }
   AddPlans(
       advice, chart, [](const Outcome& outcome) { return outcome.ratio(); },
-      "Each point is a plan. The line joins those that no other one beats; the points beside it "
-      "are candidates that every layer follows alike. Dotted: what was asked for.",
+      "Each point is a plan. The line joins those that no other one beats; uniform plans use one "
+      "candidate in every layer. Dotted: what was asked for.",
       page);
   page.Feature(LossRemark(kind));
   chart.title = "Loss against the share of bytes that stays";
@@ -120,7 +120,7 @@ void AddBest(const Advice& advice, report::Page& page) {
         {fmt::format("of {} at {} tokens", report::ShortBytes(at.full_bytes), at.tokens),
          report::ShortBytes(at.kept_bytes)});
   }
-  page.Facts(facts, "The advised plan, " + PlanText(advice, best));
+  page.Facts(facts, "The best plan that evicts alone, " + PlanText(advice, best));
   page.Heading("The plan");
   page.Table(PartsTable(advice, best.choice));
 }

@@ -360,7 +360,10 @@ TextTable PartsTable(const Advice& advice, const Choice& choice) {
       (count == heads[layer] ? whole : some).push_back(layer);
     }
     std::vector<std::string> layers;
-    if (!whole.empty()) layers.push_back("layers " + RangesText(whole, ", "));
+    if (!whole.empty()) {
+      layers.push_back(
+          fmt::format("layer{} {}", PluralEnding(whole.size()), RangesText(whole, ", ")));
+    }
     if (!some.empty()) layers.push_back("some heads of " + RangesText(some, ", "));
     parts.rows.push_back(
         {candidate < advice.candidates.size() ? advice.candidates[candidate].Text() : "everything",

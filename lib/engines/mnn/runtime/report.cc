@@ -525,11 +525,7 @@ report::Page ReportPage(const std::string& name, const ReplayResult& result) {
   AddRatios(result, page);
   AddLayers(result, page);
   AddEngineTerms(result, page);
-  std::vector<std::string> notes = result.warnings;
-  if (const std::string why = WhyNothing(result); !why.empty()) {
-    notes.push_back("nothing was encoded: " + why);
-  }
-  page.Notes("Remarks", notes);
+  page.Notes("Remarks", result.warnings);
   return page;
 }
 
