@@ -336,8 +336,8 @@ class RowSchema {
     AddHalves(key, tensor, "", "bytes", 16);
     AddWhole(key + "_gear_ratio", tensor, "bytes", 16);
     AddHalves(key, tensor, "8", "bytes", 16);
-    AddHalves(key, tensor, "16", "halfs", 32);
-    AddWhole(key + "_split16_ratio", tensor, "halfs", 32);
+    AddHalves(key, tensor, "16", "halves", 32);
+    AddWhole(key + "_split16_ratio", tensor, "halves", 32);
   }
 
   void AddHalves(const std::string& key, const char* tensor, const char* size, const char* parts,
