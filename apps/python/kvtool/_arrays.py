@@ -65,7 +65,7 @@ def decode_array(
     context: bytes | bytearray | memoryview | None = None,
     using: _kvtool.Context | None = None,
 ) -> Any:
-    """The values of a frame in the shape they were encoded with; flat if the frame has none.
+    """The values of a frame as [token, head, dim] or [head, token, dim], as encoded; flat if it has no shape.
 
     framework: "numpy" (bf16 as ml_dtypes.bfloat16 if that is installed, otherwise as uint16), "uint16" (bit patterns,
     unsigned and of the same width) or "torch". using: a Context, whose threads decode.

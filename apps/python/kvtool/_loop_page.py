@@ -176,7 +176,7 @@ def page(document: dict[str, Any], command: str = "", inputs: Sequence[str] = ()
 
 # The colours of the program's pages (lib/report/svg_text.cc).
 CHART_STYLE = """:root{--paper:#fff;--ink:#1c2430;--dim:#5b6573;--rule:#e3e7ec;
---c0:#0b62c4;--c1:#c2410c;--c2:#0f7b4f;--c3:#8b3fb8;--c4:#a16207;--c5:#0e7490;--c6:#be185d;--c7:#64748b}
+--c0:#0b62c4;--c1:#c2410c;--c2:#0f7b4f;--c3:#8b3fb8;--c4:#946200;--c5:#0e7490;--c6:#be185d;--c7:#5f6b7c}
 @media(prefers-color-scheme:dark){:root{--paper:#12161c;--ink:#e6eaf0;--dim:#9aa5b3;--rule:#2a323d;
 --c0:#5aa7ff;--c1:#ff9255;--c2:#4fcf96;--c3:#c792ea;--c4:#e3b341;--c5:#4dd0e1;--c6:#ff7eb6;--c7:#a3afbf}}
 svg{width:100%;height:auto;display:block;background:var(--paper)}
