@@ -157,7 +157,7 @@ static bool IsForSequence(const ggml_tensor* mask, int32_t begin, int32_t count)
 
 int64_t MeasureWindow(const ggml_tensor* mask, int32_t begin, int32_t count) {
   if (!IsForSequence(mask, begin, count)) {
-    throw Failure(kUnsupported, "attention has a mask of another kind than one sequence has");
+    throw Failure(kUnsupported, "the attention mask is not that of a single sequence");
   }
   const size_t value_bytes = ggml_type_size(mask->type);
   std::vector<uint8_t> row(static_cast<size_t>(mask->ne[0]) * value_bytes);
@@ -176,7 +176,7 @@ int64_t MeasureWindow(const ggml_tensor* mask, int32_t begin, int32_t count) {
     while (first < position && !visible(first)) ++first;
     for (int64_t cell = first; cell < mask->ne[0]; ++cell) {
       if (visible(cell) != (cell <= position)) {
-        throw Failure(kUnsupported, "the cache does not hold positions in their order");
+        throw Failure(kUnsupported, "the cache does not hold positions in order");
       }
     }
     const int64_t seen = position + 1 - first;

@@ -23,7 +23,7 @@ class Repeat {
       : run_(run), words_(model.words()), context_(model, settings) {
     for (const llama_token token : run.tokens) {
       if (token < 0 || token >= words_) {
-        throw Failure(kInvalid, "the run's tokens are not of this model's vocabulary");
+        throw Failure(kInvalid, "the run has tokens that are not in this model's vocabulary");
       }
     }
   }
@@ -174,7 +174,7 @@ void Confirm(const Options& options) {
   const int32_t heads = llama_model_n_head(model.get());
   if (sizes.layers != llama_model_n_layer(model.get()) || sizes.query_heads != heads ||
       heads % sizes.kv_heads != 0) {
-    throw Failure(kInvalid, file + ": has other layers or heads than the run's model");
+    throw Failure(kInvalid, file + ": its layers or heads differ from those of the run's model");
   }
   ContextOptions settings;
   settings.tokens = static_cast<int32_t>(run.tokens.size());

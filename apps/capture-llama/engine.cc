@@ -56,7 +56,7 @@ Model::Model(const std::string& path, const std::string& backends)
   LoadBackends(backends);
   llama_backend_init();
   model_.reset(llama_model_load_from_file(path.c_str(), llama_model_default_params()));
-  if (!model_) throw Failure(kInvalid, path + ": the engine does not load this model");
+  if (!model_) throw Failure(kInvalid, path + ": the engine cannot load this model");
   RefuseOtherMemories();
 }
 
@@ -127,10 +127,9 @@ ggml_type TypeNamed(const std::string& name) {
         GGML_TYPE_Q4_1, GGML_TYPE_IQ4_NL, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1}) {
     if (name == ggml_type_name(type)) return type;
   }
-  throw Failure(
-      kUsage,
-      "'" + name +
-          "' is not a type of a cache; f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0, q5_1 are");
+  throw Failure(kUsage, "'" + name +
+                            "' is not a cache type; the types are f32, f16, bf16, q8_0, q4_0, "
+                            "q4_1, iq4_nl, q5_0, q5_1");
 }
 
 }  // namespace
@@ -159,7 +158,8 @@ Context::Context(const Model& model, const ContextOptions& options)
   params.cb_eval_user_data = this;
   params.abort_callback = [](void*) { return Interrupted(); };
   context_.reset(llama_init_from_model(model.get(), params));
-  if (!context_) throw Failure(kUnsupported, "the engine makes no context of these settings");
+  if (!context_)
+    throw Failure(kUnsupported, "the engine cannot create a context with these settings");
 }
 
 bool Context::OnNode(ggml_tensor* node, bool ask, void* self) {
@@ -213,14 +213,14 @@ void Context::DecodeBatch(std::span<const llama_token> tokens, int32_t begin, in
   if (observer_ != nullptr) observer_->End();
   for (int32_t i = std::max(wanted - begin, 0); i < count; ++i) {
     float* const logits = llama_get_logits_ith(context_.get(), i);
-    if (logits == nullptr) throw Failure(kInvalid, "the engine gives no logits");
+    if (logits == nullptr) throw Failure(kInvalid, "the engine returns no logits");
     row(begin + i, {logits, static_cast<size_t>(model_.words())});
   }
 }
 
 void Context::Forget(int32_t begin, int32_t end) {
   if (!versions::Forget(context_.get(), begin, end, versions::Newer())) {
-    throw Failure(kUnsupported, "the engine does not remove positions " + std::to_string(begin) +
+    throw Failure(kUnsupported, "the engine cannot remove positions " + std::to_string(begin) +
                                     " to " + std::to_string(end) + " from this model's memory");
   }
 }
@@ -229,7 +229,7 @@ void Context::SaveState(const std::string& path, std::span<const llama_token> to
   errno = 0;
   if (llama_state_seq_save_file(context_.get(), path.c_str(), 0, tokens.data(), tokens.size()) ==
       0) {
-    throw Failure(kIo, path + ": the engine does not write the state" +
+    throw Failure(kIo, path + ": the engine cannot write the state" +
                            (errno != 0 ? std::string(": ") + std::strerror(errno) : ""));
   }
 }
@@ -237,14 +237,14 @@ void Context::SaveState(const std::string& path, std::span<const llama_token> to
 std::vector<uint8_t> Context::State() {
   std::vector<uint8_t> state(llama_state_seq_get_size(context_.get(), 0));
   state.resize(llama_state_seq_get_data(context_.get(), state.data(), state.size(), 0));
-  if (state.empty()) throw Failure(kUnsupported, "the engine does not give the sequence's state");
+  if (state.empty()) throw Failure(kUnsupported, "the engine cannot return the sequence's state");
   return state;
 }
 
 void Context::Restore(const std::vector<uint8_t>& state) {
   Forget(0, -1);
   if (llama_state_seq_set_data(context_.get(), state.data(), state.size(), 0) == 0) {
-    throw Failure(kUnsupported, "the engine does not take back its own state");
+    throw Failure(kUnsupported, "the engine does not accept its own state");
   }
 }
 

@@ -143,7 +143,7 @@ void JsonReader::Skip() {
   double value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (end != digits.data() + digits.size() || error == std::errc::invalid_argument) {
-    Refuse("no number");
+    Refuse("not a number");
   }
   at_ += digits.size();
 }

@@ -21,39 +21,39 @@ namespace kv::capture {
 const char kVersion[] = KVTOOL_CAPTURE_VERSION;
 
 static const char kHelp[] =
-    R"(Records a run of llama.cpp as kvtool reads it, or confirms in llama.cpp what a plan of kvtool's costs.
+    R"(Records a run of llama.cpp for kvtool, or measures in llama.cpp what an eviction plan of kvtool costs.
 
   kvtool-capture-llama -m model.gguf -f prompt.txt -o run/
   kvtool-capture-llama --confirm run/ --plan plan.json...
 
-Record (run/ holds cache, queries, tokens, likeliest next tokens and nll; nothing of it is in memory at once):
+Record (run/ gets cache, queries, tokens, likeliest next tokens and nll, all written in bounded memory):
   -m, --model FILE       model to run
-  -f, --file FILE        text: the prompt, or with --prompt-tokens the prompt and what follows
+  -f, --file FILE        text: the prompt, or with --prompt-tokens the prompt and its continuation
   -o, --output DIR       folder to make
   -n, --tokens N         tokens to decode after the prompt, greedily [256]
-      --prompt-tokens N  the text's first N tokens are the prompt; the rest, or -n of it, is decoded as given
-  -c, --context N        room in the engine's context [what the run needs]
-      --flash on|off     flash attention [as the engine likes]
-      --probs            attention probabilities, too (heads x tokens x tokens for each layer); turns --flash off
-      --sens SIZE        how much noise of this relative size in each layer's attention output costs, in nats
-      --type f32|f16     of the queries and probabilities [f32]
+      --prompt-tokens N  the text's first N tokens are the prompt; the rest, or -n tokens of it, is decoded as given
+  -c, --context N        tokens of the engine's context [as many as the run needs]
+      --flash on|off     flash attention [the engine's default]
+      --probs            also record attention probabilities (heads x tokens x tokens for each layer); turns --flash off
+      --sens SIZE        measure what noise of this relative size in each layer's attention output costs, in nats
+      --type f32|f16     type of the queries and probabilities [f32]
       --top-k N          likeliest next tokens to keep for each decoded token [20]
       --ignore-eos       do not stop where the model ends its answer
       --no-hash          do not hash the model file
       --force            replace a run that this program wrote
 
-Confirm (the run's tokens again, given; one line of JSON for each plan, comparing rows after the prompt):
+Confirm (decodes the run's tokens again; one line of JSON for each plan compares the rows after the prompt):
       --confirm DIR      run to repeat
       --plan FILE...     plans (kvtool.h2o-plan/1)
-      --by seq_rm|mask   remove cells (plans that are the same for all layers and heads), or hide scores (any plan)
+      --by seq_rm|mask   remove cells (if all layers and heads have the same plan), or hide scores (any plan)
                          [seq_rm where the plan allows it]
       --ctk, --ctv TYPE  compare a cache of these types with one of f16, without a plan
 
 Both:
-  -t, --threads N        of the engine [its own choice]
+  -t, --threads N        threads of the engine [its own choice]
       --ubatch N         tokens that the engine computes at once [512]
       --backends DIR     folder with the engine's libggml-cpu*.so [beside its other libraries]
-      --build NAME       name of the engine's build, where it does not say so itself
+      --build NAME       name of the engine's build, if it does not report one
   -h, --help   --version
 
 Exit status: 0 done, 2 wrong usage, 3 invalid input, 4 files, 5 a model that is not supported, 130 interrupted.

@@ -37,7 +37,7 @@ void Evictor::Computed(ggml_tensor* node) {
   const auto heads = static_cast<int32_t>(node->ne[2]);
   if (node->type != GGML_TYPE_F32 || heads % plan_.kv_heads() != 0 ||
       node->ne[0] < begin_ + count_) {
-    throw Failure(kUnsupported, "scores have another shape than the run's heads and tokens");
+    throw Failure(kUnsupported, "the scores do not match the run's heads and tokens");
   }
   hidden_.resize(static_cast<size_t>(begin_ + count_), -std::numeric_limits<float>::infinity());
   const int32_t group = heads / plan_.kv_heads();

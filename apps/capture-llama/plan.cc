@@ -28,13 +28,13 @@ void ReadKept(JsonReader& json, int32_t tokens, std::vector<Evictions::Run>& kep
     int32_t numbers[2] = {};
     int read = 0;
     json.Array([&] {
-      if (read == 2) json.Refuse("a run has more than two numbers");
+      if (read == 2) json.Refuse("a range in 'kept' has more than two numbers");
       numbers[read++] = static_cast<int32_t>(json.Integer(0, tokens));
     });
-    if (read != 2) json.Refuse("a run does not have two numbers");
+    if (read != 2) json.Refuse("a range in 'kept' does not have two numbers");
     const auto [begin, count] = numbers;
-    if (count > tokens - begin) json.Refuse("a run goes beyond the run's tokens");
-    if (!kept.empty() && begin < kept.back().second) json.Refuse("kept runs do not ascend");
+    if (count > tokens - begin) json.Refuse("a range exceeds the run's tokens");
+    if (!kept.empty() && begin < kept.back().second) json.Refuse("kept ranges do not ascend");
     if (count != 0) kept.emplace_back(begin, begin + count);
   });
 }

@@ -91,8 +91,7 @@ void Recorder::AppendQueries(const ScoreNode& scores) {
   if (geometry_.head_dim == 0) geometry_ = geometry;
   if (geometry.query_heads != geometry_.query_heads || geometry.kv_heads != geometry_.kv_heads ||
       geometry.head_dim != geometry_.head_dim) {
-    throw Failure(kUnsupported,
-                  InLayer(scores.layer) + "has other heads than the layers before it");
+    throw Failure(kUnsupported, InLayer(scores.layer) + "differs in heads from earlier layers");
   }
   LayerRule& rule = rules_[scores.layer];
   if (!rule.rotary) rule.rotary = FindRotary(&queries);
@@ -139,7 +138,8 @@ std::span<const std::byte> Recorder::Stored(std::span<const float> values, int32
                         static_cast<int64_t>(values.size()));
   const auto overflows = [](uint16_t half) { return (half & 0x7FFF) == 0x7C00; };
   if (std::any_of(halves_.begin(), halves_.end(), overflows)) {
-    throw Failure(kUnsupported, InLayer(layer) + "a query is beyond f16; --type f32 holds it");
+    throw Failure(kUnsupported,
+                  InLayer(layer) + "a query is beyond the range of f16; use --type f32");
   }
   return std::as_bytes(std::span(halves_));
 }

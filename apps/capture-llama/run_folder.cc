@@ -116,7 +116,7 @@ constexpr int64_t kMostTokens = int64_t{1} << 30, kMostHeads = 65536;
 std::string Inside(const std::string& folder, const std::string& path) {
   const fs::path normal = fs::path(path).lexically_normal();
   if (path.empty() || normal.is_absolute() || *normal.begin() == "..") {
-    throw Failure(kInvalid, folder + "/run.json: '" + path + "' leaves the folder");
+    throw Failure(kInvalid, folder + "/run.json: '" + path + "' points outside the folder");
   }
   return (fs::path(folder) / normal).string();
 }

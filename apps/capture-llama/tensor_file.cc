@@ -105,7 +105,7 @@ RowFile::RowFile(const std::string& path, std::string name, std::string dtype, s
 
 void RowFile::Append(std::span<const std::byte> rows) {
   if (row_bytes_ == 0 || rows.size() % row_bytes_ != 0)
-    throw Failure(kBug, name_ + ": part of a row");
+    throw Failure(kBug, name_ + ": incomplete row");
   file_.WriteAt(kRoom + rows_ * row_bytes_, rows);
   rows_ += rows.size() / row_bytes_;
 }
