@@ -19,13 +19,13 @@ Key = bytes | bytearray | memoryview | None
 
 class Profile:
     """
-    What pages of one model look like, as train() or `kvtool train` learnt it: short pages coded with
-    it need no tables of their own.
+    Statistics of one model's pages, learnt by train() or `kvtool train`: short pages coded with them
+    need no tables of their own.
     """
 
     def __init__(self, file: Readable) -> None:
         """
-        file: the bytes of a .kvp file; KV1003 and other findings where it is none.
+        file: the bytes of a .kvp file; anything else raises KV1003 or another finding.
         """
 
     @property
@@ -41,8 +41,8 @@ class Context:
     def __init__(self, level: Level = "default", threads: int = 1, *, max_raw_bytes: int = 0, profile: Profile | None = None) -> None:
         """
         threads: the caller's included; 0: as many as the process may use. max_raw_bytes: larger objects are refused with
-        KV1014; 0: no limit. profile: what frames are coded with at levels from default on, wherever it makes them smaller; they
-        decode with it alone.
+        KV1014; 0: no limit. profile: frames are coded with it at levels from default on, wherever it makes them smaller;
+        such frames decode only with it.
         """
 
     @property
@@ -59,7 +59,7 @@ class Context:
 
     def close(self) -> None:
         """
-        Free threads and memory; what comes then is a ValueError. A call that runs ends first.
+        Free threads and memory, once a running call has ended. Later calls raise ValueError.
         """
 
     def __enter__(self) -> Context: ...
@@ -74,8 +74,8 @@ class Context:
         Compress one page, chunk or tensor into a frame that is complete in itself.
 
         data: any contiguous memory: bytes, memoryview, a NumPy array (ml_dtypes too), a tensor on the CPU.
-        dtype: what its values are, where the object cannot say: "bf16", "f16", ...; integers of two bytes count as bf16. Values of
-            a type that no frame has are a TypeError; "u8" keeps their bytes alone.
+        dtype: type of the values, if the object does not state it: "bf16", "f16", ...; integers of two bytes count as bf16. A
+            type that frames do not have is a TypeError; "u8" keeps their bytes alone.
         shape: in values, (tokens, heads, head_dim) in the order given; the array's own by default. Axes before the last
             three count as tokens; with two axes there is one head. A shape that does not fit is dropped.
         order: "token_head_dim" or "head_token_dim"; "unknown" for none.
@@ -137,7 +137,7 @@ class Context:
         contexts: None, or per frame 16 bytes to be checked, or None.
         outs: None, or per frame a writable buffer, or a list or tuple of writable buffers that are filled in order.
 
-        Failures are values in result.status; what a failed frame was to fill holds garbage.
+        Failures are values in result.status; the output of a failed frame holds garbage.
         """
 
     def stats(self) -> dict[str, int]:
@@ -148,7 +148,7 @@ class Context:
 
     def cancel(self) -> None:
         """
-        The call that runs raises KV0008 within one segment. Any thread; without a running call nothing happens.
+        Make the running call, if there is one, raise KV0008 within one segment. Any thread may call this.
         """
 
 class _Queue:
@@ -170,8 +170,8 @@ def encode(data: Readable, *, level: Level = "default", dtype: DType = None, sha
     Compress one page, chunk or tensor into a frame that is complete in itself.
 
     data: any contiguous memory: bytes, memoryview, a NumPy array (ml_dtypes too), a tensor on the CPU.
-    dtype: what its values are, where the object cannot say: "bf16", "f16", ...; integers of two bytes count as bf16. Values of
-        a type that no frame has are a TypeError; "u8" keeps their bytes alone.
+    dtype: type of the values, if the object does not state it: "bf16", "f16", ...; integers of two bytes count as bf16. A
+        type that frames do not have is a TypeError; "u8" keeps their bytes alone.
     shape: in values, (tokens, heads, head_dim) in the order given; the array's own by default. Axes before the last
         three count as tokens; with two axes there is one head. A shape that does not fit is dropped.
     order: "token_head_dim" or "head_token_dim"; "unknown" for none.
@@ -233,7 +233,7 @@ def decode_batch(frames: Sequence[Readable], *, contexts: Sequence[Key] | None =
     contexts: None, or per frame 16 bytes to be checked, or None.
     outs: None, or per frame a writable buffer, or a list or tuple of writable buffers that are filled in order.
 
-    Failures are values in result.status; what a failed frame was to fill holds garbage.
+    Failures are values in result.status; the output of a failed frame holds garbage.
     """
 
 def estimate(data: Readable, levels: Sequence[Level] = ("fast", "default", "high", "max"), *, dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown") -> list[dict[str, Any]]:
@@ -246,7 +246,7 @@ def _caps() -> dict[str, Any]: ...
 
 def frame_info(frame: Readable) -> dict[str, Any]:
     """
-    What a frame's header says; its first 128 bytes suffice. The sizes are claims until the frame was decoded.
+    The header of a frame, whose first 128 bytes suffice. Its sizes are claims until the frame is decoded.
     """
 
 def bound(raw_bytes: int) -> int:
@@ -254,14 +254,14 @@ def bound(raw_bytes: int) -> int:
 
 def hash128(data: Readable | str) -> bytes:
     """
-    XXH3-128 of bytes, or of a text in UTF-8: what contexts are made with. It finds accidents, not attackers.
+    XXH3-128 of bytes, or of a text in UTF-8, for use as a context. It detects accidents, not attacks.
     """
 
 def _explain(finding: int) -> tuple[str, str, str, int]: ...
 
 def _store_as(values: Writable, type: str, is_key: bool, head_dim: int) -> None:
     """
-    What attention reads of f32 values that llama.cpp's cache keeps in a block type, in place.
+    Replace f32 values by those that attention reads back after llama.cpp's cache stored them in a block type.
     """
 
 def _run(command: str, arguments: Sequence[bytes], progress: Progress = None) -> tuple[int, list[str], list[str]]: ...

@@ -71,7 +71,7 @@ class Run:
         root = os.path.realpath(self.path)
         path = os.path.realpath(os.path.join(root, entry))
         if os.path.commonpath([root, path]) != root:
-            raise ValueError(f"{self.path}: {name} '{entry}' leaves the folder")
+            raise ValueError(f"{self.path}: {name} '{entry}' points outside the folder")
         return path
 
     def has_file(self, name: str) -> bool:
@@ -156,7 +156,7 @@ class Run:
         tensors = _safetensors.read(path)[0]
         positions, nll = tensors.get("positions"), tensors.get("nll")
         if positions is None or nll is None or positions.ndim != 1 or positions.shape != nll.shape:
-            raise ValueError(f"{path}: no positions and nll of the same rows")
+            raise ValueError(f"{path}: positions and nll are missing or not of the same rows")
         wanted = (positions >= self.shape.prompt_tokens) & (positions < self.shape.tokens - 1)
         if wanted.sum() != self.shape.tokens - 1 - self.shape.prompt_tokens:
             raise ValueError(f"{path}: not one row for each decoded token")
@@ -196,5 +196,5 @@ def open_tensors(path: StrPath) -> tuple[dict[str, Array], dict[str, str]]:
         if "kvtool.trace" in facts and not metadata:
             metadata = facts
     if not metadata:
-        raise ValueError(f"{name}: no file of it is a trace")
+        raise ValueError(f"{name}: none of its files is a trace")
     return tensors, metadata

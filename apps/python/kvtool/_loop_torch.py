@@ -71,17 +71,17 @@ class Reader:
             raise NotImplementedError(str(error)) from None
         layers, _, tokens, prompt = run.shape
         if sorted(self.modules) != list(range(layers)):
-            raise ValueError(f"{run.path}: a run of {layers} layers, a model of {len(self.modules)}")
+            raise ValueError(f"{run.path}: the run has {layers} layers, the model {len(self.modules)}")
         self.tokens = torch.from_numpy(run.tokens.copy())
         size = model.get_input_embeddings().weight.shape[0]
         if int(self.tokens.min()) < 0 or int(self.tokens.max()) >= size:
-            raise ValueError(f"{run.path}: token ids that a model of {size} does not have")
+            raise ValueError(f"{run.path}: token ids beyond the model's vocabulary of {size}")
         with torch.inference_mode():
             cache = new_cache()
             self._read_prompt(cache)
             self.prompt_cache = _entries(cache, layers)
             if self.prompt_cache[0][0].shape[1] != run.shape.kv_heads:
-                raise ValueError(f"{run.path}: {run.shape.kv_heads} kv heads, the model has others")
+                raise ValueError(f"{run.path}: the model does not have the run's {run.shape.kv_heads} kv heads")
             self.full = torch.cat(list(self._log_probabilities(keep_all(run.shape))))
         self._check_model()
 
@@ -97,8 +97,8 @@ class Reader:
         apart = float((here - there).abs().mean())
         if not apart <= MAX_NLL_APART:
             raise ValueError(
-                f"{self.run.path}: this model finds its tokens {apart:.3f} nats more or less likely than"
-                f" {self.run.model['name']} did, at the mean: another model?"
+                f"{self.run.path}: this model finds the tokens on average {apart:.3f} nats more or less likely than"
+                f" {self.run.model['name']} did: is it another model?"
             )
 
     def keep_all_kl(self) -> float:

@@ -43,7 +43,7 @@ def read_types(path: StrPath, shape: Shape) -> Types:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a plan of types: {error}") from None
     if not types or not 0 <= min(types) <= max(types) < shape.layers:
-        raise ValueError(f"{path}: layers that a model of {shape.layers} does not have")
+        raise ValueError(f"{path}: layers beyond the model's {shape.layers}")
     return types
 
 

@@ -176,7 +176,7 @@ def _tensor(raw: Array, dtype: str, shape: list[int], offsets: list[int]) -> Arr
     if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in [*shape, begin, end]):
         raise ValueError(f"shape {shape} at {offsets}")
     if not begin <= end <= len(raw) or end - begin != size_of(dtype, shape):
-        raise ValueError(f"{end - begin} bytes at {begin} of {len(raw)} for shape {shape} of {dtype}")
+        raise ValueError(f"shape {shape} of {dtype} does not fit {end - begin} bytes at {begin} of {len(raw)}")
     data = raw[begin:end]
     if begin % _item_bytes(dtype):
         data = data.copy()

@@ -22,8 +22,8 @@ constexpr char kEncodeDoc[] =
     R"(Compress one page, chunk or tensor into a frame that is complete in itself.
 
 data: any contiguous memory: bytes, memoryview, a NumPy array (ml_dtypes too), a tensor on the CPU.
-dtype: what its values are, where the object cannot say: "bf16", "f16", ...; integers of two bytes count as bf16. Values of
-    a type that no frame has are a TypeError; "u8" keeps their bytes alone.
+dtype: type of the values, if the object does not state it: "bf16", "f16", ...; integers of two bytes count as bf16. A
+    type that frames do not have is a TypeError; "u8" keeps their bytes alone.
 shape: in values, (tokens, heads, head_dim) in the order given; the array's own by default. Axes before the last
     three count as tokens; with two axes there is one head. A shape that does not fit is dropped.
 order: "token_head_dim" or "head_token_dim"; "unknown" for none.
@@ -61,7 +61,7 @@ constexpr char kDecodeBatchDoc[] =
 contexts: None, or per frame 16 bytes to be checked, or None.
 outs: None, or per frame a writable buffer, or a list or tuple of writable buffers that are filled in order.
 
-Failures are values in result.status; what a failed frame was to fill holds garbage.)";
+Failures are values in result.status; the output of a failed frame holds garbage.)";
 
 // The context that a call uses: the object's own, or that of the calling thread. It lives until the
 // call has returned, even if another thread closes the object.
@@ -176,12 +176,12 @@ void BindContext(nb::module_& m) {
   using H = nb::handle;
   nb::class_<Profile>(
       m, "Profile",
-      R"(What pages of one model look like, as train() or `kvtool train` learnt it: short pages coded with
-it need no tables of their own.)")
+      R"(Statistics of one model's pages, learnt by train() or `kvtool train`: short pages coded with them
+need no tables of their own.)")
       .def(
           "__init__", [](Profile* self, H file) { new (self) Profile(file); }, nb::arg("file"),
           nb::sig("def __init__(self, file: Readable) -> None"),
-          "file: the bytes of a .kvp file; KV1003 and other findings where it is none.")
+          "file: the bytes of a .kvp file; anything else raises KV1003 or another finding.")
       .def_prop_ro("hash", &Profile::hash, nb::for_getter(nb::sig("def hash(self) -> bytes")),
                    "16 bytes, by which frames and archives name it.");
   nb::class_<Context> context(
@@ -200,15 +200,15 @@ stats() may be called beside a running call. As a context manager it is closed a
           nb::sig("def __init__(self, level: Level = \"default\", threads: int = 1, *, "
                   "max_raw_bytes: int = 0, profile: Profile | None = None) -> None"),
           R"(threads: the caller's included; 0: as many as the process may use. max_raw_bytes: larger objects are refused with
-KV1014; 0: no limit. profile: what frames are coded with at levels from default on, wherever it makes them smaller; they
-decode with it alone.)")
+KV1014; 0: no limit. profile: frames are coded with it at levels from default on, wherever it makes them smaller;
+such frames decode only with it.)")
       .def_prop_ro(
           "level", [](const Context& self) { return LevelName(self.level()); },
           "\"fast\" to \"max\".")
       .def_prop_ro("threads", &Context::threads, "As given.")
       .def_prop_ro("closed", &Context::closed, "Whether close() was called.")
       .def("close", &Context::Close,
-           "Free threads and memory; what comes then is a ValueError. A call that runs ends first.")
+           "Free threads and memory, once a running call has ended. Later calls raise ValueError.")
       .def(
           "__enter__", [](nb::handle self) { return nb::borrow(self); },
           nb::sig("def __enter__(self) -> Context"))
@@ -228,7 +228,7 @@ decode with it alone.)")
 thread.)")
       .def(
           "cancel", [](Context& self) { kvt_ctx_cancel(self.get().get()); },
-          R"(The call that runs raises KV0008 within one segment. Any thread; without a running call nothing happens.)");
+          R"(Make the running call, if there is one, raise KV0008 within one segment. Any thread may call this.)");
 }
 
 void BindQueue(nb::module_& m) {
@@ -279,7 +279,7 @@ For choosing a level.)");
   m.def(
       "frame_info", &FrameInfo, nb::arg("frame"),
       nb::sig("def frame_info(frame: Readable) -> dict[str, Any]"),
-      R"(What a frame's header says; its first 128 bytes suffice. The sizes are claims until the frame was decoded.)");
+      R"(The header of a frame, whose first 128 bytes suffice. Its sizes are claims until the frame is decoded.)");
   m.def(
       "bound",
       [](uint64_t raw_bytes) {
@@ -302,7 +302,7 @@ For choosing a level.)");
         return nb::bytes(hash, sizeof hash);
       },
       nb::arg("data"), nb::sig("def hash128(data: Readable | str) -> bytes"),
-      R"(XXH3-128 of bytes, or of a text in UTF-8: what contexts are made with. It finds accidents, not attackers.)");
+      R"(XXH3-128 of bytes, or of a text in UTF-8, for use as a context. It detects accidents, not attacks.)");
 }
 
 }  // namespace

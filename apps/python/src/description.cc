@@ -162,10 +162,10 @@ uint8_t Buffer::ChooseDtype(nb::handle given) const {
   const std::optional<uint8_t> dtype = given.is_none() ? dtype_ : ParseDtype(given);
   if (swapped_ && (!dtype || DtypeBytes(*dtype) != 1)) RefuseSwapped();
   if (dtype) return *dtype;
-  throw nb::type_error(("values of type " + element_ +
-                        " have no type that caches have: convert them, or pass dtype=\"u8\" to "
-                        "keep their bytes alone")
-                           .c_str());
+  throw nb::type_error(
+      ("values of type " + element_ +
+       " are not supported: convert them, or pass dtype=\"u8\" to keep their bytes alone")
+          .c_str());
 }
 
 bool Buffer::TakeBuffer(nb::handle object, Access access) {

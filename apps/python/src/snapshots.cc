@@ -334,7 +334,7 @@ void BindFiles(nb::module_& m) {
       "_store_as", &StoreAs, nb::arg("values"), nb::arg("type"), nb::arg("is_key"),
       nb::arg("head_dim"),
       nb::sig("def _store_as(values: Writable, type: str, is_key: bool, head_dim: int) -> None"),
-      R"(What attention reads of f32 values that llama.cpp's cache keeps in a block type, in place.)");
+      R"(Replace f32 values by those that attention reads back after llama.cpp's cache stored them in a block type.)");
   m.def(
       "_run",
       [](const std::string& command, nb::handle arguments, nb::handle progress) {

@@ -70,5 +70,5 @@ def test_a_run_is_an_input(tmp_path):
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     run["files"]["snapshot"] = "../else.safetensors"
     (tmp_path / "run" / "run.json").write_text(json.dumps(run))
-    with pytest.raises(kvtool.Error, match="leaves the folder"):
+    with pytest.raises(kvtool.Error, match="outside the folder"):
         kvtool.inspect(tmp_path / "run")
