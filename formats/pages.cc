@@ -233,7 +233,7 @@ Snapshot Concatenate(std::vector<Snapshot> parts, Source source) {
     try {
       if (part.format != whole.format || part.key_rotation != whole.key_rotation ||
           part.k_hadamard != whole.k_hadamard || part.v_hadamard != whole.v_hadamard) {
-        throw Error(Finding::kInconsistent, "is of another kind than the earlier parts");
+        throw Error(Finding::kInconsistent, "differs in kind from the earlier parts");
       }
       AppendLayers(whole, std::move(part.layers), places);
     } catch (Error& error) {

@@ -526,7 +526,7 @@ constexpr ForeignFormat kForeign[] = {
      "is",
      "", IsDynamoArena},
     {"torch-tar", "torch files before 0.1.10",
-     "tar archives of a layout that no torch since writes",
+     "tar archives of a layout that later versions of torch do not write",
      "load and save them with a version of torch that still can", IsTorchTar},
     {"torch-quantised", "torch tensors that are quantised, sparse, nested or of wrapping classes",
      "their values are not rows in a storage", "save them dequantised", nullptr},

@@ -183,7 +183,7 @@ class Metadata {
       const std::string_view name = in.Text(in.U64("name length"), "name");
       const uint64_t at = in.offset();
       const uint32_t dims = in.U32("dims");
-      if (dims > kMostDims) throw Error(Finding::kBadField, "{} dims of a tensor", dims).At(at);
+      if (dims > kMostDims) throw Error(Finding::kBadField, "a tensor with {} dims", dims).At(at);
       uint64_t values = 1;
       for (uint32_t d = 0; d < dims; ++d) {
         if (__builtin_mul_overflow(values, in.U64("extent"), &values))

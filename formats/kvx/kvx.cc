@@ -117,8 +117,8 @@ class KvxReader {
     const uint64_t row = uint64_t{side.heads} * side.dim;
     if (row > kKvxFeatures || transform.layers > kKvxFeatures ||
         row * transform.layers > kKvxFeatures) {
-      throw Error(Finding::kLimit, "a row of {} layers of {} heads of {}", transform.layers,
-                  side.heads, side.dim)
+      throw Error(Finding::kLimit, "{} layers of {} heads of {} values make a row too long",
+                  transform.layers, side.heads, side.dim)
           .At(at);
     }
     side.mean = Array<float>(row * transform.layers, "mean");
@@ -129,7 +129,7 @@ class KvxReader {
       part.features = reader_.U32("features of a part");
       next += part.features;
       if (next > side.features())
-        throw Error(Finding::kBadField, "parts have more features than there are");
+        throw Error(Finding::kBadField, "the parts have more features than a row");
       ReadBasis(transform.is_bfloat, part);
     }
     for (uint32_t plans = reader_.U32("plans"); plans > 0; --plans)
@@ -156,7 +156,7 @@ class KvxReader {
       const uint32_t size = reader_.U32("size of a group");
       const uint8_t type = reader_.U8("type of a group");
       if (type >= CodeTypes().size())
-        throw Error(Finding::kBadField, "a group of type {}", type).At(reader_.offset() - 1);
+        throw Error(Finding::kBadField, "unknown group type {}", type).At(reader_.offset() - 1);
       plan.schema.push_back({size, static_cast<CodeType>(type)});
     }
     plan.steps.step = reader_.F32("step");

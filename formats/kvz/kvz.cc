@@ -116,7 +116,7 @@ std::vector<std::pair<std::string, std::string>> ListFacts(const Archive& archiv
   }
   facts.emplace_back("ratio", ratio);
   if (const uint64_t ordered = archive.ordered_chunks(); ordered > 0) {
-    facts.emplace_back("rows", fmt::format("of {} chunk{} are coded by sequence and position",
+    facts.emplace_back("rows", fmt::format("in {} chunk{} they are coded by sequence and position",
                                            ordered, ordered == 1 ? "" : "s"));
   }
   AddReferences(archive, facts);

@@ -144,7 +144,7 @@ Reading ChooseReading(const Body& body, const std::string& layout) {
   if (!layout.empty()) {
     std::vector<Reading> chosen = Chosen(readings, layout);
     if (chosen.empty()) {
-      throw Error(Finding::kBadHeader, "the bytes do not fit layout {}, but {}", Escaped(layout),
+      throw Error(Finding::kBadHeader, "the bytes do not fit layout {}, only {}", Escaped(layout),
                   Words(readings));
     }
     readings = std::move(chosen);

@@ -256,7 +256,7 @@ Snapshot OpenBlocks(Source source, const OpenOptions& options) {
   BlockStore store(std::move(source));
   const size_t stored = store.entries().size();
   if (stored == 0) {
-    throw Error(Finding::kMissingRecord, "no chunk of its index is still there ({} are gone)",
+    throw Error(Finding::kMissingRecord, "all {} chunks of its index have been overwritten",
                 store.stale());
   }
   if (options.order.empty() && stored > 1) throw NoOrder(store);
@@ -278,7 +278,7 @@ Snapshot OpenBlocks(Source source, const OpenOptions& options) {
   }
   if (store.stale() > 0) {
     snapshot.notes.push_back(
-        {fmt::format("{} slot{} of the index hold{} something else by now", store.stale(),
+        {fmt::format("{} slot{} of the index hold{} newer data", store.stale(),
                      PluralEnding(store.stale()), store.stale() == 1 ? "s" : ""),
          false});
   }

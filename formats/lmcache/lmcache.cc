@@ -346,7 +346,7 @@ std::string UnescapeModel(string_view word) {
 std::string RankText(uint32_t rank) {
   std::string text = fmt::format("{} of {}", rank >> 16 & 0xFF, rank >> 24);
   const uint32_t local = rank & 0xFF, locals = rank >> 8 & 0xFF;
-  return locals == 0 ? text : text + fmt::format(", on its machine {} of {}", local, locals);
+  return locals == 0 ? text : text + fmt::format(", {} of {} on its machine", local, locals);
 }
 
 std::optional<KeyName> ParseMultiprocess(const std::vector<string_view>& words) {

@@ -293,11 +293,11 @@ std::optional<std::string> EvictionPlanWalk::WrongWith(const PlanEvent& event,
   const uint64_t tokens = state.layer->k.tokens();
   if (event.token >= tokens) return fmt::format("the layer has {} tokens", tokens);
   if (event.token < last_token_) {
-    return fmt::format("comes after an event at token {}: events go by time", last_token_);
+    return fmt::format("comes after an event at token {}: not in order of time", last_token_);
   }
   const Unit& unit = state.units[event.kv_head.value_or(0)];
   if (unit.events > 0 && event.token + 1 == unit.next) {
-    return "is the second of this layer and head at this token";
+    return "is the second event of this layer and head at this token";
   }
   if (auto wrong = WrongRanges(event.kept, event.token)) return wrong;
   if (const auto gone = FirstNotHeld(event.kept, unit.held, unit.next)) {

@@ -338,7 +338,7 @@ std::optional<TierConfig> FillInFromTier(const Source& folder, PresetSpec& spec)
     if (!ranks.empty()) {
       const auto groups = spec.sizes.find("G");
       told.facts.emplace_back("ranks", groups != spec.sizes.end() && groups->second > 1
-                                           ? ranks + ": a cell of each in every file"
+                                           ? ranks + ": every file has a cell of each rank"
                                            : ranks + ": each file is one rank's part");
     }
     const std::string canonical = Word(config, "canonical_format");

@@ -50,14 +50,14 @@ std::string ResolvePath(const fs::path& folder, const json& files, const char* k
   const auto refuse = [&](Finding finding, std::string_view why) {
     return Error(finding, fmt::format("'{}' is '{}', {}", key, Escaped(name, 80), why));
   };
-  if (!IsSafeRelativePath(name)) throw refuse(Finding::kUnsafeName, "which leaves the folder");
+  if (!IsSafeRelativePath(name)) throw refuse(Finding::kUnsafeName, "which is outside the folder");
   std::error_code failed;
   const fs::path real = fs::canonical(folder / name, failed);
   if (failed) throw refuse(Finding::kMissingRecord, "which does not exist");
   const fs::path inside = fs::canonical(folder, failed);
   const auto [at, rest] = std::mismatch(inside.begin(), inside.end(), real.begin(), real.end());
   if (failed || at != inside.end() || rest == real.end()) {
-    throw refuse(Finding::kUnsafeName, "a link that leaves the folder");
+    throw refuse(Finding::kUnsafeName, "a link to outside the folder");
   }
   return (folder / name).string();
 }

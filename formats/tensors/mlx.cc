@@ -262,7 +262,7 @@ class Reader {
       const auto same = [](const Cell& a, const Cell& b) { return a.position == b.position; };
       if (!std::equal(known.cells.begin(), known.cells.end(), cells.cells.begin(),
                       cells.cells.end(), same)) {
-        throw Error(Finding::kInconsistent, "holds other positions than the layers before");
+        throw Error(Finding::kInconsistent, "its positions differ from those of earlier layers");
       }
       return;
     }

@@ -112,7 +112,7 @@ Reading ReadByValues(const KvTensors& found, const OpenOptions& options,
   }
   const std::string why =
       evidence.is_measured
-          ? fmt::format("their values do not tell (margin {:.2f} standard errors, {} needed)",
+          ? fmt::format("their values do not show which (margin {:.2f} standard errors, {} needed)",
                         evidence.margin(), TokenAxis::kDecidingMargin)
           : fmt::format("their values ({}) cannot be compared", Name(k.dtype));
   const std::string flags =

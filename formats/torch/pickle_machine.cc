@@ -322,7 +322,7 @@ void PickleMachine::PushGlobal(std::string_view module, std::string_view name) {
 void PickleMachine::Reduce(PickleId callable, PickleId arguments) {
   const PickleKind kind = out_.values_[callable].kind();
   if (kind != PickleKind::kGlobal && kind != PickleKind::kObject) {
-    Fail("{} is called, but is no function", out_.Describe(callable));
+    Fail("{} is called, but is not a function", out_.Describe(callable));
   }
   if (out_.values_[arguments].kind() != PickleKind::kTuple) {
     Fail("arguments are {}, expected a tuple", out_.Describe(arguments));
@@ -345,7 +345,7 @@ void PickleMachine::PushDict(std::string_view global, std::span<const PickleId> 
     items.clear();
     for (const PickleId pair : source.items()) {
       const std::span<const PickleId> halves = out_.values_[pair].items();
-      if (halves.size() != 2) Fail("{} is given no pairs", global);
+      if (halves.size() != 2) Fail("the argument of {} is not a list of pairs", global);
       items.insert(items.end(), halves.begin(), halves.end());
     }
   } else if (source.kind() != PickleKind::kDict) {

@@ -169,7 +169,7 @@ std::optional<TensorView> TensorBuilder::Build(PickleId id) {
   const uint64_t item = Info(view.dtype).block_bytes, numel = data.size() / item;
   if (last >= numel && !IsEmpty(view)) {
     FailAt(node, Finding::kBadOffsets,
-           "a tensor of shape [{}], strides [{}], offset {} leaves its storage '{}' of {} elements",
+           "a tensor of shape [{}], strides [{}], offset {} exceeds storage '{}' of {} elements",
            fmt::join(view.shape, ", "), fmt::join(view.strides, ", "), offset,
            embedded ? "in the pickle" : Escaped(storage.key), numel);
   }
@@ -182,7 +182,7 @@ std::optional<EmbeddedStorage> TensorBuilder::FindEmbedded(PickleId storage) {
   if (pickle_.FindClass(storage) != "torch.storage._load_from_bytes") return std::nullopt;
   const std::span<const PickleId> arguments = pickle_[pickle_[storage].items()[1]].items();
   if (arguments.size() != 1 || pickle_[arguments[0]].kind() != PickleKind::kBytes) {
-    FailAt(pickle_[storage], Finding::kBadPickle, "_load_from_bytes is not given bytes");
+    FailAt(pickle_[storage], Finding::kBadPickle, "_load_from_bytes is called without bytes");
   }
   const auto known = embedded_.find(arguments[0]);
   if (known != embedded_.end()) return known->second;
@@ -263,7 +263,7 @@ std::pair<uint64_t, uint64_t> ReadView(const Pickle& pickle, PickleId storage,
   const auto numel = static_cast<int64_t>(id.numel);
   if (first < 0 || count < 0 || first > numel || count > numel - first) {
     FailAt(pickle[storage], Finding::kBadOffsets,
-           "a view of {} elements from {} leaves its storage '{}' of {}", count, first,
+           "a view of {} elements from {} exceeds storage '{}' of {}", count, first,
            Escaped(id.key), numel);
   }
   return {static_cast<uint64_t>(first), static_cast<uint64_t>(count)};
@@ -372,7 +372,7 @@ std::optional<NumpyArrays::Parts> NumpyArrays::Find(PickleId id) const {
 std::optional<NpyType> NumpyArrays::FindType(PickleId dtype) const {
   const PickleValue& call = pickle_[dtype];
   const std::span<const PickleId> arguments = pickle_[call.items()[1]].items();
-  if (arguments.empty()) FailAt(call, Finding::kBadPickle, "numpy.dtype is given nothing");
+  if (arguments.empty()) FailAt(call, Finding::kBadPickle, "numpy.dtype has no argument");
   // BUILD has (version, byte order, subtype, field names, ...).
   std::string order = "=";
   if (call.items().size() > 3) {

@@ -297,8 +297,8 @@ class Builder {
     const TokenAxis evidence = FindTokenAxis(view);
     if (const auto axis = evidence.axis()) return *axis == 0 ? view : turned;
     throw Error(Finding::kAmbiguousFormat,
-                "ambiguous: [{}] is [token, head, dim] or [head, token, dim], and its "
-                "values do not tell (margin {:.2f} standard errors, {} needed)",
+                "ambiguous: [{}] is [token, head, dim] or [head, token, dim], and its values do "
+                "not show which (margin {:.2f} standard errors, {} needed)",
                 fmt::join(view.shape, ", "), evidence.margin(), TokenAxis::kDecidingMargin)
         .In(Escaped(tensor.name))
         .Hint("choose with --layout thd or htd");

@@ -79,7 +79,7 @@ Directory ReadEnd(ByteSpan file) {
     const uint64_t locator = end - kLocator64Bytes;
     directory_end = LoadLE<uint64_t>(&file[locator + 8]);
     if (directory_end > locator || locator - directory_end < kEnd64Bytes) {
-      throw Bad("the zip64 end record leaves the file", locator + 8);
+      throw Bad("the zip64 end record lies outside the file", locator + 8);
     }
     ByteReader wide = ReaderAt(file, directory_end);
     if (wide.U32("signature") != kEnd64Signature) throw Bad("no zip64 end record", directory_end);
@@ -363,7 +363,7 @@ void Inflater::Run(const FileSource& file, const ZipEntry& entry, Sink& sink) {
   }
   if (left != 0) {
     throw mismatch(
-        fmt::format("inflates to {} bytes, declared are {}", entry.size - left, entry.size));
+        fmt::format("inflates to {} bytes, but {} are declared", entry.size - left, entry.size));
   }
   if (at != end || stream_.avail_in != 0) {
     throw mismatch(fmt::format("{} bytes follow the deflate stream", end - at + stream_.avail_in));

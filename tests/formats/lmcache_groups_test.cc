@@ -73,7 +73,7 @@ TEST_CASE("LMCache's keys say what they say and nothing else") {
   CHECK(served->model == "a/m.1");
   CHECK_FALSE(served->dtype);  // a salt
   REQUIRE(served->facts.size() == 3);
-  CHECK(served->facts[0].second == "3 of 4, on its machine 1 of 2");
+  CHECK(served->facts[0].second == "3 of 4, 1 of 2 on its machine");
   CHECK(served->facts[1].second == "31");
   const auto layer = lmcache::ParseKeyFileName("m@2@1@ab12@bfloat16@7@tag%x.pt");
   REQUIRE(layer);
