@@ -32,7 +32,7 @@ Member MemberIn(const Json& line, size_t number) {
   Member member{TextIn(line, "name", number), NumberIn(line, "bytes", number),
                 TextIn(line, "xxh3", number)};
   if (!IsSafeRelativePath(member.name)) {
-    throw InLine(number, fmt::format("the name '{}' leaves the folder", Escaped(member.name, 80)));
+    throw InLine(number, fmt::format("'{}' points outside the folder", Escaped(member.name, 80)));
   }
   return member;
 }

@@ -452,7 +452,7 @@ void Merger::RequireAll(const Merged& merged) const {
     }
   }
   if (!missing.empty()) {
-    std::string text = fmt::format("of {} shards these are missing or incomplete: {}{}",
+    std::string text = fmt::format("of {} shards, these are missing or incomplete: {}{}",
                                    merged.head.shard.count, fmt::join(missing, ","),
                                    missing.size() == kMostNamed ? " and perhaps more" : "");
     for (const uint32_t i : missing) {
@@ -462,7 +462,7 @@ void Merger::RequireAll(const Merged& merged) const {
                           found->second.head.entries);
     }
     throw Error(Finding::kMissingRecord, text)
-        .Hint("run them again with the same --results, which does only what is missing");
+        .Hint("run them again with the same --results: only the missing inputs are processed");
   }
   if (merged.entries != merged.head.corpus_entries) {
     throw Error(Finding::kInconsistent, "the corpus has {} inputs, the shards have {}",

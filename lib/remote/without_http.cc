@@ -7,7 +7,7 @@
 namespace kv::remote {
 
 std::unique_ptr<RangeReader> OpenHttp(std::string /*url*/) {
-  throw Error(Finding::kOpenFailed, "this kvtool is built without URLs")
+  throw Error(Finding::kOpenFailed, "this kvtool is built without support for URLs")
       .Hint("fetch the file (curl -O URL), or use a kvtool of the Debian package or the wheel");
 }
 

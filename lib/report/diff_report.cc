@@ -89,7 +89,7 @@ const Fields<LayerDiff>& LayerDiffFields() {
 }
 
 constexpr std::string_view kDifferent =
-    "Number of values whose stored bits differ; across element types: whose values do";
+    "Number of values whose stored bits differ; across element types, whose values differ";
 constexpr std::string_view kBeyond =
     "Number of these that count: beyond the tolerance, or all without one";
 

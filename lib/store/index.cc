@@ -34,7 +34,7 @@ Effort ReadLevel(uint64_t number) {
 ObjectId ReadId(const Bytes& blob) {
   ObjectId id;
   if (blob.size() != id.size()) {
-    throw Error(Finding::kInconsistent, "the index names an object that can have no such name");
+    throw Error(Finding::kInconsistent, "the index names an object by an impossible name");
   }
   std::copy(blob.begin(), blob.end(), id.begin());
   return id;
@@ -62,7 +62,7 @@ void Index::RequireSchema() {
   size_t known = 0;
   while (rows.Step()) {
     if (known == std::size(kSchema) || rows.Text(0) != kSchema[known++])
-      throw Damaged("it has other tables");
+      throw Damaged("its tables are not those of a store");
   }
   if (known != std::size(kSchema)) throw Damaged("it lacks tables");
 }

@@ -55,7 +55,7 @@ def rows_of(head):
         return 0, 0, 0
     heads, units = head["heads"] if head["order"] == 0 else 1, head["head_dim"] // values
     if head["heads"] * units * block_bytes * head["tokens"] != head["raw_size"]:
-        raise Damaged("the shape does not multiply to the raw size")
+        raise Damaged("the product of the shape is not the raw size")
     return heads * units * block_bytes, heads, units
 
 

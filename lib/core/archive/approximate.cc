@@ -39,7 +39,7 @@ const KvTensor& Tensor(const LayerKv& layer, bool is_value) {
 [[noreturn]] void RefuseLayout(std::string_view why) {
   throw Error(Finding::kUnsupportedLayout, "K and V cannot be replaced where they are stored: {}",
               why)
-      .Hint("'kvtool convert' writes the cache in a format of plain tensors, as safetensors");
+      .Hint("'kvtool convert' writes the cache in a format of plain tensors, such as safetensors");
 }
 
 std::vector<ChunkHead> PlanHeads(const Source& source, const Snapshot& snapshot,

@@ -477,13 +477,13 @@ void Archive::DecodeTransformed(const ArchivedChunk& chunk, ByteSpan payload,
   const size_t place = FindCoefficients(chunk);
   const ArchivedChunk& holder = chunks_[place];
   if (&holder != &chunk && !payload.empty())
-    throw Error(Finding::kTrailingBytes, "a payload beside the coefficients of layer {}",
+    throw Error(Finding::kTrailingBytes, "a chunk that uses layer {}'s coefficients has a payload",
                 holder.head.layer);
   // The holder must be of the same group, or its coefficients would count other components.
   const bool is_value = chunk.head.kind == ChunkKind::kValue;
   const auto& group = transform_->FindGroup(chunk.head.layer, is_value);
   if (&transform_->FindGroup(holder.head.layer, is_value) != &group)
-    throw Error(Finding::kBadFrame, "its coefficients are those of other layers");
+    throw Error(Finding::kBadFrame, "its coefficients belong to other layers");
   ByteSpan stream = payload;
   if (&holder != &chunk) {
     try {

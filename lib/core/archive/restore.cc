@@ -411,8 +411,8 @@ Sink& SourceComparer::Begin(size_t file) {
   const SourceFile* found = archive_.is_folder() ? source_.Find(archived.name) : &source_.files[0];
   if (archive_.is_folder() && found != nullptr && found->executable != archived.executable) {
     differences_.push_back({archived.name,
-                            archived.executable ? "is not executable, but is so in the archive"
-                                                : "is executable, but is not so in the archive",
+                            archived.executable ? "is not executable, but the archived file is"
+                                                : "is executable, but the archived file is not",
                             0, std::nullopt});
   }
   other_ = found == nullptr ? nullptr : found->data.get();

@@ -114,14 +114,14 @@ void ArchiveTransform::Restore(const ChunkHead& head, const std::vector<float>& 
   if (uint64_t{head.head_begin} + head.heads > side.heads ||
       uint64_t{head.unit_begin} + head.units > side.dim ||
       (head.heads > 1 && head.units != side.dim)) {
-    RefuseChunk("it has other heads");
+    RefuseChunk("the chunk's heads are not among the transform's");
   }
   const Rotation* rotation = is_value ? nullptr : &approximation_.rotations.at(layer->rotation);
   if (rotation != nullptr && rotation->turns.empty()) rotation = nullptr;
-  if (rotation != nullptr && head.units != side.dim) RefuseChunk("keys of parts of heads");
+  if (rotation != nullptr && head.units != side.dim) RefuseChunk("rotated keys of partial heads");
   if (coefficients.size() != head.tokens * group.code.tables.size() || head.by_cells ||
       !TakesTransform(head.dtype)) {
-    RefuseChunk("it has other tokens, or values of another type");
+    RefuseChunk("the chunk's tokens or element type do not match its coefficients");
   }
   const uint64_t feature =
       place * side.heads * side.dim + uint64_t{head.head_begin} * side.dim + head.unit_begin;

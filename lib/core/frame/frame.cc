@@ -375,7 +375,7 @@ namespace {
 // Returns the shape of a page as one segment.
 ChunkShape ShapeOfPage(const FrameDescription& description, uint64_t raw_bytes) {
   if (raw_bytes > kMaxSegmentBytes) {
-    throw Error(Finding::kLimit, "a page of {} bytes; a page of a table has {} at most", raw_bytes,
+    throw Error(Finding::kLimit, "a page of {} bytes; pages of a table have at most {}", raw_bytes,
                 kMaxSegmentBytes);
   }
   FrameHeader header;

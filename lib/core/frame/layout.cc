@@ -117,19 +117,19 @@ SegmentGrid GridOfHeader(const FrameHeader& header) {
   const bool has_shape =
       description.heads != 0 || description.head_dim != 0 || description.tokens != 0;
   if (rows ? false : has_shape || description.order != Order::kStorage) {
-    Contradiction("the shape does not multiply to the raw size");
+    Contradiction("the product of the shape is not the raw size");
   }
   if ((header.segmentation == Segmentation::kRows) != (header.segment_rows != 0) ||
       (header.segmentation == Segmentation::kRows && !rows)) {
-    Contradiction("segments of rows need rows");
+    Contradiction("the segments contradict the shape");
   }
   const SegmentGrid grid = MakeGrid(header, rows);
   const bool stored = header.segmentation == Segmentation::kNone && header.codec == CodecId::kRaw;
   if (!stored && grid.segment_bytes > kMaxSegmentBytes) Contradiction("a segment is too large");
   if (stored && header.payload_bytes != header.raw_bytes)
-    Contradiction("stored bytes differ in size");
+    Contradiction("an uncompressed payload does not have the raw size");
   if (header.segmentation != Segmentation::kNone && grid.count < 2)
-    Contradiction("one segment alone");
+    Contradiction("a segmented frame has fewer than two segments");
   return grid;
 }
 

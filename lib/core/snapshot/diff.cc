@@ -203,7 +203,7 @@ class Matcher {
     const bool with_ids = has_ids(a) && has_ids(b);
     if (has_ids(a) != has_ids(b)) OnlyIn("sequence ids", has_ids(a));
     const bool with_extensions = a.extension_words == b.extension_words;
-    if (!with_extensions) Note("positions in more than one dimension are kept differently");
+    if (!with_extensions) Note("positions with several dimensions are stored differently");
     const auto extension = [](const CellGroup& group, size_t i) {
       return group.extensions.begin() + static_cast<std::ptrdiff_t>(i * group.extension_words);
     };

@@ -118,7 +118,7 @@ bool AllFinite(const Values& values) {
 void RequireParts(char name, const TransformSide& side) {
   uint64_t next = 0;
   for (const TransformPart& part : side.parts) {
-    if (part.first_feature != next) RefuseSide(name, "parts of the basis do not follow each other");
+    if (part.first_feature != next) RefuseSide(name, "parts of the basis are not consecutive");
     next += part.features;
     if (part.rank() == 0 || part.rank() > part.features ||
         part.vectors.size() != part.rank() * part.features) {
@@ -127,7 +127,7 @@ void RequireParts(char name, const TransformSide& side) {
     if (!AllFinite(part.vectors) || !AllFinite(part.variances))
       RefuseSide(name, "the basis holds values that are not finite");
   }
-  if (next != side.features()) RefuseSide(name, "the parts of the basis are not all features");
+  if (next != side.features()) RefuseSide(name, "the parts of the basis do not cover all features");
 }
 
 void RequirePlan(char name, const TransformSide& side, const TransformPlan& plan) {

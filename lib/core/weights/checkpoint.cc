@@ -189,8 +189,8 @@ void Finder::RefuseForeign() const {
   for (const OpaqueValue& value : file_.opaque) {
     if (!value.is_foreign || !value.name.starts_with(folder)) continue;
     if (folder.empty() && value.name.find('/') != std::string::npos) continue;
-    throw Error(Finding::kForbiddenGlobal, "'{}', among the weights, is {}", Escaped(value.name),
-                value.kind);
+    throw Error(Finding::kForbiddenGlobal, "the entry '{}' of the weights is {}",
+                Escaped(value.name), value.kind);
   }
 }
 

@@ -110,8 +110,8 @@ void AddMap(const CachePair& caches, const Result& result, report::Page& page) {
   page.Heading("Which tokens are recomputed");
   page.Figure(Render(map),
               fmt::format("Orange: chosen at layer {} and recomputed in every later layer. Blue: "
-                          "reused from its chunk. The stronger, the further the token is from the "
-                          "full run. Dashed: the question, always recomputed.",
+                          "reused from its chunk. The stronger the colour, the further the token "
+                          "is from the full run. Dashed: the question, always recomputed.",
                           result.request.check_layer));
 }
 

@@ -423,10 +423,10 @@ class Replayer {
     const double share = static_cast<double>(in_suffix) / static_cast<double>(k);
     result_.faults.push_back(
         {"suffix_len_one",
-         fmt::format(
-             "three of the original's four scripts force 1 token instead of {}: the question then "
-             "takes {} of the {} chosen tokens, and {} of its own stay as its chunk had them",
-             request().suffix, in_suffix, k, request().suffix - 1 - in_suffix),
+         fmt::format("three of the original's four scripts force 1 token instead of {}: then {} of "
+                     "the {} chosen tokens are from the question, and {} of the question's tokens "
+                     "keep their old values",
+                     request().suffix, in_suffix, k, request().suffix - 1 - in_suffix),
          share});
   }
 

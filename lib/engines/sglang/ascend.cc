@@ -347,7 +347,7 @@ std::vector<float> ReadPage(const CodeSchema& schema, const Page& page, uint64_t
   if (page.float32.size() != sizes.float32 || page.bfloat16.size() != sizes.bfloat16 ||
       page.int8.size() != sizes.int8 || page.int4.size() != sizes.int4 ||
       page.scales.size() != sizes.scales || page.offsets.size() != sizes.scales) {
-    throw Error(Finding::kSizeMismatch, "the page has other sizes than its schema");
+    throw Error(Finding::kSizeMismatch, "the sizes of the page do not match its schema");
   }
   const uint64_t components = CountComponents(schema);
   std::vector<float> values(page_tokens * components);

@@ -86,15 +86,15 @@ std::vector<float> ReadStream(ByteSpan stream, std::span<const StaticCode> codes
       static_cast<uint64_t>(std::count_if(codes.begin(), codes.end(), IsFloat));
   if (mask.size() != CeilDiv(codes.size(), 8) || floats.size() != float_count ||
       integers.size() != CeilDiv(IntegerBits(codes), 8)) {
-    throw Error(Finding::kSizeMismatch, "the stream is not of {} components of these types",
-                codes.size());
+    throw Error(Finding::kSizeMismatch,
+                "the sizes of the stream do not match {} components of these types", codes.size());
   }
   std::vector<float> values(codes.size(), 0.0f);
   uint64_t next_float = 0, at = 0;
   for (size_t i = 0; i < codes.size(); ++i) {
     const bool is_float = (std::to_integer<uint32_t>(mask[i / 8]) >> (i % 8) & 1) != 0;
     if (is_float != IsFloat(codes[i])) {
-      throw Error(Finding::kBadField, "component {} has another type than its calibration", i);
+      throw Error(Finding::kBadField, "the type of component {} differs from its calibration", i);
     }
     if (is_float) {
       values[i] = E4M3ToF32(std::to_integer<uint8_t>(floats[next_float++])) * codes[i].scale;

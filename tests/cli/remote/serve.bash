@@ -1,5 +1,5 @@
 # Sourced: starts the server over the folder "served" and sets $url. Skips where this kvtool or this machine reads no URLs.
-"$KVTOOL" targets | grep -q 'reads URLs' || { echo "this kvtool is built without URLs"; exit 77; }
+"$KVTOOL" targets | grep -q 'reads URLs' || { echo "this kvtool is built without support for URLs"; exit 77; }
 ldconfig -p 2> /dev/null | grep -q 'libcurl[-a-z]*\.so\.4' || { echo "libcurl is not installed"; exit 77; }
 mkdir -p served/private
 : > log

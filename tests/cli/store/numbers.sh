@@ -29,7 +29,7 @@ with sqlite3.connect("two/index.sqlite") as index: index.execute("UPDATE objects
 "$KVTOOL" store gc two 2>&1 || echo "exit $?"; "$KVTOOL" store verify -q two --repair; "$KVTOOL" store get -q two save -c | cmp - "$state"
 echo "no object"; forge "DELETE FROM objects"; "$KVTOOL" store gc s 2>&1 || echo "exit $?"; "$KVTOOL" store verify -q s --repair; "$KVTOOL" store get -q s save -c | cmp - "$state"
 echo "an object's offset"; forge "UPDATE objects SET offset = -1"; "$KVTOOL" store get s save -c 2>&1 >/dev/null || echo "exit $?"; "$KVTOOL" store verify -q s --repair; tries
-echo "a name that is no text"; forge "UPDATE states SET name = CAST(X'FF1B5B0000' AS TEXT)"; "$KVTOOL" store list s --json -q | $VALIDATE; "$KVTOOL" store list s | tail -1 | cut -c1-20
+echo "a name that is not UTF-8"; forge "UPDATE states SET name = CAST(X'FF1B5B0000' AS TEXT)"; "$KVTOOL" store list s --json -q | $VALIDATE; "$KVTOOL" store list s | tail -1 | cut -c1-20
 # Only file names that the program itself would choose count.
 for name in 0000000007 7 +0000007 00000000 -0000001 18446744073709551615 9007199254740991 9223372036854775808; do
   fresh; cp s/packs/00000001.pack "s/packs/$name.pack"; cp s/states/00000001.kvs "s/states/$name.kvs"

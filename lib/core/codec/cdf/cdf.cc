@@ -149,7 +149,7 @@ ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& large
   shape.columns = reader.U32("columns");
   shape.first_deviation = std::bit_cast<float>(reader.U32("deviation of the first row"));
   shape.rotation.distance = reader.U16("distance of partners");
-  const uint32_t turns = reader.U16("number of turns");
+  const uint32_t turns = reader.U16("number of angles");
   for (uint32_t i = 0; i < far; ++i) shape.far.push_back(reader.U16("far channel"));
   for (uint32_t i = 0; i < turns; ++i) shape.rotation.turns.push_back(reader.U32("turn"));
   CheckShape(shape, value_bytes);
@@ -225,7 +225,7 @@ void DecodeCdf(ByteSpan frame, HalfForm form, std::span<std::byte> values, const
   shape.hints = forecast == nullptr ? 0 : 1;
   shape.forecast = forecast != nullptr;
   if (forecast != nullptr && (shape.rows != forecast->rows || shape.columns != forecast->columns))
-    RefuseHeader(4, "the frame has other rows than the chunk");
+    RefuseHeader(4, "the frame's rows do not match the chunk's");
   const float scale = LmsScale(largest);
   const ModelValue value_of(form.bfloat, scale);
   const LogisticCode code(form, scale);

@@ -55,26 +55,26 @@ ProfileEntry ReadEntry(ByteReader& reader) {
   ProfileEntry entry;
   entry.layer = reader.U32("layer");
   const uint32_t role = reader.U8("role"), dtype = reader.U8("dtype");
-  if (role != 1 && role != 2) BadEntry("an entry that is neither of K nor of V", at + 4);
+  if (role != 1 && role != 2) BadEntry("an entry that is neither for K nor for V", at + 4);
   entry.is_value = role == 2;
   entry.dtype = static_cast<DType>(dtype);
   if (entry.dtype != DType::kF16 && entry.dtype != DType::kBF16)
-    BadEntry("entries of other types than f16 and bf16", at + 5);
+    BadEntry("entries of types other than f16 and bf16", at + 5);
   entry.shape.form.bfloat = entry.dtype == DType::kBF16;
   entry.shape.symbol_bits = reader.U8("symbol bits");
   entry.shape.exponent_base = reader.U8("exponent base");
   if (entry.shape.symbol_bits < 6 || entry.shape.symbol_bits > 8 ||
       entry.shape.exponent_base > (entry.shape.form.bfloat ? kMostExponentBase : 0))
-    BadEntry("such symbols", at + 6);
+    BadEntry("symbols of this width and exponent base", at + 6);
   entry.columns = reader.U32("columns");
-  if (entry.columns == 0 || entry.columns > kMostProfileColumns) BadEntry("such rows", at + 8);
+  if (entry.columns == 0 || entry.columns > kMostProfileColumns) BadEntry("this row size", at + 8);
   entry.expected = reader.U32("expected bits");
   const uint32_t rows = reader.U32("number of rows");
-  if (rows > kMostProfileRows) BadEntry("so many rows in an entry", at + 16);
+  if (rows > kMostProfileRows) BadEntry("too many rows in an entry", at + 16);
   const ByteSpan first = reader.Take(entry.columns, "first row");
   for (const std::byte symbol : first) {
     entry.first.push_back(static_cast<uint8_t>(symbol));
-    if (entry.first.back() >> entry.shape.symbol_bits != 0) BadEntry("such a first row", at);
+    if (entry.first.back() >> entry.shape.symbol_bits != 0) BadEntry("an oversized symbol", at);
   }
   entry.model = ReadModel(reader, entry.shape.symbol_bits, SignedOrder(entry.shape.symbol_bits));
   for (const auto& table : entry.model.tables) {
@@ -169,10 +169,10 @@ std::shared_ptr<const Profile> Profile::Read(ByteSpan file) {
         .At(12);
   }
   const uint32_t name_bytes = reader.U32("length of the name");
-  if (name_bytes > kMostNameBytes) BadEntry("so long a name", 24);
+  if (name_bytes > kMostNameBytes) BadEntry("a name of this length", 24);
   ByteReader body(hashed.subspan(reader.offset()), reader.offset());
   std::string name(body.Text(name_bytes, "name"));
-  if (!IsUtf8(name)) BadEntry("a name that is no text", 28);
+  if (!IsUtf8(name)) BadEntry("a name that is not UTF-8", 28);
   std::vector<ProfileEntry> entries;
   for (uint32_t i = 0; i < count; ++i) {
     const uint64_t at = body.offset();

@@ -77,7 +77,7 @@ uint64_t ReadNumber(ByteReader& reader, std::string_view what) {
   for (int shift = 0;; shift += 7) {
     const uint8_t byte = reader.U8(what);
     if (shift > 28) {
-      throw Error(Finding::kBadFrame, "the {} is too long a number", what).At(reader.offset() - 1);
+      throw Error(Finding::kBadFrame, "the {} takes too many bytes", what).At(reader.offset() - 1);
     }
     number |= uint64_t{byte & 127u} << shift;
     if (byte < 128) return number;
@@ -161,7 +161,7 @@ void CheckCodes(const RowCodes& codes, uint32_t listed, uint32_t fresh, uint64_t
     if (code == 0 && seen < fresh) {
       ++seen;
     } else if (code == 0 || (code > listed && code - listed > seen)) {
-      throw Error(Finding::kBadFrame, "a row repeats one that is not there").At(at);
+      throw Error(Finding::kBadFrame, "a row repeats a row that does not exist").At(at);
     }
   }
   if (seen != fresh) throw Error(Finding::kBadFrame, "rows are left over").At(at);

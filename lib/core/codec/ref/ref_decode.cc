@@ -152,7 +152,7 @@ void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, Codec
   const ByteSpan own_chunk = reader.Take(head.own_bytes, "remaining rows");
   reader.ExpectEnd("the frame");
   if (own == 0 || rows.size() != own * row_bytes)
-    throw Error(Finding::kBadFrame, "the chunk has other remaining rows").At(0);
+    throw Error(Finding::kBadFrame, "the remaining rows do not match the chunk").At(0);
   const ChunkShape own_shape =
       own == shape.tokens ? shape : OwnRowsShape(shape, shape.tokens * row_bytes, own);
   inner(head.own_codec, own_shape, own_chunk, rows, scratch, inputs);
