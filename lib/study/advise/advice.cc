@@ -332,7 +332,7 @@ void NoteCheck(const Advice& advice, std::vector<std::string>& warnings) {
   }
   if (held < found) {
     warnings.push_back(
-        fmt::format("chosen on the rest alone, a plan breaks the limits in {} of {} {}",
+        fmt::format("a plan chosen on the rest alone breaks the limits in {} of {} {}",
                     found - held, found, advice.check.halves ? "halves of the rows" : "prompts"));
   }
   if (advice.check.halves) {
@@ -359,7 +359,7 @@ void NoteLosses(const Runs& runs, const Advice& advice, std::vector<std::string>
     if (!runs.front()->trace().gradients) notes.emplace_back(eviction::kNoNats);
     return;
   }
-  notes.push_back(fmt::format("losses are predicted, and {}, as in brackets",
+  notes.push_back(fmt::format("losses are predicted, and {}; brackets show this range",
                               CalibrationText(FindCalibration(kind))));
   std::string large =
       eviction::RemarkOnLargeKl(advice.found.best ? Shown(kind, advice.expected_loss()) : 0);

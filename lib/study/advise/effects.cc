@@ -103,7 +103,7 @@ void RequireLoss(const MeasureRequest& request, const AdviseRun& run) {
   const LossKind kind = request.kind;
   for (const LayerAttention& attention : run.layers()) {
     if (!attention.kv().v) {
-      throw Error(Finding::kUsage, "layer {} has no V: what attention puts out cannot be compared",
+      throw Error(Finding::kUsage, "layer {} has no V, so outputs of attention cannot be compared",
                   attention.layer())
           .File(run.name());
     }
@@ -173,10 +173,9 @@ class Measurer {
       end = std::min(end, run.trace().gradients->end());
     }
     if (begin >= end) {
-      throw Error(
-          Finding::kUsage,
-          "its gradients are of positions {} to {}: none of a decode step, which begin at {}",
-          run.trace().gradients->begin, run.trace().gradients->end() - 1, run.prompt())
+      throw Error(Finding::kUsage,
+                  "its gradients are of positions {} to {}, but decode steps begin at {}",
+                  run.trace().gradients->begin, run.trace().gradients->end() - 1, run.prompt())
           .File(run.name());
     }
     effects_.rows.push_back(eviction::ChooseRows(begin, end, request_.rows, request_.seed));

@@ -231,8 +231,8 @@ const Fields<Candidate>& CandidateFields() {
       {"budget", "What may stay: a share of the tokens, or a number of tokens as \"512t\"",
        [](const Candidate& of) { return of.budget.Text(); }},
       {"parameters",
-       "The parameters that tell it from other candidates of its policy, as \"sinks 4\"; empty: "
-       "none",
+       "The parameters that tell it from other candidates of its policy, such as \"sinks 4\"; "
+       "empty: none",
        &Candidate::parameters}};
   return fields;
 }
@@ -252,14 +252,13 @@ const Fields<FoldOf>& FoldFields() {
        [](const FoldOf& of) { return of.fold.left_out; }},
       {"found", "Whether the search found a plan within the limits",
        [](const FoldOf& of) { return of.fold.found; }},
-      {"promised_loss", "Worst loss of the found plan where it was chosen; null: none was found",
+      {"promised_loss", "Worst loss of the plan on the data it was chosen on; null: none was found",
        [](const FoldOf& of) { return of.IfFound(Shown(of.kind, of.fold.promised)); }},
-      {"loss", "Loss of the found plan where it was left out; null: none was found",
+      {"loss", "Loss of the plan on the data left out; null: none was found",
        [](const FoldOf& of) { return of.IfFound(Shown(of.kind, of.fold.left_out_loss)); }},
-      {"ratio",
-       "Ratio of the found plan where it was left out, whole cache / kept; null: none was found",
+      {"ratio", "Ratio of the plan on the data left out, whole cache / kept; null: none was found",
        [](const FoldOf& of) { return of.IfFound(1 / of.fold.left_out_share); }},
-      {"holds", "Whether the found plan is within the limits where it was left out, too",
+      {"holds", "Whether the plan is within the limits on the data left out, too",
        [](const FoldOf& of) { return of.fold.holds; }}};
   return fields;
 }

@@ -345,7 +345,7 @@ const Saving* Savings::FindOption(const Choice& choice, size_t unit) const {
 std::string WhyNoTypes(const Runs& runs) {
   for (const auto& run : runs) {
     if (run->trace().level != TraceLevel::kQueries)
-      return "the trace has no queries, which other keys would meet";
+      return "the trace has no queries, which show the effect of changed keys";
     for (const LayerKv& layer : run->snapshot().layers) {
       if (IsBlockQuantised(layer.k.dtype) || (layer.v && IsBlockQuantised(layer.v->dtype)))
         return "the cache is quantised already";

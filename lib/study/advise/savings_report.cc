@@ -232,8 +232,7 @@ const Fields<SavingRowOf>& SavingRowFields() {
        "The plan in words: a candidate, types of K and V, or what most layers of a mixture do",
        [](const SavingRowOf& of) { return of.row.plan; }},
       {"bytes_per_token",
-       "Bytes in the engine's memory at the end, in all layers, by the tokens that were seen; "
-       "scales included",
+       "Bytes in the engine's memory at the end, all layers and scales included, per token seen",
        [](const SavingRowOf& of) { return of.row.bytes_per_token; }, AtLeast(0)},
       {"link_bytes_per_token", "Bytes per token that each decode step fetches from elsewhere",
        [](const SavingRowOf& of) { return of.row.link_bytes; }, AtLeast(0)},
@@ -313,7 +312,7 @@ const Fields<Chosen>& ChosenFields() {
        "Kind of saving: none, eviction, types, both, lossless or offload",
        [](const Chosen& of) { return NameKind(of.report.savings, of.best.choice); },
        {.choices = Kinds()}},
-      {"bytes_per_token", "Bytes at the end, in all layers, by the tokens that were seen",
+      {"bytes_per_token", "Bytes at the end, in all layers, per token seen",
        [](const Chosen& of) { return FullBytes(of.report) * of.best.outcome.mean_share(); },
        AtLeast(0)},
       {"ratio", "Bytes of the whole cache / those of the point",
@@ -321,7 +320,8 @@ const Fields<Chosen>& ChosenFields() {
       {"worst_loss", "Largest loss of a run, in the rows it was chosen on",
        [](const Chosen& of) { return Shown(NameKind(of.report), of.best.outcome.worst_loss()); },
        AtLeast(0)},
-      {"expected_loss", "The same times the optimism of having chosen it: the limit holds for this",
+      {"expected_loss",
+       "The same times the optimism that the check found: the limit applies to this",
        [](const Chosen& of) {
          return Shown(NameKind(of.report), of.report.savings.searched.expected_loss());
        },
@@ -439,8 +439,8 @@ const Fields<Answer>& AnswerFields() {
       {"kind", "Kind of saving: none, eviction, types or both", &A::kind,
        OneOf("none", "eviction", "types", "both")},
       {"plan", "The plan in words", &A::plan},
-      {"bytes_per_token", "Bytes at the end, in all layers, by the tokens that were seen",
-       &A::bytes_per_token, AtLeast(0)},
+      {"bytes_per_token", "Bytes at the end, in all layers, per token seen", &A::bytes_per_token,
+       AtLeast(0)},
       {"ratio", "Bytes of the whole cache / those of the plan", &A::ratio, AtLeast(kLeastRatio)},
       {"expected_loss", "Loss of the worst run to be expected, in the unit that loss.unit names",
        [](const A& of) { return Shown(of.loss_kind, of.expected_loss); }, AtLeast(0)},
@@ -454,7 +454,7 @@ const Fields<SavingsReport>& SavingsFields() {
        [](const SavingsReport& of) { return ListTypeNames(of.savings.request.store.k_types); }},
       {"v_types", "Types of V that were tried",
        [](const SavingsReport& of) { return ListTypeNames(of.savings.request.store.v_types); }},
-      {"max_bytes_per_token", "The most that a token may take; null: no limit",
+      {"max_bytes_per_token", "Most bytes that a token may take; null: no limit",
        [](const SavingsReport& of) {
          const double share = of.request.limits.share;
          return share < 1 ? std::optional(FullBytes(of) * share) : std::nullopt;

@@ -102,7 +102,7 @@ const Fields<StatesAdvice>& RecommendationFields() {
        "Command that does it; null: nothing to do, or no single command can name the states",
        IfAny(&A::command)},
       {"verify_command",
-       "Command that proves what the other made, before the originals are deleted; null without "
+       "Command that verifies what `command` made, before the originals are deleted; null without "
        "one",
        IfAny(&A::verify_command)},
       {"delete_command",
@@ -245,7 +245,7 @@ const Fields<SavedState>& SavedStateFields() {
        OneOf("alone", "branches", "grows", "contained", "same", "alike")},
       {"kin", "Name of the nearest state; null: none", IfAny(&S::kin)},
       {"shared_tokens", "Tokens whose rows both have, from the first on", &S::shared_tokens},
-      {"shared_bytes", "Bytes that a store need not hold again, as another state has them",
+      {"shared_bytes", "Bytes that a store need not hold again, because another state has them",
        [](const S& of) { return of.TokenBytes(of.stored_tokens); }},
       {"same_ids", "Most token ids in common with another state, whatever the values; 0: unknown",
        &S::same_ids},

@@ -146,8 +146,8 @@ std::optional<std::string> WhichEvict(const ReplayResult& result) {
 void NoteNats(const ReplayResult& result, std::vector<std::string>& texts) {
   const ReplayRun* predicted = FirstPredicted(result);
   if (predicted != nullptr) {
-    texts.push_back(
-        fmt::format("expected KL is {}, as in brackets", ExpectedKlText(*predicted->predicted_kl)));
+    texts.push_back(fmt::format("expected KL is {}; brackets show this range",
+                                ExpectedKlText(*predicted->predicted_kl)));
   }
   double largest = 0;
   for (const ReplayRun& run : result.runs) {

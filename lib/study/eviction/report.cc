@@ -505,7 +505,7 @@ const Fields<ReplayRun>& OwnFields() {
   static const Fields<ReplayRun> fields = {
       {"policy", "What chooses the tokens to keep", &ReplayRun::policy},
       {"same_as",
-       "The policy that this one amounts to here, because it keeps what that one would; null: none",
+       "The policy that this one equals here, because both keep the same tokens; null: none",
        [](const ReplayRun& run) { return IfAny(run.same_as); }},
       {"target_ratio", "As asked for; null for a budget in tokens. The ratio reached is 'ratio'.",
        &ReplayRun::target_ratio, Nullable()},
@@ -521,7 +521,7 @@ const Fields<ReplayRun>& OwnFields() {
        &ReplayRun::floor_dominated},
       {"ratio", "full_bytes over kept_bytes at the last step", &ReplayRun::ratio,
        Nullable(Heading("true ratio", format::AsFactor))},
-      {"mean_ratio", "The same over all steps together, which the attention figures belong with",
+      {"mean_ratio", "The same over all steps together, as the attention figures are",
        &ReplayRun::mean_ratio, Nullable(Heading("mean ratio", format::AsFactor))},
       {"evictions", "Evictions that change the result of a later query.", &ReplayRun::evictions,
        Heading("evictions")},

@@ -324,8 +324,7 @@ void RequireCompared(const JudgeOptions& options, const GateResult& gate, Baseli
   }
   if (compared.empty()) {
     baseline.problems.emplace_back(
-        "nothing was compared with it: no case has a figure in both that "
-        "a rule on baselines names");
+        "nothing was compared with it: no rule on baselines names a figure that both have");
     return;
   }
   for (const DeltaRule& rule : rules) {

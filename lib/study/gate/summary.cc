@@ -391,8 +391,7 @@ const Fields<Baseline>& BaselineFields() {
   static const Fields<Baseline> fields = {
       {"file", "Path of the older summary as given", &Baseline::file},
       {"generated_at", "When it was made; null if it does not say", text(&Baseline::generated_at)},
-      {"commit", "What the older run says it was of; null if it does not say",
-       text(&Baseline::commit)},
+      {"commit", "Commit of the older run; null if it does not say", text(&Baseline::commit)},
       {"verdict", "Its verdict; null if it does not say", text(&Baseline::verdict)},
       {"missing_cases", "Cases of the older run that this run lacks", &Baseline::missing_cases},
       {"problems", "Why it says little or nothing about this run", &Baseline::problems}};

@@ -160,7 +160,7 @@ ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
                     const ReplayRequest& request, ThreadPool& pool, Progress* progress) {
   if (trace.level != TraceLevel::kQueries) {
     throw Error(Finding::kTraceMismatch,
-                "the trace has no queries, which show the effect of other keys")
+                "the trace has no queries, which show the effect of changed keys")
         .File(trace.path);
   }
   ReplayResult result;
@@ -198,7 +198,7 @@ ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
     if (progress != nullptr) progress->Advance(bytes);
   }
   if (result.layers.empty()) {
-    throw Error(Finding::kTraceMismatch, "the trace has queries of no layer of the snapshot")
+    throw Error(Finding::kTraceMismatch, "the trace has no queries of the snapshot's layers")
         .File(trace.path);
   }
   return result;
@@ -217,8 +217,8 @@ std::string WhyUnchanged(const ReplayRequest& request, const ReplayResult& resul
   const char side = is_key ? 'K' : 'V';
   if (of.full_at_ends) {
     return fmt::format(
-        "{}: {} of every measured layer stays in 16 bits, as that of a model's first two and last "
-        "two layers always does",
+        "{}: {} of every measured layer stays in 16 bits, because the type never quantises a "
+        "model's first two and last two layers",
         of.name, side);
   }
   if (of.has_tail) {

@@ -331,7 +331,7 @@ std::vector<std::string> WriteNotes(const ReplayResult& result) {
     largest = std::max(largest, kl->expected());
     if (notes.empty())
       notes.push_back(
-          fmt::format("expected KL is {}, as in brackets; predicted KL is the figure "
+          fmt::format("expected KL is {}; brackets show this range; predicted KL is the figure "
                       "before calibration",
                       ExpectedKlText(*kl)));
   }

@@ -16,8 +16,8 @@ constexpr uint64_t kFingerprintTokens = 64;  // distance of the tokens that are 
 constexpr uint64_t kSharedPart = 10;  // a shared tenth, as from a common system prompt, is allowed
 
 [[noreturn]] void RefuseRows(std::string_view what) {
-  throw Error(Finding::kUnsupportedKind, "a transform needs one row of all layers a token: {}",
-              what);
+  throw Error(Finding::kUnsupportedKind,
+              "a transform needs one row of all layers for each token: {}", what);
 }
 
 void RequirePositions(const Snapshot& snapshot) {
@@ -26,7 +26,7 @@ void RequirePositions(const Snapshot& snapshot) {
       const Cell& cell = group.cells[i];
       if (cell.position != static_cast<int64_t>(i) || cell.sequences.size() > 1 ||
           !(cell.sequences == group.cells.front().sequences)) {
-        RefuseRows("the cache holds other positions than 0, 1, 2 ... of one sequence");
+        RefuseRows("the positions are not 0, 1, 2 ... of one sequence");
       }
     }
   }
@@ -63,7 +63,7 @@ void RequireRows(const Snapshot& snapshot) {
          {std::pair{&layer.k, &first.k}, std::pair{&*layer.v, &*first.v}}) {
       if (tensor->heads != like->heads || tensor->head_dim != like->head_dim ||
           tensor->tokens() != first.k.tokens()) {
-        RefuseRows("layers have other heads or tokens than the first");
+        RefuseRows("layers differ from the first in heads or tokens");
       }
     }
   }

@@ -110,8 +110,8 @@ void RequireFit(const Transform& transform, const Snapshot& snapshot, const Mode
   const LayerKv& first = snapshot.layers.front();
   const auto require = [](std::string_view what, const auto& of_transform, const auto& of_cache) {
     if (of_transform == of_cache) return;
-    throw Error(Finding::kInconsistent, "the transform is of {} {}, the cache of {}", what,
-                of_transform, of_cache);
+    throw Error(Finding::kInconsistent, "the transform has {} {}, the cache {}", what, of_transform,
+                of_cache);
   };
   const auto layers = static_cast<uint32_t>(snapshot.layers.size());
   require("layers", transform.layers, layers);

@@ -114,7 +114,7 @@ uint64_t RankFor(const CacheRows& rows, uint64_t features, uint64_t asked) {
   if (asked > most || asked % kRankUnit != 0 || most == 0) {
     throw Error(
         Finding::kUsage,
-        "{} rows of {} features tell at most {} components, in multiples of {}; --rank is {}",
+        "{} rows of {} features determine at most {} components, in multiples of {}; --rank is {}",
         rows.tokens, features, most, kRankUnit, asked)
         .Hint("learn from more or longer caches");
   }
@@ -226,8 +226,8 @@ TransformSide LearnSide(const CacheRows& learn, const CacheRows& held_out, uint3
     const uint32_t count = std::min(step, layers - layer);
     TransformPart part{layer * heads * dim, count * heads * dim, {}, {}};
     if (part.features > kMostPartFeatures) {
-      throw Error(Finding::kUnsupportedKind, "a basis of {} features, more than {}", part.features,
-                  kMostPartFeatures)
+      throw Error(Finding::kUnsupportedKind, "a basis of {} features exceeds the limit of {}",
+                  part.features, kMostPartFeatures)
           .Hint("--grouping N learns one for each N layers");
     }
     LearnPart(learn, side.mean, options, part, pool);

@@ -426,7 +426,7 @@ TEST_CASE("A baseline must be able to say something about this run") {
   idle.cases[0].spec.on_not_run = OnNotRun::kWarn;
   CHECK(against(good, idle, false).reason() ==
         "baseline old.json: case 'a' passed in it, but was not run now; baseline old.json: nothing "
-        "was compared with it: no case has a figure in both that a rule on baselines names");
+        "was compared with it: no rule on baselines names a figure that both have");
 }
 
 TEST_CASE("Small steps pass the last baseline and add up against the pinned one") {
