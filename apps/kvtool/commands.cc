@@ -98,7 +98,7 @@ constexpr CommandEntry kCommands[] = {
     {"replay", Shelf::kFirst, "what eviction, smaller types and engines' own paths save and cost",
      "  kvtool replay evict run/ --policy streaming,h2o --budget 0.5\n"
      "  kvtool replay quant run/ --k q8_0,q4_0 --v q8_0,q4_0\n"},
-    {"advise", Shelf::kFirst, "what to keep of saved states, or what to evict within a named loss",
+    {"advise", Shelf::kFirst, "what to keep of saved states, or what to evict within a given loss",
      "  kvtool advise slots/\n"
      "  kvtool advise run/ --max-kl 0.02 --plan-out plan.json\n"
      "  kvtool advise runs/* --max-kl 0.02 --min-ratio 2 --html-out advice.html\n"
@@ -152,7 +152,7 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool corpus check corpus.jsonl\n"
      "  kvtool corpus check corpus.jsonl --corpus-dir /mnt/dumps --quick\n",
      MakeCorpus},
-    {"merge", Shelf::kBatch, "merge the results of a corpus, of all its shards, into one answer",
+    {"merge", Shelf::kBatch, "merge the results of a corpus from all its shards into one",
      "  kvtool merge analysis.jsonl --html-out corpus.html\n"
      "  kvtool merge results/shard-*.jsonl -o merged.json\n"
      "  kvtool merge analysis.jsonl --json | jq '.results[0].figures[] | select(.layer == null)'\n",

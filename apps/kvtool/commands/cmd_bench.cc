@@ -142,7 +142,7 @@ const Fields<Benched::Entrant>& BenchEntrantFields() {
       {"name", "Name of the level or of the other compressor", &Entrant::name},
       {"kind", "Whether it is a level of kvtool or another compressor",
        [](const Entrant& of) { return of.is_peer ? "peer" : "level"; }, OneOf("level", "peer")},
-      {"rounds", "Number of rounds it ran, 1 of slow ones; absent in deterministic output",
+      {"rounds", "Number of rounds it ran, 1 if it is slow; absent in deterministic output",
        &Entrant::rounds, Absent(AtLeast(1))},
       {"k", "Result for K", &Entrant::k, BenchPartFields()},
       {"v", "Result for V", &Entrant::v, BenchPartFields()},
@@ -266,7 +266,7 @@ class Bench : public Command {
   void Declare(CommandLine& line) override {
     line.Add("FILE", input_, "Snapshot: file, folder, '-' for stdin").Required();
     line.Add("--level|--levels", levels_,
-             "Only these levels (default: compat, which is for archives alone, to max); "
+             "Only these levels (default: all, from compat, which only archives have, to max); "
              "LEVEL-blocks: in blocks that a device decodes")
         .Separator(',')
         .OneOf({"compat", "fast", "default", "high", "max", "fast-blocks", "default-blocks",

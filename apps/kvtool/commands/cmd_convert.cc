@@ -40,7 +40,7 @@ const Fields<Converted>& ConvertedFields() {
       {"output", "File or folder that was written", &Converted::output},
       {"kv_bytes", "Bytes of K and V that were written", &Converted::kv_bytes},
       {"rope_pairs", "How the values of K were reordered; null: they were not", &Converted::pairs},
-      {"not_kept", "What the format cannot say of this snapshot", &Converted::not_kept}};
+      {"not_kept", "Facts of this snapshot that the format cannot express", &Converted::not_kept}};
   return fields;
 }
 

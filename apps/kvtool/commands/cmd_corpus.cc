@@ -89,7 +89,7 @@ const Fields<CorpusVerdict>& CorpusVerdictFields() {
        SizedFileFields()},
       {"verdict", "Whether all inputs are unchanged", &Of::verdict, OneOf("unchanged", "changed")},
       {"entries", "Number of inputs in the manifest", &Of::entries},
-      {"corpus_xxh3", "Hash of the corpus: of names, sizes and contents, by the manifest",
+      {"corpus_xxh3", "Hash of the corpus: of the names, sizes and contents in the manifest",
        &Of::hash, kHashText},
       {"content_read", "Whether contents were compared; otherwise sizes alone were",
        &Of::content_read},
@@ -112,7 +112,7 @@ class Corpus : public Command {
         ->Add("--corpus-dir", corpus_dir_,
               "Folder of the corpus (default: what the manifest says, relative to itself)")
         .ValueName("FOLDER");
-    check_->AddFlag("--quick", quick_, "Compare sizes only, without reading what they hold");
+    check_->AddFlag("--quick", quick_, "Compare sizes only, without reading contents");
     report_.Declare(*check_);
   }
 
@@ -165,7 +165,7 @@ class Corpus : public Command {
       manifest.folder = (std::filesystem::path(manifest.folder) / "..").lexically_normal().string();
     }
     if (manifest.folder.starts_with("..") || manifest.folder.starts_with('/')) {
-      context.console.Say("the inputs are not below the manifest: commands need --corpus-dir");
+      context.console.Say("inputs are outside the manifest's folder: commands need --corpus-dir");
     }
     const std::string text = corpus::ManifestText(manifest);
     if (output_.empty() || output_ == "-") {

@@ -94,10 +94,9 @@ const Fields<Diagnosis>& ShrinksFields() {
 const Fields<Diagnosis::Step>& StepFields() {
   using Step = Diagnosis::Step;
   static const Fields<Step> fields = {
-      {"command", "A whole line for a shell, names quoted", &Step::command},
+      {"command", "A complete command for a shell, with quoted names", &Step::command},
       {"effect", "What it does", &Step::effect},
-      {"needs",
-       "What must be filled in where the line has a word in capitals; null: it runs as it is",
+      {"needs", "What to put in place of the words in capitals; null: the command runs as it is",
        [](const Step& step) { return IfAny(step.needs); }}};
   return fields;
 }

@@ -31,7 +31,7 @@ const Fields<ForeignFormat>& ForeignFormatFields() {
       {"summary", "What it is, in a few words", &ForeignFormat::what},
       {"reason", "Why it is not read", &ForeignFormat::reason, AtLeast(1)},
       {"instead", "What to do instead", &ForeignFormat::hint},
-      {"recognised", "Whether it is refused by name when met, instead of as unknown",
+      {"recognised", "Whether its files are recognised and refused by this name, not as unknown",
        [](const ForeignFormat& format) { return format.recognise != nullptr; }}};
   return fields;
 }

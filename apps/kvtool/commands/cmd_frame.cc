@@ -98,7 +98,7 @@ const Fields<FrameLook>& FrameLookFields() {
   static const Fields<FrameLook> fields = {
       {"inputs", "The container that was read",
        [](const FrameLook& of) { return std::vector{of.input}; }, HashedFileFields()},
-      {"dtypes", "Element types that the words may be of; the container does not say which",
+      {"dtypes", "Possible element types of the words; the container does not store the type",
        [](const FrameLook& of) {
          return of.is_two() ? std::vector<std::string>{"f16", "bf16"}
                             : std::vector<std::string>{"f32"};
@@ -178,7 +178,7 @@ class Frame : public Command {
       throw Error(Finding::kUsage,
                   "--lo-predictors and --hi-predictors: only 16-bit types have a low and a high "
                   "plane")
-          .Hint("--predictors holds for all four planes of f32");
+          .Hint("for f32, --predictors applies to all four planes");
     }
     GearOptions options;
     options.zstd = !no_zstd_;

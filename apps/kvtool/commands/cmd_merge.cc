@@ -111,7 +111,7 @@ class Merge : public Command {
         corpus::Without("p5", corpus::Without("p95", corpus::FigureTable(report.figures)));
     if (!figures.rows.empty()) console.Data(Table(figures).Text());
     for (const corpus::Outlier& outlier : report.outliers) {
-      console.Line(fmt::format("far out: {} {} {}: {:.4g}, median {:.4g}: {}", outlier.key.figure,
+      console.Line(fmt::format("outlier: {} {} {}: {:.4g}, median {:.4g}: {}", outlier.key.figure,
                                outlier.key.what, outlier.key.part, outlier.value, outlier.median,
                                outlier.command));
     }

@@ -64,7 +64,7 @@ CheckedPlan Check(const std::string& path, const Snapshot& snapshot, EvictionPla
   const HashedFile source = HashedFile::Of(snapshot.source);
   if (source.xxh3 != plan.header.source_xxh3 || source.bytes != plan.header.source_bytes) {
     plan.Add("source",
-             fmt::format("the plan is of {} bytes with XXH3 {}, the snapshot has {} with {}",
+             fmt::format("the plan is for {} bytes with XXH3 {}, the snapshot has {} with {}",
                          plan.header.source_bytes, Escaped(plan.header.source_xxh3, 40),
                          source.bytes, source.xxh3));
   }

@@ -78,7 +78,7 @@ const Fields<AttentionTrace>& AttentionTraceFields() {
       {"scale", "What scores are multiplied by; 0: 1 / sqrt(head_dim)", &Trace::scale},
       {"softcap", "Soft limit of scores; 0: none", &Trace::softcap},
       {"window", "Tokens of the sliding attention window; 0: none", &Trace::window},
-      {"rope", "The recorder's word for the RoPE; empty: not recorded", &Trace::rope},
+      {"rope", "The RoPE as the recorder names it; empty: not recorded", &Trace::rope},
       {"tokens", "Token ids that were recorded", [](const Trace& of) { return of.tokens.size(); }},
       {"gradients", "Rows with gradients of the next token; null without", &Trace::gradients,
        gradients},

@@ -60,7 +60,7 @@ void TakeShape(const Snapshot& snapshot, const std::string& rope, Transform& tra
       (transform.layers == layers && transform.k.heads == k.heads && transform.k.dim == k.dim &&
        transform.v.heads == v.heads && transform.v.dim == v.dim && transform.rope == rope);
   if (!fits) {
-    throw Error(Finding::kInconsistent, "other layers, heads or RoPE than the inputs before");
+    throw Error(Finding::kInconsistent, "layers, heads or RoPE differ from earlier inputs");
   }
   transform.layers = layers;
   transform.rope = rope;
@@ -118,10 +118,9 @@ class Lessons {
 void RequireEnough(const Lesson& k, const LearnFlags& flags, const std::vector<std::string>& inputs,
                    Console& console) {
   if (inputs.size() == 1) {
-    console.Warn(
-        inputs.front(),
-        "only one cache: its last rows judge what was learnt from the others, though all are "
-        "of one text");
+    console.Warn(inputs.front(),
+                 "only one cache was given: its last rows judge what was learnt from its other "
+                 "rows, but all are of one text");
   }
   const transform::CacheRows& rows = k.learn;
   if (rows.tokens < kRowsOfFeature * rows.features) {
@@ -148,7 +147,7 @@ void LearnFlags::Declare(CommandLine& line) {
   const CommandLine::Heading heading(line, "Transforms");
   line.Add("--transform", kind, "Learn a transform of K and V in place of a profile: kvtc")
       .OneOf({"kvtc"});
-  line.Add("--ratio", ratios, "Ratios that coefficients get a schema for (4,8,16)")
+  line.Add("--ratio", ratios, "Ratios to learn a schema of the coefficients for (4,8,16)")
       .Check(CheckedBy([](const std::string& text) { ParseRatios(text, "--ratio"); }));
   line.Add("--rank", rank, "Components of a basis, a multiple of 16 (chosen on half of the rows)");
   line.Add("--grouping", grouping, "Layers that share a basis: all, layer or a number (all)")
@@ -158,7 +157,7 @@ void LearnFlags::Declare(CommandLine& line) {
   line.Add("--keep-last", window, "Last tokens of each cache that stay in full (128)");
   line.OnText(
       "--hold", [this](const std::string& text) { hold = ParseShare(text, "--hold", 0.01, 0.9); },
-      "Share of the inputs that only judges what was learnt from the others (0.2)");
+      "Share of the inputs that is held out to judge what was learnt from the others (0.2)");
   rope.Declare(line, "How K is rotated, for --transform");
 }
 
@@ -212,7 +211,7 @@ struct Trained {
 
 const Fields<Trained>& TrainParamsFields() {
   static const Fields<Trained> fields = {
-      {"name", "Name of the model that the profile or transform bears",
+      {"name", "Name of the model in the profile or transform",
        [](const Trained& of) { return of.profile ? of.profile->name() : of.transform->model; }}};
   return fields;
 }
@@ -278,7 +277,7 @@ class Train : public Command {
     }
     if (result.tokens < kFewTokens) {
       context.console.Warn(
-          "", fmt::format("{} are few to learn from: give caches of some thousand tokens",
+          "", fmt::format("{} are too few to learn from well: give caches of some thousand tokens",
                           Plural(result.tokens, "token")));
     }
     const std::shared_ptr<const Profile> profile = builder.Finish(name);
@@ -308,7 +307,7 @@ class Train : public Command {
     const uint64_t passed_over = builder.passed_over();
     builder.Add(snapshot);
     if (builder.passed_over() > passed_over) {
-      console.Warn(input, fmt::format("{} of other types than f16 and bf16 were passed over",
+      console.Warn(input, fmt::format("{} of types other than f16 and bf16 were skipped",
                                       HumanBytes(builder.passed_over() - passed_over)));
     }
     const HashedFile file = HashedFile::Of(snapshot.source);

@@ -367,12 +367,12 @@ const Fields<Error>& ErrorFields() {
       {"exit_code", "The exit status that this failure alone would give",
        [](const Error& error) { return static_cast<int>(ExitStatusFor(error.code())); }},
       {"file", "The file in which it is", [](const Error& error) { return IfAny(error.file()); }},
-      {"context", "The part of the file, as \"layer 3 K\"",
+      {"context", "The part of the file, such as \"layer 3 K\"",
        [](const Error& error) { return IfAny(ListContext(error)); }},
       {"message", "What is wrong", &Error::message},
       {"offset", "Where in the file, in bytes from its beginning", &Error::offset},
       {"hint", "What to do about it", [](const Error& error) { return IfAny(error.hint()); }},
-      {"text", "The whole line as standard error has it, without the program's name",
+      {"text", "The whole line on standard error, without the program's name",
        [](const Error& error) { return std::string_view(error.what()); }}};
   return fields;
 }

@@ -125,7 +125,7 @@ void FindIn(const Checkup& checkup, Diagnosis& out) {
                          Grouped(checkup.infinities), Grouped(checkup.values),
                          ListFew(checkup.not_finite, PlaceName)));
   }
-  const std::string_view seen = checkup.whole() ? "" : " wherever it was checked";
+  const std::string_view seen = checkup.whole() ? "" : " in every layer that was checked";
   if (!checkup.zeros.empty())
     out.Find(fmt::format("only zeros{}: {}", seen, ListFew(checkup.zeros, PlaceName)));
   if (!checkup.same_keys.empty()) {
@@ -211,7 +211,7 @@ void SuggestForSnapshot(const Snapshot& snapshot, Diagnosis& out) {
     out.Suggest("kvtool inspect " + file + " --stats", "every layer, NaNs and zeros counted");
   std::error_code ignored;
   if (HasTrait(snapshot.format, kIsCompressed)) {
-    out.Suggest("kvtool verify " + file, "proves it again, of any size");
+    out.Suggest("kvtool verify " + file, "proves it again, at any size");
   } else if (std::filesystem::exists(out.file + ".kvz", ignored)) {
     out.Suggest("kvtool verify " + archive + " --against " + file,
                 "whether the archive beside it restores this file");
@@ -384,7 +384,7 @@ void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out) {
   const std::string to =
       ShellWord(FreeName(named ? out.file.substr(0, out.file.size() - 4) : out.file + ".restored"));
   const bool damaged = !out.findings.empty();
-  out.Suggest("kvtool verify " + file, damaged ? "what is lost" : "proves it again, of any size");
+  out.Suggest("kvtool verify " + file, damaged ? "what is lost" : "proves it again, at any size");
   out.Suggest(fmt::format("kvtool decompress {}{} -o {}", file, damaged ? " --keep-going" : "", to),
               damaged               ? "what is left, zeros for the rest"
               : out.needs_transform ? "the approximation; the original is not in it"

@@ -128,7 +128,7 @@ std::string SuiteCases(const SourceFile& file) {
     return !one.suite.empty() && !one.mode.empty();
   });
   if (!view.is_original || view.cases.empty() || !has_names) return {};
-  return fmt::format("{} cases, {} passed by its own word", view.cases.size(),
+  return fmt::format("{} cases, of which it says that {} passed", view.cases.size(),
                      view.Count(gate::Status::kPass));
 }
 
@@ -215,10 +215,10 @@ bool IsLog(const Source& source, Diagnosis& out) {
   out.sound_text = "not checked: the gate judges it";
   const std::string judge = "kvtool gate --engine-logs " + ShellWord(out.file);
   if (rule.empty()) {
-    out.Suggest(judge, "its speeds, sizes and losses, and what they fail");
+    out.Suggest(judge, "its speeds, sizes and losses, and the rules that they break");
   } else {
     out.Suggest(judge + " --require " + ShellQuoted(rule),
-                "its speeds, sizes and losses, against a limit: here its own, less a tenth");
+                "its speeds, sizes and losses, with a limit a tenth below its own figure");
   }
   return true;
 }

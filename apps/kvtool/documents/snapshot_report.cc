@@ -452,11 +452,11 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
       Fields<Described>::Inline(
           [](const Described& of) -> const auto& { return of.snapshot; }, SnapshotFields()),
       {"rows", "Each row of the batch", DescribeRows, BatchRowFields()},
-      {"key_rotation_assumed", "Why they are taken for rotated, where the file does not say",
+      {"key_rotation_assumed", "Why they are assumed to be rotated, where the file does not say",
        AssumedRotation, Absent()},
       {"cells", "Records of cache cells; empty if the file has none", DescribeCells,
        DescribedCellsFields()},
-      {"facts", "Facts of this format alone, by name", DescribeFacts},
+      {"facts", "Facts that only this format has, by name", DescribeFacts},
       {"layers", "Each layer in the order of the file", DescribeLayers, described_layer, CsvRows()},
       {"notes", "Remarks on the file", DescribeNotes(false)},
       {"warnings", "Warnings on the file", DescribeNotes(true)},
@@ -514,10 +514,10 @@ const Fields<Profile>& ProfileFields() {
       {"tables", "Number of entropy tables",
        [](const ProfileEntry& entry) { return entry.model.tables.size(); }, AtLeast(1)},
       {"bits_per_value", "Bits that a value took in training", BitsPerValue, AtLeast(0)},
-      {"known_rows", "Rows that came back in training and are listed", &ProfileEntry::row_count}};
+      {"known_rows", "Rows that recurred in training and are listed", &ProfileEntry::row_count}};
   static const Fields<Profile> fields = {
       {"name", "Name of the model", &Profile::name},
-      {"hash", "By which frames and archives name the profile: XXH3 (128 bits, 32 hex digits)",
+      {"hash", "Hash by which frames and archives name the profile: XXH3 (128 bits, 32 hex digits)",
        [](const Profile& profile) { return ProfileHashText(profile.hash()); }, kProfileHashText},
       {"bytes", "Size of the profile in bytes",
        [](const Profile& profile) { return profile.file().size(); }},

@@ -110,7 +110,7 @@ constexpr ParameterText kAnalyzer[] = {
     {"runtime_mode", "TEXT", "Mode that the logs must be of: probe, full or store"},
     {"async_threads", "INT", "Compression threads that the run was started with"},
     {"require_kv_content_consistency", "", "Fail where restored values differed from the cache"},
-    {"max_kv_invalid_log_lines", "INT", "Most log lines that may speak of an invalid cache"},
+    {"max_kv_invalid_log_lines", "INT", "Most log lines that may mention an invalid cache"},
     {"max_lossless_queue_peak", "NUMBER", "Most ranges that may wait for compression"},
     {"max_lossless_fallback", "NUMBER", "Most ranges that may be left uncompressed"},
     {"max_lossless_backpressure_skip", "NUMBER", "Most ranges that a full queue may skip"},

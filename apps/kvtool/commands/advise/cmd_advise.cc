@@ -99,7 +99,7 @@ class AdviseCommand : public Command {
         .Separator(',');
     line.Add("--recent-share|--recent", recent_,
              "Shares of a budget that are recent, for block and h2o (0.25,0.5)");
-    line.Add("--snapkv-window|--windows", windows_, "Rows by which snapkv weighs (16,64)")
+    line.Add("--snapkv-window|--windows", windows_, "Rows by which snapkv weighs tokens (16,64)")
         .Separator(',');
     line.Add("--granularity", granularity_, "Unit with its own choice: layer or kv-head (layer)")
         .OneOf({"layer", "kv-head"});

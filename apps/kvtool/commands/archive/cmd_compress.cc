@@ -146,12 +146,11 @@ const Fields<WriteSummary::Reference>& UsedReferenceFields() {
        [](const Reference& base) { return base.name.source_bytes; }},
       {"xxh3", "XXH3 hash (64 bits, 16 hex digits) of those bytes",
        [](const Reference& base) { return HashDigits(base.name.source_hash); }, kHashText},
-      {"chain",
-       "1: it needs no other cache; else one more than the chain of what it is coded against",
+      {"chain", "Length of its chain of references, itself included; 1: it needs no other cache",
        [](const Reference& base) { return base.name.chain; }, AtLeast(1)},
       {"chunks", "Number of chunks of the archive that need it", &Reference::chunks},
-      {"rows", "Rows of it that they need: one token of one layer's K or V each", &Reference::rows},
-      {"equal_rows", "Number of these rows that are equal here, byte for byte",
+      {"rows", "Rows of it that they need, each one token of one layer's K or V", &Reference::rows},
+      {"equal_rows", "Number of these rows that the archived cache has byte for byte",
        &Reference::equal_rows}};
   return fields;
 }
@@ -289,7 +288,7 @@ class Compress : public EachOf<Compress> {
         "--no-solid", no_solid_,
         "Code each small file of a folder separately: larger, but damage affects fewer files");
     line.AddFlag("--update", update_,
-                 "Leave out an input whose archive is newer than it, and replace an older archive: "
+                 "Skip inputs whose archive is newer than they are, and replace older archives: "
                  "for folders that grow");
     snapshot_.Declare(line);
     lossy_.Declare(line);
@@ -299,7 +298,7 @@ class Compress : public EachOf<Compress> {
   EachCommand* AsEach() override {
     for (const std::string& word : inputs_.given) RefuseZstdOption(word);
     if (update_ && inputs_.counts())
-      throw Error(Finding::kUsage, "--update: --results knows by itself what has been done");
+      throw Error(Finding::kUsage, "--update: leave it out, --results skips finished inputs");
     return this;
   }
 
@@ -447,7 +446,7 @@ class Compress : public EachOf<Compress> {
                                  const OpenOptions& options, ThreadPool& pool,
                                  Console& console) const {
     if (snapshot == nullptr) {
-      throw Error(Finding::kUnsupportedKind, "--transform approximates caches, and this is none")
+      throw Error(Finding::kUnsupportedKind, "--transform approximates caches; this is not a cache")
           .File(source.path);
     }
     source.NeedAll();

@@ -65,7 +65,7 @@ struct Decompressed {
 const Fields<Decompressed::Source>& RestoredSourceFields() {
   using Source = Decompressed::Source;
   static const Fields<Source> fields = {
-      {"restored_bytes", "Size in bytes of the source as restored, zeros for what is lost included",
+      {"restored_bytes", "Size in bytes of the restored source, including zeros for lost bytes",
        [](const Source& source) { return source.report.bytes; }},
       {"lost_bytes", "Bytes of the source that could not be restored",
        [](const Source& source) { return source.report.lost_bytes; }},

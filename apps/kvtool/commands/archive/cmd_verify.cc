@@ -215,7 +215,7 @@ const Fields<Verified>& VerifiedFields() {
        "something is lost; different: intact, but not equal, or further",
        &Verified::verdict, OneOf("intact", "identical", "within", "damaged", "different")},
       {"chunks", "Chunks of the archive, or segments of the frame", &Verified::chunks},
-      {"source_bytes", "Bytes of what was compressed",
+      {"source_bytes", "Bytes before compression",
        [](const Verified& of) { return of.found.restored.bytes; }},
       {"lost_bytes", "Of these, bytes that cannot be restored",
        [](const Verified& of) { return of.found.restored.lost_bytes; }},

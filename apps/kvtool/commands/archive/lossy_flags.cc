@@ -41,7 +41,7 @@ void LossyFlags::Declare(CommandLine& line) {
   line.Add("--transform", file_,
            "LOSSY: approximate K and V by a learnt transform (.kvx), which decompress then needs; "
            "the archive is named FILE.lossy.kvz");
-  line.Add("--ratio", ratio_, "How many times smaller K and V become, of the transform's ratios")
+  line.Add("--ratio", ratio_, "Factor by which K and V shrink: one of the transform's ratios")
       .Positive();
   line.AddFlag("--allow-self", allow_self_,
                "Use a transform even if it was learnt from this very cache");
@@ -51,8 +51,7 @@ void LossyFlags::Declare(CommandLine& line) {
 void LossyFlags::Check(Effort level, const OpenOptions& options) const {
   if (is_wanted() != (ratio_ > 0)) {
     throw Error(Finding::kUsage, is_wanted()
-                                     ? "--transform needs --ratio R: how many times smaller "
-                                       "K and V become, with what loss"
+                                     ? "--transform needs --ratio R, how much smaller K and V get"
                                      : "--ratio needs --transform FILE");
   }
   if (!is_wanted()) return;
@@ -68,7 +67,7 @@ LossyFlags::Result LossyFlags::Approximate(const Source& source, const Snapshot&
   transform::RequireRows(snapshot);
   if (!snapshot.checks.empty()) {
     throw Error(Finding::kUnsupportedLayout,
-                "the format has checksums of K and V, which other values would break")
+                "the format stores checksums of K and V, which approximated values would not match")
         .Hint("'kvtool convert' writes the cache as plain tensors, such as safetensors");
   }
   RequireReplaceable(source, snapshot);
@@ -88,7 +87,7 @@ LossyFlags::Result LossyFlags::Approximate(const Source& source, const Snapshot&
   RequireRatio(*transform, ratio_);
   if (!allow_self_ && transform::LearntFrom(*transform, snapshot)) {
     throw Error(Finding::kUsage, "the transform was learnt from this very cache")
-        .Hint("its stated errors say nothing of other caches; --allow-self archives it anyway");
+        .Hint("the stated errors do not hold for other caches; --allow-self archives it anyway");
   }
   const std::string name = std::filesystem::path(file_).filename().string();
   if (IsSafeRelativePath(name)) wanted.file = name;
@@ -110,8 +109,8 @@ LossyFlags::Result LossyFlags::Approximate(const Source& source, const Snapshot&
   std::string why;
   std::optional<Snapshot> read = OpenToKeep(result.source, options, why);
   if (!read) {
-    throw Error(Finding::kUnsupportedLayout, "the source cannot be read with other values: {}",
-                why);
+    throw Error(Finding::kUnsupportedLayout,
+                "the source cannot be read with approximated values: {}", why);
   }
   result.snapshot = *std::move(read);
   result.chunks = std::move(made.chunks);

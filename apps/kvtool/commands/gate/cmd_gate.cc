@@ -95,7 +95,7 @@ class Gate : public EachOf<Gate> {
     line.AddFlag("--baseline-lenient", lenient_,
                  "Only warn if a baseline failed, lacks cases or is of another snapshot or trace");
     line.AddFlag("--new-recordings", new_recordings_,
-                 "The data are recorded anew for every run: a baseline may be of other data");
+                 "Accept a baseline of other data, because data are recorded anew for every run");
     line.Add("--commit", commit_, "Name of the commit that is measured, for reports and baselines");
     line.AddFlag("--strict", strict_, "Fail rules and cases that were not decided");
     line.AddFlag("--list-metrics", list_metrics_,
@@ -146,7 +146,7 @@ class Gate : public EachOf<Gate> {
     given_prompts_ = prompts_;
     if (is_one_of_many() && !(baseline_.empty() && pinned_.empty())) {
       throw Error(Finding::kUsage,
-                  "a baseline is of one snapshot: it does not go with many inputs");
+                  "a baseline belongs to one snapshot: it cannot be used with many inputs");
     }
     given_trace_ = trace_;
     const std::optional<RecordedRun> run = TakeRun(snapshot_path_, reading_);
@@ -308,8 +308,8 @@ class Gate : public EachOf<Gate> {
     }
     if (judges) {
       throw Error(Finding::kUsage,
-                  "--init judges nothing: it takes runs, --trace, --prompt-tokens, -o and how to "
-                  "read a snapshot");
+                  "--init judges nothing: it takes runs, --trace, --prompt-tokens, -o and the "
+                  "options for reading a snapshot");
     }
     const std::vector<uint64_t> prompts = Prompts();
     if (prompts.size() > 1) throw Error(Finding::kUsage, "--init: expected one --prompt-tokens");
@@ -412,7 +412,7 @@ class Gate : public EachOf<Gate> {
     AddOption("--prompt-tokens", given_prompts_, words);
     AddReading(words);
     AddOption("-o", "gate.json", words);
-    console.Line("limits: what this cache measured, less a margin; to keep them: " +
+    console.Line("limits: the figures of this cache, less a margin; to keep them: " +
                  gate::ShellLine(words));
   }
 

@@ -91,10 +91,10 @@ class Initialiser {
     size.tokens = CountTokens(pair.snapshot);
     if (size.tokens < kFewestTokens) {
       throw Error(Finding::kUsage,
-                  "a cache of {} tokens is too short to set thresholds by: at least {} are needed",
+                  "a cache of {} tokens is too short to set thresholds: at least {} are needed",
                   size.tokens, kFewestTokens)
           .File(path)
-          .Hint("a config with rules of its own judges a short cache");
+          .Hint("to judge a short cache, write a config with your own rules");
     }
     std::optional<uint64_t> prompt = init_.prompt_tokens;
     if (const auto run = OpenRun(path); !prompt && run && run->prompt_tokens != 0) {
@@ -153,7 +153,7 @@ std::string MeasureConfig(const GateInit& init, const std::vector<std::string>& 
   const nlohmann::ordered_json tool = ReportHeader("gate-config")["tool"];
   std::string text = gate::FirstConfig(
       runs, mnn::Engine(),
-      fmt::format("Written by kvtool {} gate --init over {}.", tool["version"].get<std::string>(),
+      fmt::format("Written by kvtool {} gate --init for {}.", tool["version"].get<std::string>(),
                   Plural(runs.size(), "run")));
   if (!text.empty()) return text;
   const auto& samples = runs.front().cases.front().samples;

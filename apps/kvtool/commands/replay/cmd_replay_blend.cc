@@ -98,7 +98,7 @@ std::string Choice(const Result& result) {
                         later.filter.ratio, later.topk);
   }
   if (!result.filtered.empty()) {
-    text += fmt::format("; with this filter {} of V and {} of K is left, for {} of the prefill",
+    text += fmt::format("; this filter leaves {} of V's, {} of K's error, for {} of the prefill",
                         Percent(result.filtered_left.v), Percent(result.filtered_left.k),
                         Percent(result.filtered_compute_share));
   }
@@ -111,7 +111,7 @@ void PrintBlend(Console& console, const std::string& path, const blend::CachePai
   console.Line(Choice(result));
   const std::string deviation = DeviationLine(result, console.utf8());
   if (!deviation.empty()) console.Line("V deviation along the prompt: " + deviation);
-  console.Line("Recomputed rows are taken from the full run, so what is left is a lower bound.");
+  console.Line("Recomputed rows come from the full run, so the remaining error is a lower bound.");
   console.Line("");
   console.Data(Table(blend::CurveTable(result)).Text());
   console.Line("");
@@ -252,7 +252,7 @@ class ReplayBlend : public Command {
     line.Add("--fail-unless|--gate", gates_,
              "Fail (exit 1) unless this holds, e.g. dev_v_remaining_frac@0.16.mean<=0.2");
     line.Add("--chunks-layout|--old-layout", old_layout_,
-             "Axes of the arrays of chunks, where --layout is not theirs");
+             "Axes of the arrays of chunks, if they differ from --layout");
     line.AddFlag("--detail", detail_, "The deviation of every token in the JSON document");
     line.Add("--indices-out", indices_out_, "Write the chosen tokens to an .npy file (i64)");
     line.Add("--blended-out", blended_out_, "Write the blended cache, keys at prompt positions");
@@ -395,7 +395,7 @@ class ReplayBlend : public Command {
     }
     for (const uint64_t layer : check_layers_) {
       if (layer > UINT32_MAX)
-        throw Error(Finding::kUsage, "--check-layer {}: no model has it", layer);
+        throw Error(Finding::kUsage, "--check-layer {}: no model has so many layers", layer);
     }
     request.check_layer = static_cast<uint32_t>(check_layers_.front());
     request.ratio = shares.front();

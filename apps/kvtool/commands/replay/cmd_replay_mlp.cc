@@ -160,7 +160,7 @@ class ReplayMlp : public Command {
 
   DType ParseCacheDType() const {
     const std::optional<DType> dtype = ParseDType(dtype_);
-    if (!dtype) throw Error(Finding::kUsage, "--dtype '{}' is not a dtype", dtype_);
+    if (!dtype) throw Error(Finding::kUsage, "--dtype '{}' is not an element type", dtype_);
     return *dtype;
   }
 
@@ -227,7 +227,7 @@ class ReplayMlp : public Command {
       } else if (csrc->corrupts()) {
         throw Error(Finding::kInconsistent, "csrc " + CsrcText(*csrc))
             .File(weights_path_)
-            .Hint("kvtool does not repeat that, because the cache would be lost");
+            .Hint("kvtool does not imitate that, because the cache would be lost");
       }
     }
     try {

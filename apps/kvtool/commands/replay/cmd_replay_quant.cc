@@ -120,8 +120,8 @@ uint64_t WriteQuantState(const Snapshot& snapshot,
   for (uint32_t l = 0; l < layers; ++l) {
     const auto check = [&](const KvTensor& tensor, const std::vector<std::byte>& packed) {
       if (Gather(tensor, 0, tensor.tokens(), Order::kTokenHeadDim) != packed) {
-        throw Error(Finding::kWriteFailed, "layer {}: the rows read back differ from those written",
-                    l)
+        throw Error(Finding::kWriteFailed,
+                    "layer {}: the rows that were read back differ from those that were written", l)
             .File(path);
       }
       rows += tensor.tokens();
@@ -137,9 +137,9 @@ const Fields<Agreement>& AgreementFields() {
       {"codes", "Quantised codes that were compared", &Agreement::codes},
       {"equal_codes", "Codes that are equal in both", &Agreement::equal_codes},
       {"equal_codes_fraction", "equal_codes / codes", &Agreement::share},
-      {"equal_blocks_fraction", "Share of the blocks of which all codes are equal",
+      {"equal_blocks_fraction", "Share of the blocks in which all codes are equal",
        &Agreement::block_share},
-      {"furthest", "The largest difference of two codes", &Agreement::furthest}};
+      {"furthest", "The largest difference between two codes", &Agreement::furthest}};
   return fields;
 }
 
@@ -160,7 +160,7 @@ const Fields<TriedOrigin>& TriedOriginFields() {
                     : std::nullopt;
        },
        OneOf("avx", "ref", "arm")},
-      {"searched", "Whether a search over scales is made, which iq4_nl alone may do",
+      {"searched", "Whether the quantiser searches for the best scale, which only iq4_nl may do",
        [](const TriedOrigin& of) { return of.hypothesis.origin.searched; }},
       Fields<TriedOrigin>::Inline(
           [](const TriedOrigin& of) -> const Agreement& { return of.hypothesis.first_layer; },
@@ -176,14 +176,14 @@ std::vector<TriedOrigin> TriedIn(const SideOrigin& side) {
 
 const Fields<SideOrigin>& SideOriginFields() {
   static const Fields<SideOrigin> fields = {
-      {"type", "The cache type, as q8_0", [](const SideOrigin& side) { return Name(side.dtype); }},
-      {"named",
-       "Whether at least 98% of the first layer's codes agree under the best one that was tried",
+      {"type", "The cache type, such as q8_0",
+       [](const SideOrigin& side) { return Name(side.dtype); }},
+      {"named", "Whether at least 98% of the first layer's codes agree with the best candidate",
        &SideOrigin::is_named},
-      {"equally_good", "How many of those tried agree as well as the first",
+      {"equally_good", "Number of candidates that agree as well as the best one",
        &SideOrigin::equally_good, AtLeast(1)},
-      {"tried", "Best first, by the first layer", TriedIn, TriedOriginFields()},
-      {"layers", "Under the best one", &SideOrigin::layers, AgreementFields()}};
+      {"tried", "Candidates, best first in the first layer", TriedIn, TriedOriginFields()},
+      {"layers", "Agreement with the best one", &SideOrigin::layers, AgreementFields()}};
   return fields;
 }
 
@@ -200,7 +200,7 @@ std::string OriginText(const SideOrigin& side) {
     text += i == 0 ? " " : " or ";
     text += quantisation::RoundingName(side.tried[i].origin.rounding);
   }
-  if (side.equally_good() > 1) text += " (two runs do not tell)";
+  if (side.equally_good() > 1) text += " (both fit these two runs)";
   return text;
 }
 
@@ -214,8 +214,8 @@ void PrintSide(Console& console, char name, const std::optional<SideOrigin>& sid
                             ? side->tried[side->equally_good()].first_layer.share()
                             : 0;
   console.Line(
-      fmt::format("{}: {}{}: {:.2f}% of the first layer's codes agree, {:.2f}% under the next best",
-                  name, side->is_named() ? "" : "not named, nearest to ", OriginText(*side),
+      fmt::format("{}: {}{}: {:.2f}% of the first layer's codes agree, {:.2f}% with the next best",
+                  name, side->is_named() ? "" : "not identified, nearest to ", OriginText(*side),
                   100 * best.first_layer.share(), 100 * others));
 }
 
@@ -230,7 +230,7 @@ const Fields<quantisation::CacheOrigin>& CacheOriginFields() {
   static const Fields<Origins> fields = {
       {"k", "How K was quantised; null where it is not", &Origins::k, SideOriginFields()},
       {"v", "How V was quantised; null where it is not", &Origins::v, SideOriginFields()},
-      {"named", "Whether both sides that are quantised are named", IsNamed}};
+      {"named", "Whether every quantised side was identified", IsNamed}};
   return fields;
 }
 

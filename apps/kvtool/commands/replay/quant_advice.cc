@@ -183,7 +183,7 @@ const Fields<QuantAdvice>& QuantAdviceFields() {
        "The choice within the limits: with --max-kl the one of fewest bytes, else the one that "
        "loses least; null: none is within them",
        FindBest, QuantBestFields()},
-      {"flags", "The best that llama.cpp's flags can say; null: none within the limits",
+      {"flags", "The best that llama.cpp's flags can express; null: none within the limits",
        [](const QuantAdvice& of) {
          return of.found.best_with_flags
                     ? std::optional(

@@ -70,7 +70,7 @@ const Fields<store::StateRow>& StateFields() {
   using Row = store::StateRow;
   const auto cost = [](const Row& row) { return row.own_bytes + row.record_bytes; };
   static const Fields<Row> fields = {
-      {"state", "Its number, which no other state ever has", &Row::id},
+      {"state", "Number of the state, which is never used again", &Row::id},
       {"name", "Its name", &Row::name},
       {"added", "When it was added, in UTC", [](const Row& row) { return TimeText(row.added_us); }},
       {"format", "Format of its source; opaque: bytes as they are", &Row::format},
@@ -83,7 +83,7 @@ const Fields<store::StateRow>& StateFields() {
       {"tokens", "Tokens of its longest layer", &Row::tokens},
       {"layers", "Layers with a cache", &Row::layers},
       {"source_bytes", "Bytes of what was added", &Row::source_bytes},
-      {"cost_bytes", "Bytes that the store grew by with it, the index left out", cost},
+      {"cost_bytes", "Bytes by which it made the store grow, without the index", cost},
       {"xxh3", kStateHashText, [](const Row& row) { return HashDigits(row.source_hash); },
        kHashText}};
   return fields;
@@ -190,12 +190,12 @@ const Fields<store::AddReport>& StoreAddReportFields() {
       {"parent", "State with the longest beginning in common; null: none", &Report::parent},
       {"prefix_tokens", "Tokens of that beginning", &Report::prefix_tokens},
       {"tokens", "Tokens of the longest layer", [](const Report& of) { return of.state.tokens; }},
-      {"new_bytes", "Bytes of the pack that came into the store",
+      {"new_bytes", "Bytes of the pack that was added to the store",
        [](const Report& of) { return of.state.own_bytes; }},
-      {"record_bytes", "Bytes of the record that came with it", &Report::record_bytes},
+      {"record_bytes", "Bytes of the record that was added with it", &Report::record_bytes},
       {"new_objects", "Objects in the pack", &Report::new_objects},
       {"mended_objects",
-       "Of these, replacements of damaged ones, which repair every state with them",
+       "Of these, replacements for damaged objects, which repair every state that uses them",
        &Report::mended_objects},
       {"new_raw_bytes", "Bytes of these objects before they were coded", &Report::new_raw_bytes},
       {"shared_objects", "Objects that the store had already", &Report::shared_objects},
@@ -396,7 +396,7 @@ const Fields<store::CollectReport>& CollectFields() {
       {"removed_objects", "Objects that no state needed", &Report::removed_objects},
       {"removed_packs", "Packs in which nothing was needed", &Report::removed_packs},
       {"rewritten_packs", "Packs of which the needed part was copied", &Report::rewritten_packs},
-      {"skipped_packs", "Packs with much that is not needed, for whose copy the disk has no room",
+      {"skipped_packs", "Packs that should be rewritten, but the disk has no room for the copy",
        &Report::skipped_packs},
       {"leftover_files", "Files of killed runs that were removed", &Report::leftover_files},
       {"unlisted", kUnlistedText, &Report::unlisted, StateNameFields()}};

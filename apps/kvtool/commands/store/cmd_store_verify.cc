@@ -35,10 +35,10 @@ const Fields<store::CheckReport>& StoreCheckFields() {
   static const Fields<Report> fields = {
       {"states", "States that were checked", &Report::states},
       {"objects", "Objects that were decoded and compared with their names", &Report::objects},
-      {"raw_bytes", "Bytes of the sound ones, decoded", &Report::raw_bytes},
+      {"raw_bytes", "Bytes of the undamaged objects, decoded", &Report::raw_bytes},
       {"stored_bytes", "Bytes that objects take", &Report::stored_bytes},
       {"leftover_files",
-       "Files that the index does not name: of killed runs, or of one that is under way",
+       "Files that the index does not name: left by killed runs, or written by one that still runs",
        &Report::leftover_files},
       {"leftover_bytes", "Bytes of these", &Report::leftover_bytes},
       {"problems", "What is wrong", &Report::problems, store_problem},
@@ -93,7 +93,7 @@ const Fields<StoreCounted::Advice>& StoreAdviceFields() {
   using Advice = StoreCounted::Advice;
   static const Fields<Advice> fields = {
       {"kind",
-       "gc: packs hold much that no state needs; keep: they do not; prune: of older programs",
+       "gc: packs hold much that no state needs; keep: they do not; prune: older versions only",
        &Advice::kind, OneOf("gc", "prune", "keep")},
       {"freed_bytes", "Bytes on the disk that it frees", &Advice::freed_bytes},
       {"command", "Command that does it; null: nothing to do", IfAny(&Advice::command)}};
@@ -173,7 +173,7 @@ const Fields<StoreCounted>& StoreCountedFields() {
       {"older_states", "States that are not the newest of their name",
        OfStats(&Stats::older_states)},
       {"older_bytes", "Bytes on the disk that only these need", OfStats(&Stats::older_bytes)},
-      {"recommendation", "The one thing to do about its size", &StoreCounted::Recommend,
+      {"recommendation", "The recommended action on its size", &StoreCounted::Recommend,
        StoreAdviceFields()}};
   return fields;
 }

@@ -160,7 +160,7 @@ const Fields<TransformUse::Type>& TypeFields() {
        [](const Type& of) { return of.side->coded.full_tokens(); }},
       {"not_finite_tokens", "Tokens of the middle in full, because values are not finite",
        [](const Type& of) { return of.side->coded.not_finite; }},
-      {"middle_ratio", "Bytes of the coded tokens at 16 bits over those coded; null without any",
+      {"middle_ratio", "Bytes of coded tokens at 16 bits / bytes after coding; null without any",
        [](const Type& of) { return of.side->coded.middle_ratio(); }, Nullable()},
       {"retained", "Share of this cache's centred energy in the basis",
        [](const Type& of) { return of.side->coded.retained; }},
@@ -168,7 +168,7 @@ const Fields<TransformUse::Type>& TypeFields() {
        [](const Type& of) { return of.side->coded.faults.clipped; }},
       {"fp8_soft_damage", "Coefficients that GPUs before sm_89 store as another code",
        [](const Type& of) { return of.side->coded.faults.soft_damage; }},
-      {"far_offsets", "Groups so far from 0 that their binary16 offset loses steps",
+      {"far_offsets", "Groups so far from 0 that a binary16 offset is coarser than their steps",
        [](const Type& of) { return of.side->coded.faults.far_offsets; }},
       {"basis_bytes", "Bytes of mean and basis of this side, not in the ratio",
        [](const Type& of) { return of.side->basis_bytes; }},
@@ -185,11 +185,11 @@ const Fields<TransformUse>& TransformUseFields() {
       Fields<TransformUse>::Inline(&TransformUse::file, HashedFileFields()),
       {"model", "Name of the model that it was learnt from",
        [](const TransformUse& of) { return of.transform->model; }},
-      {"rope", "How keys are turned back",
+      {"rope", "How keys are rotated back",
        [](const TransformUse& of) { return of.transform->rope; }},
       Fields<TransformUse>::Inline(
           [](const TransformUse& of) -> const Transform& { return *of.transform; }, BasisFields()),
-      {"self", "Whether it was learnt from this very cache, so that its figures flatter",
+      {"self", "Whether it was learnt from this very cache, so that its figures are too good",
        &TransformUse::is_self},
       {"first_full", "First tokens in full", &TransformUse::first_full},
       {"last_full", "Last tokens of the prompt in full", &TransformUse::last_full},
@@ -230,13 +230,12 @@ Transform MakeTransform(const KvtcArtifact& artifact, const Snapshot& snapshot,
 void TransformTypes::Declare(CommandLine& line) {
   line.Add("--transform", file_,
            "Learnt transform (.kvx, or SGLang's kvtc.pt) for the types kvtc:RATIO, "
-           "kvtc_rans:RATIO, kvtc_ascend:RATIO "
-           "and kvtc_dynamo:RANGES, as fp8*256+int4*1024");
+           "kvtc_rans:RATIO, kvtc_ascend:RATIO and kvtc_dynamo:RANGES, such as fp8*256+int4*1024");
   line.Add("--fp8", fp8_, "How kvtc_dynamo converts: sm89 (and later GPUs) or soft (older) (sm89)")
       .OneOf({"sm89", "soft"});
   line.Add("--worker", worker_, "Worker whose transform in a kvtc.pt to use (tp_0_pp_0)");
   line.AddFlag("--allow-self", allow_self_,
-               "Judge a transform even by a cache that it was learnt from, which flatters it");
+               "Judge a transform even by a cache that it was learnt from: figures are too good");
 }
 
 void TransformTypes::Open(const Snapshot& snapshot, const ModelRope* rope) {
@@ -257,7 +256,7 @@ void TransformTypes::Open(const Snapshot& snapshot, const ModelRope* rope) {
   is_self_ = transform::LearntFrom(*transform_, snapshot);
   if (is_self_ && !allow_self_) {
     throw Error(Finding::kUsage,
-                "the transform was learnt from this very cache: its figures would flatter")
+                "the transform was learnt from this very cache: its figures would be too good")
         .Hint("judge it by another cache, or learn it from others; --allow-self replays anyway");
   }
   snapshot_ = &snapshot;
@@ -304,13 +303,13 @@ std::optional<TransformUse> TransformTypes::Use() const {
 std::vector<std::string> TransformTypes::Warnings() const {
   std::vector<std::string> warnings;
   if (is_self_)
-    warnings.push_back("the transform was learnt from this very cache: its figures flatter");
+    warnings.push_back("the transform was learnt from this very cache: its figures are too good");
   for (const TransformedSide& of : sides_) {
     const transform::CodedCache& coded = of.coded;
     const std::string who = fmt::format("{} of {}", of.name, of.is_key ? 'K' : 'V');
     if (coded.middle_tokens == 0) {
       warnings.push_back(
-          fmt::format("{}: the first {} and last {} tokens in full are all of the "
+          fmt::format("{}: the first {} and last {} tokens, which stay in full, are the whole "
                       "prompt: nothing is coded",
                       who, first_, last_));
       continue;

@@ -123,12 +123,12 @@ const Fields<CompressorWeights>& WeightsHeaderFields() {
       {"prefix_names_assumed",
        "Whether these names are the loaders' fixed order, because a .bin holds none",
        &CompressorWeights::names_assumed},
-      {"slots", "Indices of the three linear blocks in the checkpoint's Sequential, as 0,3,6",
+      {"slots", "Indices of the three linear blocks in the checkpoint's Sequential, such as 0,3,6",
        &CompressorWeights::slots},
       {"text_only", "Whether there are no MLPs for the image segment",
        &CompressorWeights::is_text_only},
       {"container",
-       "Where in the checkpoint the weights were, as model_state_dict/; empty: at its top",
+       "Where in the checkpoint the weights were, such as model_state_dict/; empty: at its top",
        &CompressorWeights::container}};
   return fields;
 }
@@ -316,9 +316,8 @@ const Fields<ValueDiff>& ValueDiffFields() {
 
 const Fields<BlockDiff>& BlockDiffFields() {
   static const Fields<BlockDiff> fields = {
-      {"name", "Layer, MLP and slot, as layer 0 compress_tk slot 3", &BlockDiff::name},
-      {"problem",
-       "Why the block could not be compared, as another shape; absent where there is nothing",
+      {"name", "Layer, MLP and slot, such as layer 0 compress_tk slot 3", &BlockDiff::name},
+      {"problem", "Why the block could not be compared, such as different shapes; absent if it was",
        IfAny(&BlockDiff::problem), Absent()},
       {"weight", "How the weight differs; absent where it could not be compared",
        &BlockDiff::weight, ValueDiffFields(), Absent()},
@@ -340,7 +339,7 @@ const Fields<DiffedWeights>& DiffedWeightsFields() {
        OneOf("equal", "different")},
       {"structure", "Numbers of the header and MLPs that differ, in words",
        [](const DiffedWeights& of) { return of.diff.structure; }},
-      {"notes", "Differences that do not count, as of type and slot numbers",
+      {"notes", "Differences that do not count, such as type and slot numbers",
        [](const DiffedWeights& of) { return of.diff.notes; }},
       {"blocks", "The blocks of MLPs that both have, in the order of A",
        [](const DiffedWeights& of) { return of.diff.blocks; }, BlockDiffFields(), CsvRows()}};

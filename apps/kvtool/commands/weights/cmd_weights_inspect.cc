@@ -55,9 +55,9 @@ const Fields<WeightsBlock>& WeightsBlockFields() {
        [](const WeightsBlock& of) {
          return of.values.offset == 0 ? std::nullopt : std::optional(of.values.offset);
        }},
-      {"rows", "Rows of the weight: values that come out",
+      {"rows", "Rows of the weight: output values",
        [](const WeightsBlock& of) { return of.values.rows(); }},
-      {"cols", "Columns of the weight: values that go in",
+      {"cols", "Columns of the weight: input values",
        [](const WeightsBlock& of) { return of.values.cols(); }},
       {"bias", "Whether it has a bias",
        [](const WeightsBlock& of) { return of.values.has_bias(); }},
@@ -267,7 +267,7 @@ const Fields<WeightsFault>& WeightsFaultFields() {
   static const Fields<WeightsFault> fields = {
       {"offset", "Where in the file, in bytes from its beginning; null where it has no place",
        &WeightsFault::offset, Heading("offset", HexOffset)},
-      {"field", "The field or block, as layer 0 compress_tk slot 3 cols", &WeightsFault::field,
+      {"field", "The field or block, such as layer 0 compress_tk slot 3 cols", &WeightsFault::field,
        Heading("field")},
       {"found", "What the file has", &WeightsFault::found, Heading("found")},
       {"expected", "What it should have", &WeightsFault::expected, Heading("expected")},
@@ -301,9 +301,8 @@ const Fields<VerifiedWeights>& VerifiedWeightsFields() {
        "refuses",
        &VerifiedWeights::reading, OneOf("strict", "csrc", "legacy")}};
   static const Fields<WeightsVerdict> loaders = {
-      {"csrc", "InfiniLM's present one", &WeightsVerdict::csrc, LoaderVerdictFields()},
-      {"legacy", "The older one of the same engine", &WeightsVerdict::legacy,
-       LoaderVerdictFields()}};
+      {"csrc", "InfiniLM's current loader", &WeightsVerdict::csrc, LoaderVerdictFields()},
+      {"legacy", "InfiniLM's older loader", &WeightsVerdict::legacy, LoaderVerdictFields()}};
   static const Fields<VerifiedWeights> fields = {
       {"inputs", "The file", &VerifiedWeights::inputs, HashedFileFields()},
       {"params", "What was asked for", std::identity(), params},
