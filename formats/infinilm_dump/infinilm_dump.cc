@@ -71,7 +71,7 @@ DumpMeta ParseDumpMeta(ByteSpan json) {
   meta.image_len = (*it_len)[0].get<uint64_t>();
   const auto pairs = object.find("rope_pairs");
   if (pairs != object.end()) {
-    if (!pairs->is_string()) throw Error(Finding::kBadField, "rope_pairs is not a word");
+    if (!pairs->is_string()) throw Error(Finding::kBadField, "rope_pairs is not a string");
     meta.rope_pairs = pairs->get<std::string>();
   }
   return meta;

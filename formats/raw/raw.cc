@@ -40,7 +40,7 @@ constexpr Preset kPresets[] = {
      ""},
     {"hicache-page-head", "SGLang HiCache pages, page_head", "2HPLD", "DTYPE:L=,H=,D=", "SGLang",
      ""},
-    {"hicache-unified", "SGLang HiCache pages, page_unified (G= groups of heads, 1 if not said)",
+    {"hicache-unified", "SGLang HiCache pages, page_unified (G= groups of heads, 1 if not given)",
      "GL2PHD", "DTYPE:L=,H=,D=[,G=]", "SGLang", ""},
     {"hicache-mla", "SGLang HiCache pages, latent attention (page_unified too)", "LPD",
      "DTYPE:L=,D=", "SGLang", ""},

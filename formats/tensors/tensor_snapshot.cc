@@ -480,7 +480,7 @@ class Assembler {
                   layer.v->tokens());
       if (layer.k.tokens() == layer.v->head_dim && layer.k.head_dim == layer.v->tokens()) {
         error.Hint(
-            "K looks stored as [.., dim, token], which --layout cannot say of K alone: swap its "
+            "K looks stored as [.., dim, token], which --layout cannot say for K alone: swap its "
             "last two axes before saving (numpy: k.swapaxes(-1, -2))");
       }
       throw error.In("layer {}", index);

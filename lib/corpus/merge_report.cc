@@ -215,9 +215,9 @@ const Fields<GroupReport>& GroupFields() {
 
 const Fields<Outlier>& OutlierFields() {
   static const Fields<Outlier> fields = {
-      {"figure", "As in figures", [](const Outlier& of) { return of.key.figure; }},
-      {"what", "As in figures", [](const Outlier& of) { return of.key.what; }},
-      {"part", "As in figures", [](const Outlier& of) { return of.key.part; }},
+      {"figure", "The same as in figures", [](const Outlier& of) { return of.key.figure; }},
+      {"what", "The same as in figures", [](const Outlier& of) { return of.key.what; }},
+      {"part", "The same as in figures", [](const Outlier& of) { return of.key.part; }},
       {"name", "Name of the input in the corpus", &Outlier::name},
       {"value", "Its value", &Outlier::value},
       {"median", "Median of all", &Outlier::median},

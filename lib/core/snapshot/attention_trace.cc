@@ -67,11 +67,11 @@ void RequireSameTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is
                        const TensorView& recorded) {
   const char* what = is_value ? "V" : "K";
   if (recorded.shape[0] > tensor.tokens()) {
-    throw Mismatch(fmt::format("the trace has {} of {} tokens, the snapshot of {}", what,
+    throw Mismatch(fmt::format("{} has {} tokens in the trace, {} in the snapshot", what,
                                recorded.shape[0], tensor.tokens()));
   }
   if (recorded.shape[1] != tensor.heads || recorded.shape[2] != tensor.head_dim) {
-    throw Mismatch(fmt::format("the trace has {} of {} heads x {}, the snapshot {} x {}", what,
+    throw Mismatch(fmt::format("{} has {} heads x {} in the trace, {} x {} in the snapshot", what,
                                recorded.shape[1], recorded.shape[2], tensor.heads,
                                tensor.head_dim));
   }

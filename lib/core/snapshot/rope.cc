@@ -128,8 +128,7 @@ Error BadScaling(std::string_view text) {
             "llama3:FACTOR,LOW,HIGH,ORIGINAL, yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION"
             "]] or dynamic:FACTOR,ORIGINAL",
             text)
-          .Hint(
-              "as in the model's config.json: rope_scaling; --model config.json reads all of it"));
+          .Hint("the model's config.json has them as rope_scaling; --model config.json reads all"));
 }
 
 // Parses "8,1,4,8192" into any number of positive numbers.

@@ -374,7 +374,7 @@ std::vector<std::string> DiagnoseFirstLayer(const CachePair& caches, const Layer
   if (!(first.k.relative() > most)) return {};
   std::string text = fmt::format(
       "K of layer 0 differs by {:.3g} of its norm after rotation, V does not: the keys are not "
-      "rotated as said",
+      "rotated as stated",
       first.k.relative());
   const auto [reading, error] = BestReading(caches);
   if (error <= most) text += fmt::format("; {} would fit", Describe(reading, caches));

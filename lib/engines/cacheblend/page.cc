@@ -177,7 +177,7 @@ void AddRemaining(const Result& result, report::Page& page) {
         is_value
             ? "Lower is better. All choose the same number of tokens. The oracle chooses anew in "
               "every layer: its distance is the price of choosing once."
-            : "The same tokens, seen from the keys.");
+            : "The same tokens, measured on the keys.");
     if (is_value) page.Feature();
   }
 }

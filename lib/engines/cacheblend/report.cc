@@ -121,7 +121,7 @@ const Fields<ChunkOf>& ChosenFields() {
   static const Fields<ChunkOf> fields = {
       {"index", "Index of the chunk", &ChunkOf::index},
       {"selected", "Number of its tokens that were selected by score", &ChunkOf::selected},
-      {"share", "Share of topk that they are", &ChunkOf::share, {.least = 0, .most = 1}}};
+      {"share", "Their share of topk", &ChunkOf::share, {.least = 0, .most = 1}}};
   return fields;
 }
 
@@ -340,12 +340,12 @@ const Fields<CurveLayer>& CurveFigureFields() {
        "Mean over rows of the cosine of both outputs, all heads joined; null: no queries",
        OfAttention(&AttentionError::out_cos_mean)},
       {"oracle",
-       "What is left if as many tokens are recomputed as this layer's own deviations choose",
+       "What is left if as many tokens are recomputed, chosen by the layer's own deviations",
        &CurveLayer::oracle, RemainingFields()},
-      {"random", "What is left if as many tokens are recomputed that are drawn at random",
+      {"random", "What is left if as many tokens are recomputed, drawn at random",
        &CurveLayer::random, RemainingFields()},
       {"first_of_chunk",
-       "What is left if as many tokens are recomputed from the beginnings of the chunks",
+       "What is left if as many tokens are recomputed, from the beginnings of the chunks",
        &CurveLayer::first_of_chunk, RemainingFields()}};
   return fields;
 }

@@ -180,7 +180,7 @@ TEST_CASE("requests that make no sense are refused", "[blend]") {
   CHECK_THROWS_AS(CachePair(WholePrompt(made->full, {}), Chunked(*made), std::nullopt), Error);
 }
 
-TEST_CASE("keys that were not rotated as said are found out in layer 0", "[blend]") {
+TEST_CASE("keys that were not rotated as stated are found out in layer 0", "[blend]") {
   const auto made = MakeBlendCase({5, 20, 17, 6}, 9);
   const auto warned = [&](const OldCache& old, const std::string& fitting) {
     const Result result = Run(*made, old, RequestFor(6));

@@ -101,7 +101,7 @@ void AddSpeed(std::string_view metric, double speed, const Json& row, gate::Wher
   if (!(deviation > 0)) return;
   of.SetNoise(metric, kDeviations * deviation,
               fmt::format("its repetitions differ by {:.3g} tokens/s (two standard deviations): "
-                          "llama-bench -r with more of them would decide",
+                          "more of them (llama-bench -r) would decide",
                           kDeviations * deviation));
 }
 

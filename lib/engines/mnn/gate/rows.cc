@@ -203,8 +203,8 @@ const Fields<Row>& RowFields() {
        [](const Row& row) { return row.ran() ? std::optional(0) : std::nullopt; }},
       Fields<Row>::Inline(runtime, report),
       {"failure_reason",
-       "Why the case did not pass, 'not run: ' or 'inconclusive: ' in front where that is it; "
-       "empty if it passed",
+       "Why the case did not pass, after 'not run: ' or 'inconclusive: ' where that applies; empty "
+       "if it passed",
        FailureReason},
       {"overall_pass", "Whether the case passed",
        [](const Row& row) { return row.result.status == Status::kPass; }},

@@ -61,9 +61,9 @@ const Fields<MnnCall>& CallFields() {
        [](const MnnCall& call) { return call.start.plan_dropped; }},
       {"length_before", "Tokens in the layer's cache before",
        [](const MnnCall& call) { return call.start.length_before; }},
-      {"length_compacted", "Call: tokens in the cache after a plan was applied, before the new one",
+      {"length_compacted", "Call: tokens in the cache after a plan was applied, new token excluded",
        [](const MnnCall& call) { return call.start.length_compacted; }},
-      {"length", "Call: tokens in the cache with the new one",
+      {"length", "Call: tokens in the cache, new token included",
        [](const MnnCall& call) { return call.start.length; }},
       {"triggered", "Call: whether the layer made a decision",
        [](const MnnCall& call) { return call.end.triggered; }},
@@ -124,7 +124,7 @@ const Fields<eviction::BlockConfig>& ConfigFields() {
       {"h2o_update_interval",
        "Steps between two decisions: tokens in the design, layer calls in MNN's code",
        &Config::update_interval},
-      {"h2o_trigger_min_tokens", "Shortest cache that is evicted from, in tokens",
+      {"h2o_trigger_min_tokens", "Shortest cache in which tokens are evicted, in tokens",
        &Config::trigger_min_tokens}};
   return fields;
 }
@@ -253,7 +253,7 @@ const Fields<MnnMetrics>& MetricsFields() {
       {"h2o_keep_ratio", "Kept tokens over length, of the last plan of any layer", &M::keep_ratio,
        Nullable()},
       {"h2o_lossy_ratio",
-       "Bytes before over bytes kept and those of the plan itself, of the last plan of any layer",
+       "Bytes before / bytes kept and those of the plan itself, for the last plan of any layer",
        &M::lossy_ratio, Nullable()},
       {"h2o_target_keep_effective",
        "Target of the last decision as a share of the length, not below the floor",

@@ -182,8 +182,8 @@ const Fields<Measured>& MeasuredFields() {
       {"encode_us", "Time in encoders in microseconds; not with --deterministic",
        &Measured::encode_us, kTime},
       {"decode_us",
-       "Time in decoders in microseconds, for the design's engine with the proof of each blob; not "
-       "with --deterministic",
+       "Time in decoders in microseconds, with engine design also the proof of each blob; not with "
+       "--deterministic",
        &Measured::decode_us, kTime},
       {"wait_us", "Time waiting for workers in microseconds; not with --deterministic",
        &Measured::wait_us, kTime}};
