@@ -351,7 +351,7 @@ Effects MeasureEffects(const Runs& runs, const std::vector<Candidate>& candidate
     if (effects.measured.runs[r].rows > 0) continue;
     throw Error(Finding::kBadField,
                 "all {} measured rows are undefined, by NaN or Inf in queries, keys, values or "
-                "gradients: nothing is left to advise by",
+                "gradients: no row is left to advise by",
                 effects.undefined_rows[r])
         .File(runs[r]->name());
   }

@@ -535,7 +535,7 @@ const Fields<Report>& ReportFields() {
        [](const Report& of) { return ListPoints(of.advice, of.advice.found.frontier); },
        PointFields(),
        {.rows = true, .unless = "savings"}},
-      {"uniform", "One plan for each candidate, followed by every part, largest first",
+      {"uniform", "One plan for each candidate, which every part follows; largest first",
        [](const Report& of) { return ListPoints(of.advice, of.advice.found.uniform); },
        PointFields()},
       {"check", "How plans that are chosen on some data do on the rest", Whole, CheckFields()},

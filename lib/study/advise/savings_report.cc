@@ -442,7 +442,7 @@ const Fields<Answer>& AnswerFields() {
       {"bytes_per_token", "Bytes at the end, in all layers, per token seen", &A::bytes_per_token,
        AtLeast(0)},
       {"ratio", "Bytes of the whole cache / those of the plan", &A::ratio, AtLeast(kLeastRatio)},
-      {"expected_loss", "Loss of the worst run to be expected, in the unit that loss.unit names",
+      {"expected_loss", "Expected loss of the worst run, in the unit that loss.unit names",
        [](const A& of) { return Shown(of.loss_kind, of.expected_loss); }, AtLeast(0)},
       {"flags", "The flags of llama.cpp that do it; null: it has none", IfAny(&A::flags)}};
   return fields;

@@ -143,8 +143,8 @@ std::vector<std::string> StatesFacts(const StatesAdvice& of, size_t most_left_ou
   const uint64_t all = of.bytes(), shared = of.shared_bytes();
   if (of.states.size() > 1)
     facts.push_back(fmt::format(
-        "shared: {} ({}) of K and V, in tokens with which several states begin (one head of a late "
-        "layer was compared)",
+        "shared: {} ({}) of K and V, in common beginnings of states (one head of a late layer was "
+        "compared)",
         format::Bytes(shared),
         format::Percent(all == 0 ? 0 : static_cast<double>(shared) / static_cast<double>(all))));
   if (of.contained_states() > 0) {

@@ -366,7 +366,7 @@ void AddDoubts(const JudgeOptions& options, const Baseline& baseline, GateResult
   const std::string name = NameBaseline(baseline) + ": ";
   if (baseline.is_ours && baseline.version != options.version) {
     gate.warnings.push_back(fmt::format(
-        "{}it was made by kvtool {}, this is {}: a difference may be the program's", name,
+        "{}it was made by kvtool {}, this is {}: a difference may come from the program", name,
         baseline.version.empty() ? "of an unknown version" : Escaped(baseline.version),
         options.version));
   }

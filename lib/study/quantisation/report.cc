@@ -170,8 +170,8 @@ const Fields<Report>& SettingsFields() {
        [](const Report& of) { return RoundingName(of.request.store.rounding); },
        OneOf("avx", "ref", "arm")},
       {"hadamard",
-       "Whether what is quantised is rotated by a Hadamard transform first, as llama.cpp does "
-       "since 2026-04",
+       "Whether values are rotated by a Hadamard transform before they are quantised, as llama.cpp "
+       "does since 2026-04",
        [](const Report& of) { return of.request.store.rotate; }},
       {"engine_q",
        "How queries meet quantised keys: cpu (rounded, as in llama.cpp's CPU code) or exact",
