@@ -130,7 +130,7 @@ const Fields<Benched::Part>& BenchPartFields() {
           },
           SavingFields()),
       {"worst_chunk_to_compat",
-       "The largest of bytes / bytes at compat over all chunks; absent where compat had no part",
+       "Largest bytes / bytes at compat of any chunk; absent where compat did not run",
        &Part::worst_chunk, Absent()},
       Fields<Part>::Inline(&Part::speeds, BenchSpeedsFields())};
   return fields;

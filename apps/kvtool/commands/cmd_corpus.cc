@@ -110,7 +110,7 @@ class Corpus : public Command {
     check_->Add("MANIFEST", input_, "What 'kvtool corpus make' wrote").Required();
     check_
         ->Add("--corpus-dir", corpus_dir_,
-              "Folder of the corpus (default: what the manifest says, relative to itself)")
+              "Folder of the corpus (default: the one in the manifest, relative to it)")
         .ValueName("FOLDER");
     check_->AddFlag("--quick", quick_, "Compare sizes only, without reading contents");
     report_.Declare(*check_);

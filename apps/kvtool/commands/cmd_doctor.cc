@@ -124,8 +124,8 @@ const Fields<Diagnosis>& DiagnosisFields() {
        },
        DiagnosedFileFields()},
       {"kind",
-       "What the file is: foreign is known but not read, broken is of a known format but cannot be "
-       "read",
+       "Kind of the file; foreign: known, but kvtool does not read it; broken: of a known format, "
+       "but unreadable",
        &Diagnosis::kind,
        OneOf("snapshot", "archive", "run", "trace", "weights", "model", "plan", "document", "frame",
              "store", "profile", "transform", "log", "foreign", "broken", "unknown", "missing")},

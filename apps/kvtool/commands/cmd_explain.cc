@@ -41,11 +41,11 @@ constexpr Explanation kExplanations[] = {
      "$ kvtool inspect kv.bin --raw f16:2LTHD:2,32,?,8,128\n"
      "$ kvtool compress kv.bin --from opaque"},
     {kAmbiguousFormat,
-     "Both readings cannot be right, and a guess would be wrong half of the time.",
+     "Only one of the readings is right, and a guess would be wrong half of the time.",
      "Choose one by the flag that the message names.",
      "$ kvtool inspect kv.npy --layout thd\n"
      "$ kvtool inspect kv.npy --from npy"},
-    {kConfig, "A setting that is silently ignored would make a check pass that was never made.",
+    {kConfig, "A setting that is silently ignored would let a check pass that never ran.",
      "Correct the key that the message names: keys of --config are the long names of options, "
      "those of a gate are in its schema.",
      "$ kvtool compress --help\n"

@@ -141,7 +141,7 @@ const Fields<PlanVerdict>& PlanVerdictFields() {
        [](const Of& of) { return of.IfWalked([](const auto& walk) { return walk.is_common(); }); }},
       {"findings", "The first twenty things that are wrong with the plan",
        [](const Of& of) { return of.checked.findings; }, PlanFindingFields()},
-      {"findings_count", "How many things are wrong, also beyond the twenty",
+      {"findings_count", "Number of errors, including those after the first twenty",
        [](const Of& of) { return of.checked.wrong; }},
       {"verdict",
        "sound: the plan can be applied to the snapshot; wrong: it cannot; read: there is no "
@@ -206,7 +206,7 @@ class Plan : public Command {
  private:
   void PrintHead(Console& console, const CheckedPlan& plan) const {
     const PlanHeader& header = plan.header;
-    console.Line(fmt::format("{}: policy {}, engine {}, schedule {}; made of {}", Printable(plan_),
+    console.Line(fmt::format("{}: policy {}, engine {}, schedule {}; made for {}", Printable(plan_),
                              Printable(header.policy), Printable(header.engine),
                              Printable(header.schedule), Printable(header.source_file)));
     console.Line(plan.events == 0 ? std::string("  no events: everything stays")

@@ -66,8 +66,8 @@ Json EnvelopeProperties(std::string_view name) {
             {"items", {{"type", "string"}}}}},
           {"results",
            {{"description",
-             "One for each input, or one of all inputs where the command compares or joins them; "
-             "what failed has none"},
+             "One for each input, or one for all where the command compares or joins them; failed "
+             "inputs have none"},
             {"type", "array"},
             {"items", {{"$ref", "#/$defs/result"}}}}}};
 }

@@ -126,7 +126,7 @@ void RequireEnough(const Lesson& k, const LearnFlags& flags, const std::vector<s
   if (rows.tokens < kRowsOfFeature * rows.features) {
     console.Warn(inputs.front(),
                  fmt::format("{} rows of {} features: with fewer than {} rows a feature the basis "
-                             "fits the rows that it is learnt from better than others",
+                             "overfits the rows that it is learnt from",
                              rows.tokens, rows.features, kRowsOfFeature));
   }
   if (k.held_out.tokens != 0 && rows.tokens != 0) return;

@@ -88,7 +88,7 @@ bool IsDocument(const Source& source, Diagnosis& out) {
     const PlanHeader plan =
         ReadPlan(*source.files[0].data, [&](uint64_t, const PlanEvent&) { ++events; });
     out.what =
-        fmt::format("an eviction plan of {} ({}), {} events, made of {}", Printable(plan.policy),
+        fmt::format("an eviction plan of {} ({}), {} events, made for {}", Printable(plan.policy),
                     Printable(plan.schedule), Grouped(events),
                     plan.source_file.empty() ? "an unnamed cache" : Printable(plan.source_file));
     IsSound("every event is valid; 'plan check' compares the plan with its cache", out);

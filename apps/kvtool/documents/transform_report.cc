@@ -14,7 +14,8 @@ const Fields<TransformPlan>& TransformPlanFields() {
   static const Fields<TransformPlan> fields = {
       {"form", "How coefficients are stored", &TransformPlan::form},
       {"ratio", "Bits at 16 bits a value / bits by the schema", &TransformPlan::ratio},
-      {"bits_per_token", "Bits of a token by the schema; of kvtc_rans 0: they depend on the values",
+      {"bits_per_token",
+       "Bits of a token by the schema; 0 for kvtc_rans: they depend on the values",
        [](const TransformPlan& plan) { return CountBits(plan.schema); }},
       {"held_out_error", "|y' - y| / |y - mean| of rows that were not learnt from",
        &TransformPlan::error}};

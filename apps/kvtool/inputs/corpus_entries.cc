@@ -219,7 +219,7 @@ void InputOptions::DeclareRest(CommandLine& line, const std::string& keep_going_
   line.Add("--corpus", corpus, "Also the inputs of a manifest, which 'kvtool corpus make' wrote")
       .ValueName("FILE");
   line.Add("--corpus-dir", corpus_dir,
-           "Folder of that corpus (default: what the manifest says, relative to itself)")
+           "Folder of that corpus (default: the one in the manifest, relative to it)")
       .ValueName("FOLDER");
   line.Add("--results", results,
            "Append a JSON line for each input to a file; inputs that have one there are skipped; "

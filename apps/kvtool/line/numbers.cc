@@ -94,7 +94,7 @@ constexpr ParameterText kRuntime[] = {
      "--h2o-target-ratio|--h2o-target-lossy-ratio"},
     {"h2o_ema_alpha", "NUMBER", "Weight of the old score", kUpToOne},
     {"h2o_update_interval", "INT", "Tokens between two decisions", kFromOne},
-    {"h2o_trigger_min_tokens", "INT", "Shortest cache that is evicted from", kCount,
+    {"h2o_trigger_min_tokens", "INT", "Shortest cache in which tokens are evicted", kCount,
      "--h2o-trigger-min|--h2o-trigger-min-tokens"},
 };
 
@@ -104,7 +104,7 @@ constexpr ParameterText kAnalyzer[] = {
     {"decode_baseline", "NUMBER", "Decoding speed in tokens/s without either, to compare with"},
     {"decode_gate_aggregation", "TEXT",
      "How many rounds become one speed: avg, median, p90 or best"},
-    {"decode_baseline_source", "TEXT", "Where the baseline speed is from, for the report"},
+    {"decode_baseline_source", "TEXT", "Source of the baseline speed, for the report"},
     {"decode_baseline_samples", "INT", "Rounds behind the baseline speed, for the report"},
     {"decode_drop_target", "NUMBER", "Share of the baseline speed that may be lost, e.g. 0.05"},
     {"runtime_mode", "TEXT", "Mode that the logs must be of: probe, full or store"},

@@ -40,7 +40,7 @@ const Fields<Advised>& AdvisedFields() {
       {"inputs", "The snapshots that were read, one for each run", &Advised::inputs,
        HashedFileFields(), Items(1)},
       Fields<Advised>::Inline(&Advised::report, advise::ReportFields()),
-      {"engines", "Settings with which engines keep what candidates within the limits keep",
+      {"engines", "Engine settings that keep the same as a candidate within the limits",
        &Advised::engines, EngineSettingsFields()},
       {"savings",
        "Eviction, smaller types, both, lossless levels and offload on one frontier; null if types "
@@ -83,11 +83,11 @@ class AdviseCommand : public Command {
              "Relative error of attention outputs that the worst prompt may have, such as 5% (5% "
              "where no loss in nats is known)");
     line.Add("--min-ratio", min_ratio_,
-             "Least ratio at the end; without another limit: the plan that loses least")
+             "Least ratio at the end; alone, it asks for the plan of least loss")
         .Check(CheckedBy([](const std::string& text) { ParseRatios(text, "--min-ratio"); }));
     line.Add("--bytes-per-token", bytes_per_token_,
-             "Most bytes that a token may take in all layers at the end; without another limit: "
-             "the plan that loses least")
+             "Most bytes that a token may take in all layers at the end; alone, it asks for the "
+             "plan of least loss")
         .Positive();
     savings_.Declare(line);
     line.Add("--policy|--policies", policies_,
@@ -98,7 +98,7 @@ class AdviseCommand : public Command {
     line.Add("--streaming-sink|--sinks", sinks_, "First tokens that streaming keeps (4,16)")
         .Separator(',');
     line.Add("--recent-share|--recent", recent_,
-             "Shares of a budget that are recent, for block and h2o (0.25,0.5)");
+             "Shares of a budget for recent tokens, for block and h2o (0.25,0.5)");
     line.Add("--snapkv-window|--windows", windows_, "Rows by which snapkv weighs tokens (16,64)")
         .Separator(',');
     line.Add("--granularity", granularity_, "Unit with its own choice: layer or kv-head (layer)")

@@ -156,7 +156,7 @@ const Fields<Analysed>& AnalysedFields() {
 const Fields<AnalyzeResult>& AnalyzeResultFields() {
   using Result = AnalyzeResult;
   static const Fields<AnalysedRun> runs = {
-      {"run", "Folder of the run below the input", &AnalysedRun::run},
+      {"run", "Folder of the run, relative to the input", &AnalysedRun::run},
       Fields<AnalysedRun>::Inline(&AnalysedRun::analysed, AnalysedFields())};
   static const Fields<AnalyzeTiming> timing = {
       {"elapsed_us", "Wall time of the command, in microseconds", &AnalyzeTiming::elapsed_us},

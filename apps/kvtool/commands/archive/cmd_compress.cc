@@ -49,7 +49,7 @@ void WarnIfCompressed(const Source& source, const std::optional<Snapshot>& snaps
   std::string what;
   if (source.files.size() == 1 && kvz::HasMagic(source.files[0].data->bytes())) {
     what = fmt::format(
-        "an archive already: compressed again it gains nothing; 'kvtool decompress {} -c | kvtool "
+        "an archive already: compressing it again gains nothing; 'kvtool decompress {} -c | kvtool "
         "compress - -o FILE' makes one of another level",
         source.path);
   } else if (snapshot && HasTrait(snapshot->format, kIsCompressed)) {
@@ -110,7 +110,7 @@ const Fields<Compressed::Params>& CompressParamsFields() {
   static const Fields<Params> fields = {
       {"level", "Level of compression", &Params::level, {.choices = LevelChoices()}},
       {"joined_layers",
-       "Consecutive layers that level max may code with those before them; 1: each on its own",
+       "Most consecutive layers that level max predicts from earlier ones; 1: each on its own",
        &Params::joined_layers,
        {.least = 1, .most = kMostJoinedLayers}},
       {"check", "Whether the archive was to be decoded and compared with the source",
@@ -142,7 +142,7 @@ const Fields<WriteSummary::Reference>& UsedReferenceFields() {
        [](const Reference& base) { return base.name.file; }},
       {"format", "Name of the format it was read as",
        [](const Reference& base) { return base.name.format; }},
-      {"bytes", "Its size in bytes; of an archive, what it restores to",
+      {"bytes", "Its size in bytes; of an archive, that of its source",
        [](const Reference& base) { return base.name.source_bytes; }},
       {"xxh3", "XXH3 hash (64 bits, 16 hex digits) of those bytes",
        [](const Reference& base) { return HashDigits(base.name.source_hash); }, kHashText},
@@ -214,13 +214,13 @@ const Fields<Compressed>& CompressedFields() {
        "them",
        [](const Compressed& of) { return of.made.choices; }},
       {"bases",
-       "What the archive refers to, of the caches given with --base, in the order of its list; "
-       "absent without --base",
+       "The caches of --base that the archive refers to, in the order of its list; absent without "
+       "--base",
        [](const Compressed& of) {
          return of.has_bases ? std::optional(of.made.references) : std::nullopt;
        },
        UsedReferenceFields(), Absent()},
-      {"proof", "What was done to show that the archive gives the source back",
+      {"proof", "How it was checked that the archive restores the source",
        [](const Compressed& of) -> const Compressed& { return of; }, CompressProofFields()},
       {"warnings", "Everything that the run warned of at this input", &Compressed::warnings},
       Fields<Compressed>::Inline(&Compressed::cost, RunCostFields()),
@@ -278,8 +278,8 @@ class Compress : public EachOf<Compress> {
         .OneOf({"compat", "fast", "default", "high", "max"})
         .ShowDefault();
     line.Add("--joined-layers", joined_layers_,
-             "At level max, code up to so many consecutive layers with those before them, which "
-             "are then needed to read one (1: each on its own)")
+             "At level max, predict layers from earlier ones in groups of up to this many; reading "
+             "one then needs the earlier ones (1: each on its own)")
         .Between(uint32_t{1}, kMostJoinedLayers)
         .ShowDefault();
     line.AddFlag("--no-check|!--check", no_check_,

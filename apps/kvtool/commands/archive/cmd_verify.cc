@@ -242,8 +242,8 @@ class Verify : public EachOf<Verify> {
     DeclareInputs(line, "FILE",
                   "Archives, frames, '-' for stdin; or one trace, plan, store, or weights");
     line.Add("--against", against_,
-             "File or folder that the archive must restore to; of several archives, the folder of "
-             "all that they restore to, by their names without .kvz");
+             "File or folder that the archive must restore to; for several archives, the folder of "
+             "their sources, by the archives' names without .kvz");
     limit_.Declare(line);
     report_.Declare(line);
   }

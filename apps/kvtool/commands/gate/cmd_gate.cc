@@ -85,8 +85,9 @@ class Gate : public EachOf<Gate> {
     line.Add("--cases-out", outputs_.cases_jsonl, "Write cases.jsonl here");
     page_.Declare(line);
     line.Add("--junit-out", junit_, "Write JUnit XML: one test per rule").Essential();
-    line.Add("--annotations", annotations_,
-             "Print what failed on standard error as a CI system shows it beside the config")
+    line.Add(
+            "--annotations", annotations_,
+            "Print failures on standard error in the form that a CI system shows beside the config")
         .OneOf({"none", "github"});
     line.Add("--baseline", baseline_, "An older summary.json to compare with").Essential().Once();
     line.Add("--pinned", pinned_,
@@ -393,7 +394,8 @@ class Gate : public EachOf<Gate> {
 
   void RequireFitting() const {
     if (Prompts().size() <= 1 && !decode_) return;
-    throw Error(Finding::kUsage, "{}: cases made for a cache decode all of it after one prompt",
+    throw Error(Finding::kUsage,
+                "{}: without a config, cases decode the whole cache after one prompt",
                 decode_ ? "--decode-tokens" : "--prompt-tokens")
         .Hint(
             fmt::format("--suite {}, or a config, has cases of other lengths", mnn::Engine().name));

@@ -54,7 +54,7 @@ struct H2oFlags {
         "Tokens (exact, design) or layer calls (mnn) between decisions (16; with a budget: every "
         "step)");
     add("--trigger-min|--h2o-trigger-min-tokens,--h2o-trigger-min", "h2o_trigger_min_tokens",
-        "Shortest cache that is evicted from (512; 1)");
+        "Shortest cache in which tokens are evicted (512; 1)");
     add("--layer-start|--h2o-layer-start", "h2o_layer_start", "First layer that evicts (2; 0)");
     add("--layer-end|--h2o-layer-end", "h2o_layer_end",
         "Last layer that evicts, -1 = the last one (-1)");

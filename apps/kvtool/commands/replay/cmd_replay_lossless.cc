@@ -328,10 +328,10 @@ class ReplayLossless : public EachOf<ReplayLossless> {
     fact("queue peak", fmt::format("{}, fallback {}, skipped {}", m.queue_depth_peak,
                                    m.sums.fallback_count, m.sums.backpressure_skip_count));
     if (!r.h2o_enabled) return;
-    fact("h2o_lossy_ratio", fmt::format("{:.4f}, keep {:.4f}, {} tokens evicted, {} plans thrown "
-                                        "away",
-                                        r.h2o_metrics.lossy_ratio, r.h2o_metrics.keep_ratio,
-                                        r.h2o_metrics.total_evict_tokens, r.h2o_plans_cleared));
+    fact("h2o_lossy_ratio",
+         fmt::format("{:.4f}, keep {:.4f}, {} tokens evicted, {} plans discarded",
+                     r.h2o_metrics.lossy_ratio, r.h2o_metrics.keep_ratio,
+                     r.h2o_metrics.total_evict_tokens, r.h2o_plans_cleared));
   }
 
   std::string trace_, mode_, engine_ = "mnn", preset_ = "engine", scores_ = "flash";

@@ -278,7 +278,7 @@ const Fields<QuantReplayed::Written>& QuantWrittenFields() {
   using Written = QuantReplayed::Written;
   static const Fields<Written> fields = {
       {"file", "Name of the file", &Written::file},
-      {"hadamard", "Whether what is quantised is rotated", &Written::hadamard},
+      {"hadamard", "Whether quantised values are rotated", &Written::hadamard},
       {"rows_checked", "Rows that were read again and compared with what was to be written",
        &Written::rows_checked}};
   return fields;
@@ -505,8 +505,8 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     const uint64_t rows = WriteQuantState(snapshot, types_of, how, options.geometry, version_, out_,
                                           RulesFor(force_, input_, snapshot.source), pool);
     context.console.Say(fmt::format(
-        "{}: {} rows read again as they were written; what is quantised is {} for builds {} "
-        "2026-04, which the file does not say",
+        "{}: {} rows read back as written; quantised values are {} for builds {} 2026-04, which "
+        "the file does not say",
         Printable(out_), rows, store.rotate ? "rotated where heads allow it," : "not rotated,",
         store.rotate ? "from" : "before"));
     return {out_, store.rotate, rows};

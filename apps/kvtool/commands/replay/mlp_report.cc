@@ -98,7 +98,7 @@ const Fields<AttentionSummary>& AttentionFields() {
       {"js", "Jensen-Shannon divergence of the same two, in nats", &Summary::js,
        DistributionFields()},
       {"top_k_raw",
-       "Share of the k largest probabilities that are of tokens which stay as they are, mean, by k",
+       "Mean share of the k largest probabilities that belong to unchanged tokens, by k",
        std::identity(), top_k}};
   return fields;
 }

@@ -248,9 +248,8 @@ class StoreAdd : public StoreCommand {
         .OneOf({"compat", "fast", "default", "high", "max"})
         .ShowDefault();
     line.Add("--block-tokens", block_tokens_,
-             "Most tokens of an object (default: 256, from level high on 1024); what two states "
-             "have "
-             "in common is found in multiples of it")
+             "Most tokens of an object (default: 256, from level high on 1024); common beginnings "
+             "of states are found in multiples of it")
         .Between(1u, kMostBlockTokens);
     line.AddFlag("--no-check", no_check_,
                  "Skip the check that decodes the stored state and compares it with the source");
@@ -433,7 +432,7 @@ const Fields<Pruned>& PrunedFields() {
 const Fields<Pruned>& RemovedFields() {
   using Params = Pruned::Params;
   static const Fields<Params> remove_params = {
-      {"states", "What was to be removed, as it was given", &Params::names},
+      {"states", "States to remove, as given", &Params::names},
       {"dry_run", kDryRunText, &Params::dry_run}};
   static const Fields<Pruned> fields = RemovalFields(remove_params);
   return fields;

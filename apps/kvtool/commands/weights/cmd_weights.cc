@@ -147,7 +147,7 @@ struct ConvertedWeights {
 const Fields<RoundingCounts>& RoundingFields() {
   static const Fields<RoundingCounts> fields = {
       {"values", "Values that were written", &RoundingCounts::values},
-      {"changed_count", "Values that are another number now", &RoundingCounts::changed},
+      {"changed_count", "Values that have changed", &RoundingCounts::changed},
       {"overflowed_count", "Values that were finite and are infinite now",
        &RoundingCounts::overflowed},
       {"flushed_count", "Values that were not zero and are zero now", &RoundingCounts::flushed},
@@ -239,7 +239,7 @@ class ConvertVerb : public WeightsCommand {
     if (const auto to = ParseWeightsContainer(ending.substr(1))) return *to;
     throw Error(Finding::kUsage, "-o {}: no form of weights has the ending {}", Printable(output_),
                 Printable(ending))
-        .Hint("give a name that ends in .bin, .pth or .safetensors, or say it with --to");
+        .Hint("give a name that ends in .bin, .pth or .safetensors, or give --to");
   }
 
   DType TargetDType(const WeightsFile& file, WeightsContainer to) const {

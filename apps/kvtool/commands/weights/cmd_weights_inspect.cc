@@ -286,8 +286,7 @@ const Fields<WeightsFault>& WeightsFaultFields() {
 const Fields<LoaderVerdict>& LoaderVerdictFields() {
   static const Fields<LoaderVerdict> fields = {
       {"loads", "Whether it loads the file", &LoaderVerdict::loads},
-      {"message", "Its own words where it refuses; empty where it does not",
-       &LoaderVerdict::message},
+      {"message", "Its own message if it refuses the file; else empty", &LoaderVerdict::message},
       {"offset",
        "Where in the file it stops, in bytes from its beginning; null where that has no place",
        &LoaderVerdict::offset}};
