@@ -203,7 +203,7 @@ Fields<SnapshotDiff>::Field PartsField() {
        [](const SnapshotDiff& of) { return of.Total().values; }},
       {"different_count", kDifferent, [](const SnapshotDiff& of) { return of.Total().different; }},
       {"beyond_tolerance_count", kBeyond, [](const SnapshotDiff& of) { return of.Total().beyond; }},
-      {"first", "The first value that counts, or else that differs",
+      {"first", "The first difference that counts, else the first one",
        [](const SnapshotDiff& of) {
          const FirstDifference first = FindFirst(of);
          return first.diff == nullptr ? std::nullopt : std::optional(first);
@@ -238,10 +238,10 @@ const Fields<TensorDiff>& TensorDiffFields() {
       {"max_rel", "Largest of abs(a - b) / abs(b) over finite pairs in which b is not 0",
        FindDistance<&TensorDiff::largest_rel>, Heading("max rel", format::AsNats)},
       {"max_ulp",
-       "The same in units of the last place; null across element types, for block types and of no "
-       "pair",
+       "The same in units of the last place; null across element types, for block types and "
+       "without pairs",
        &TensorDiff::largest_ulp, Heading("max ulp")},
-      {"first", "The first value that counts, or else that differs; absent where all are equal",
+      {"first", "The first difference that counts, else the first one; absent where all are equal",
        [](const TensorDiff& of) { return of.first ? &of : nullptr; }, DifferingPlaceFields(),
        Absent()}};
   return fields;

@@ -193,7 +193,7 @@ class Analyze : public EachOf<Analyze> {
     line.AddFlag("--reports-only", reports_only_,
                  "Omit the layers: report only --offline-codec, --distribution or --packed");
     line.Add("--csv-out", csv_, "Write the rows of --distribution (or --packed) as CSV");
-    const char* group = "RoPE of the model: K is measured with it undone, too";
+    const char* group = "RoPE of the model: K is also measured without it";
     rope_.DeclareUnpaired(line, group);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     offline_.Declare(line);
@@ -224,8 +224,8 @@ class Analyze : public EachOf<Analyze> {
     const OpenOptions options = snapshot_.Resolve(flags_for());
     ThreadPool pool(context.global.thread_count());
     Inputs inputs = Open(context, options);
-    const auto rope =
-        rope_.ResolveOrWarn(options, nullptr, "K is not measured with it undone", context.console);
+    const auto rope = rope_.ResolveOrWarn(
+        options, nullptr, "K is not measured without its rotation", context.console);
     AnalyzeResult result;
     result.inputs = {HashedFile::Of(inputs.source())};
     ExitStatus status = kDone;
