@@ -200,7 +200,7 @@ std::string OriginText(const SideOrigin& side) {
     text += i == 0 ? " " : " or ";
     text += quantisation::RoundingName(side.tried[i].origin.rounding);
   }
-  if (side.equally_good() > 1) text += " (both fit these two runs)";
+  if (side.equally_good() > 1) text += " (which fit equally well)";
   return text;
 }
 
