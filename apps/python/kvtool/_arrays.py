@@ -19,18 +19,18 @@ _warned = False
 # Names of element types in torch, ml_dtypes and (as far as it has them) NumPy.
 _NAMES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2",
           "i8": "int8", "u8": "uint8"}  # fmt: skip
-# Types that arrive as integers of the same width.
+# Types that NumPy lacks, so that their values arrive as integers of the same width.
 VIEWED = ("bf16", "f8_e4m3", "f8_e5m2")
 
 
 def dtype_name(dtype: Any) -> str | None:
-    """kvtool's name of an element type of torch, or of its name; None: its values are coded as bytes."""
+    """Returns kvtool's name for an element type of torch, or for its name; None if its values are coded as bytes."""
     word = str(dtype).removeprefix("torch.")
     return next((name for name, known in _NAMES.items() if known == word), None)
 
 
 def numpy_dtype(name: str, framework: str = "numpy") -> Any:
-    """The dtype of NumPy for one of kvtool's; of the same width and unsigned with framework="uint16"."""
+    """Returns NumPy's dtype for one of kvtool's; with framework="uint16" the unsigned integer of the same width."""
     global _warned
     import numpy
 

@@ -40,7 +40,7 @@ def load(path: str, dtype: str, attention: str | None = None) -> tuple[Any, Any]
 
 
 def load_model(path: str, dtype: str, attention: str | None = None) -> Any:
-    """The model alone: whoever has token ids needs no tokenizer."""
+    """Returns the model alone, for callers that have token ids and need no tokenizer."""
     release = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     options: dict[str, Any] = {"dtype" if release >= (4, 56) else "torch_dtype": DTYPES[dtype]}
     if attention:
@@ -135,8 +135,7 @@ def rope(config: Any, modules: dict[int, Any]) -> dict[str, Any] | None:
 
 
 def _rope_parameters(config: Any) -> tuple[dict[str, Any], float | None]:
-    """Those of the layers with full attention, and the base of windowed layers if it differs (Gemma
-    3)."""
+    """Returns the parameters of layers with full attention, and the base of windowed layers if it differs (Gemma 3)."""
     stated = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     if "full_attention" in stated:  # transformers 5: one for each kind of layer
         return stated["full_attention"], stated.get("sliding_attention", {}).get("rope_theta")
@@ -144,8 +143,7 @@ def _rope_parameters(config: Any) -> tuple[dict[str, Any], float | None]:
 
 
 def _rope_style(space: dict[str, Any]) -> str | None:
-    """Determined from the model's own function: "half" rotates dims i and i + n/2 together, "neighbour" 2i and 2i +
-    1."""
+    """Returns "half" if the model's own function rotates dims i and i + n/2 together, "neighbour" for 2i and 2i + 1."""
     rotate = space.get("rotate_half")
     if rotate is None:
         return None
@@ -154,7 +152,7 @@ def _rope_style(space: dict[str, Any]) -> str | None:
 
 
 def rope_text(rope: dict[str, Any]) -> str:
-    """Returns one line for a trace."""
+    """Returns the RoPE as one line of a trace's metadata."""
     return ", ".join(f"{key} {value}" for key, value in rope.items() if value is not None and not isinstance(value, dict))
 
 

@@ -19,7 +19,7 @@ from ._run_folder import Rule, RunFolder
 from ._safetensors import Tensor
 
 _STORED = {dtype: name.upper() for name, dtype in DTYPES.items()}
-_LOGIT_ROWS = 32  # whose logits are looked at at once: vocabularies are large
+_LOGIT_ROWS = 32  # rows whose logits are processed together; few, because vocabularies are large
 
 
 def raw_bytes(tensor: Any) -> memoryview:
@@ -109,7 +109,7 @@ class Recorder:
         self._trace_dtype = DTYPES[trace_dtype] if trace_dtype else None
         self._seen: dict[str, int] = {}  # rows of this forward, by tensor
         self._asked: dict[int, tuple[Rule, Any, str]] = {}  # keys that the layers of this forward attended to
-        self._keys: dict[int, int] = {}  # and their number
+        self._keys: dict[int, int] = {}  # number of these keys, by layer
         self._heads: dict[str, tuple[int, int]] = {}
         self._masks, self._rules, self._logits = Masks(), LayerRules(), Logits(top_k)
         self._gradients = False
@@ -168,7 +168,7 @@ class Recorder:
         if skipped < logits.shape[1]:
             self._logits.add(first + skipped, logits[0, skipped:].detach(), self.tokens)
 
-    # The sink of the taps.
+    # The Sink that the taps call.
 
     def queries(self, layer: int, query: Any, rule: Rule, mask: Any, implementation: str) -> None:
         if not self._rows:
@@ -199,7 +199,7 @@ class Recorder:
         self._seen[name] = self._seen.get(name, 0) + count
         self._heads[name] = (heads, head_dim)
 
-    # The end.
+    # After the run: gradients, and the folder's completion.
 
     def add_gradients(self, *, samples: int, seed: int = 0, progress: Callable[[int, int], object] | None = None) -> None:
         """While active (after the run), processes the run's tokens again, for `samples` gradients of the
@@ -269,7 +269,7 @@ class Recorder:
         )
 
     def _attention(self) -> dict[str, Any]:
-        """Returns what all layers have in common; null if they differ, and the trace has it for each
+        """Returns the properties of attention: None where layers differ, for which the trace has one value per
         layer."""
         rules = list(self._rules.rules().values())
         common = {key: values[0] if len(set(values)) == 1 else None for key, values in zip(Rule._fields, zip(*rules))}
@@ -287,7 +287,7 @@ def _check_cache(cache: Any, tokens: int) -> None:
     elif "Dynamic" in type(cache).__name__:
         held = int(cache.get_seq_length())
     else:
-        return  # static caches of old versions do not have it
+        return  # static caches of old versions do not tell their length
     if held != tokens:
         raise CaptureError(
             f"the cache holds {held} tokens, but {tokens} were recorded: a run is recorded from its first token on, one run"

@@ -16,7 +16,8 @@ class CaptureError(RuntimeError):
     """Raised if the run cannot be recorded as it is; the message gives the reason."""
 
 
-# Whose functions look at the argument `softcap`. That of sdpa does not: with it, Gemma 2 attends without its softcap.
+# Implementations that apply the argument `softcap`. That of sdpa ignores it, so Gemma 2 attends without its softcap
+# there.
 _WITH_SOFTCAP = ("eager", "flash", "flex")
 
 
@@ -51,7 +52,7 @@ class Masks:
         self._counted.clear()
 
     def visible(self, mask: Any, implementation: str, keys: int) -> Any:
-        """For `keys` keys, by row; None if the implementation has no such mask and follows its
+        """Returns how many of `keys` keys each row sees; None if the implementation has no such mask and follows its
         arguments."""
         if not isinstance(mask, torch.Tensor) or mask.dim() != 4 or implementation.startswith(("flash", "flex")):
             return None

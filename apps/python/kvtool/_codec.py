@@ -210,11 +210,11 @@ class Codec:
     # ---- in the background, for asyncio ----
 
     async def encode_page_async(self, page: Any, key: Key = b"", *, layout: PageLayout | None = None) -> bytes:
-        """encode_page on the threads of a queue, while the event loop continues."""
+        """Runs encode_page on the threads of a queue, while the event loop continues."""
         return _only(await self.encode_pages_async([page], [key], layout=layout))
 
     async def decode_page_async(self, blob: Any, key: Key = b"") -> bytes:
-        """decode_page likewise."""
+        """Runs decode_page on the threads of a queue."""
         return _only(await self.decode_pages_async([blob], [key]))
 
     async def encode_pages_async(
@@ -228,7 +228,7 @@ class Codec:
         )
 
     async def decode_pages_async(self, blobs: Sequence[Any], keys: Sequence[Key], *, outs: Any = None) -> BatchResult:
-        """decode_pages likewise."""
+        """Runs decode_pages on the threads of a queue."""
         contexts = [self.context(key) for key in keys]
         return await self._tickets().run(lambda queue: queue.decode(blobs, contexts=contexts, outs=outs))
 

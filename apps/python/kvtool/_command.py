@@ -20,12 +20,12 @@ Progress = Callable[[int, int], "bool | None"]
 _log = logging.getLogger("kvtool")
 # Options that are repeated for each value.
 _REPEATED = {"base", "profile"}
-# Words of Python: from_="npz" is --from npz.
+# Options whose names are reserved words of Python: from_="npz" is --from npz.
 _KEYWORDS = {"from_": "from", "as_": "as"}
 
 
 def path_option(path: StrPath | None) -> bytes | None:
-    """The value of an option that names a file; None: the option is not given."""
+    """Returns the value of an option that names a file; None if the option is not given."""
     return None if path is None else path_bytes(path)
 
 

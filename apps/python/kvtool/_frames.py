@@ -192,7 +192,8 @@ class FrameStore:
     def store(
         self, items: Sequence[Item], layout: PageLayout, prepare: Callable[[list[Item]], object] | None = None
     ) -> list[int | None]:
-        """Stores what is not there yet. Returns per item the bytes written, 0 where it was there, None on failure.
+        """Stores the items that the folder lacks. Returns for each the bytes written, 0 if it was stored already, None
+        on failure.
 
         prepare: gets the items that are about to be coded together, and may give them other memory and tags."""
         results: list[int | None] = [0 if self.is_settled(item.name, item.context) else None for item in items]
@@ -227,7 +228,7 @@ class FrameStore:
             self.counters.add(store_failures=len(group))
             return
         self.counters.add(encode_seconds=time.perf_counter() - start)
-        tried = False  # the first object finds out whether the disk is still full
+        tried = False  # the first object tests whether the disk is still full
         for (index, item), size, status, out in zip(group, coded.sizes, coded.status, outs):
             if status == 0 and not (tried and self._stores.paused):
                 results[index] = self._write(item.name, out[:size])
@@ -279,7 +280,7 @@ class FrameStore:
 
     def _load_group(self, lease: _Lease, group: list[tuple[int, Item]], results: list[int | None]) -> None:
         rooms = [bound(_bytes_of(item.raw)) for _, item in group]
-        found = []  # index, item, frame, open file, tag
+        found = []  # entries: (index, item, frame, open file, tag)
         for (index, item), room in zip(group, _split(lease.room(sum(rooms)), rooms)):
             read = self.read(item.name, room)
             if read is None:

@@ -20,10 +20,10 @@ from ._configuration import count_option, engine_version
 
 Bytes = npt.NDArray[np.uint8]
 
-# Names of vLLM that are not torch's.
+# Names that vLLM uses instead of torch's.
 _ALIASES = {"half": "f16", "float": "f32", "fp8": "f8_e4m3", "fp8_e4m3": "f8_e4m3", "fp8_e5m2": "f8_e5m2"}
-_ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4}  # of other types 1
-_BITS = 14  # of each size in a tag
+_ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4}  # bytes of a value; 1 for other types
+_BITS = 14  # bits of each size in a tag
 _SPLIT = 1 << 2 * _BITS
 
 

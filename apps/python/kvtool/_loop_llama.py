@@ -41,7 +41,7 @@ class LlamaEngine:
             self._words += ["-t", str(threads)]
 
     def keep_all_kl(self) -> float:
-        """Returns the cost of a plan that drops nothing: 0, unless the machine does not repeat its results."""
+        """Returns the KL of a plan that drops nothing: 0, unless the machine does not repeat its results."""
         head = {"schema": PLAN_SCHEMA, "unit": "position", "applied": "before the next token"}
         with tempfile.TemporaryDirectory(prefix="kvtool-plans-") as folder:
             path = os.path.join(folder, "keep-all.json")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""The page of a closed loop: predicted against real, self-contained, in the reader's light or dark setting. Its charts are
-what the program's own charts look like: inline SVG without scripts."""
+"""The page of a closed loop: predicted against real, self-contained, in the reader's light or dark setting. Its charts
+look like the program's own: inline SVG without scripts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ figure{margin:.5rem 0;max-width:27rem}figcaption,footer{font-size:.85rem}
 th,td{padding:.25rem .7rem;border-bottom:1px solid var(--rule);text-align:left;white-space:nowrap}
 th{color:var(--dim);font-weight:600;font-size:.85rem}.n{text-align:right}footer{margin-top:2rem}
 """
-SHOWN = 2  # figures that get a chart: those in nats first
+SHOWN = 2  # number of figures with a chart, those in nats first
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str:

@@ -79,7 +79,7 @@ def correlation(x: Sequence[float], y: Sequence[float], groups: Sequence[Hashabl
 
 
 def within(x: Sequence[float], y: Sequence[float], groups: Sequence[Hashable]) -> dict[str, Any]:
-    """Spearman's coefficient inside each group that has one: mean, least, and of how many groups."""
+    """Spearman's coefficient within each group that has one: its mean, its minimum, and the number of groups."""
     found = [spearman([x[i] for i in places], [y[i] for i in places]) for places in _places_of(groups)]
     values = [value for value in found if value is not None]
     if not values:
@@ -129,7 +129,7 @@ def factor_off(predicted: Sequence[float | None], real: Sequence[float]) -> dict
 
 # ---- the sections of documents ----
 
-# In the order of the pages: the figure that is probably best first.
+# Figures in the order of the page, beginning with the one that is probably the best.
 PREDICTORS = {
     "predicted_kl": "predicted KL",
     "weighted_kl": "layer-weighted KL",

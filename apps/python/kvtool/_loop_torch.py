@@ -300,7 +300,7 @@ def iterate(reader: Reader, case: Case, **options: Any) -> Iterator[dict[str, An
             return
 
 
-# ---- archives: from what decompress gives back a model goes on as it would have ----
+# ---- archives: a model continues from a restored cache as it would from its own ----
 
 TOKENS = 64
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 Bytes = Union[bytes, bytearray, memoryview]
 
-# As NumPy has them; bf16 as its bit patterns.
+# NumPy's types; bf16 as its bit patterns.
 _FORMS = {"F64": "<f8", "I64": "<i8", "F32": "<f4", "I32": "<i4", "F16": "<f2", "BF16": "<u2"}
 _MOST_HEADER_BYTES = 100 << 20  # the format's own limit
-# No file has more rows: the header of so many is as long as a header can become.
+# Largest number of rows, of which no file has more: a header with this number is as long as any can become.
 _MOST_ROWS = 1 << 62
 _COPY_BYTES = 8 << 20
 

@@ -24,12 +24,12 @@ from typing import Any
 
 try:
     import torch
-    import transformers  # noqa: F401  which of the two is missing shows here
+    import transformers  # noqa: F401  the error names which of the two is missing
 except ImportError as error:
     hint = f"kvtool.capture needs torch and transformers ({error}): pip install torch transformers"
     if __name__ == "__main__":
         print(hint, file=sys.stderr)
-        sys.exit(5)  # the program's status for what is not supported here
+        sys.exit(5)  # the exit status of kvtool for unsupported requests
     raise ImportError(hint) from error
 
 from ._capture_fisher import gradients

@@ -99,7 +99,7 @@ def check(arguments: argparse.Namespace, usage: argparse.ArgumentParser) -> None
 
 
 def confirm(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The document: every plan on every run, then what the page sums up."""
+    """Returns the document: every plan on every run, then the summary that the page shows."""
     model = None
     if arguments.engine == "torch":
         model = _load_model(arguments)
@@ -127,7 +127,7 @@ def confirm(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _wanted(run: Run, arguments: argparse.Namespace) -> list[Wanted]:
-    """Every plan on the command line. A plan of types is combined with each plan of positions, as advise
+    """Returns every plan on the command line. A plan of types is combined with each plan of positions, as advise
     intended."""
     wanted = [Wanted(policy, budget) for policy in arguments.policies for budget in arguments.budgets]
     types = read_types(arguments.quant_plan, run.shape) if arguments.quant_plan else None
@@ -138,7 +138,7 @@ def _wanted(run: Run, arguments: argparse.Namespace) -> list[Wanted]:
 
 
 def _load_model(arguments: argparse.Namespace) -> Any:
-    """The model, in f32 whatever its weights are: a small loss drowns in the roundings of bf16."""
+    """Loads the model in f32, whatever its weights are, because rounding to bf16 would hide a small loss."""
     from . import capture  # noqa: F401  says which of torch and transformers is missing
     import torch
 

@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 register()
 
-_PART_BYTES = 8 << 20  # that one thread moves at once
+_PART_BYTES = 8 << 20  # bytes that one thread moves at once
 Keys = Sequence[Any]
 
 _HELP = """kvtool adapter_params:
@@ -112,7 +112,7 @@ class KvtoolAdapter(L2AdapterInterface):
         self._config = config
         self._codec = codec_of(config.options)
         # Notifications to LMCache about files: in the order of the events, and without holding a lock, because a
-        # listener may wait for a thread that waits for one.
+        # listener may wait for a thread that waits for that lock.
         self._news_lock = threading.Lock()
         self._known: dict[str, tuple[Any, int]] = {}  # file name -> (key, size): what LMCache was last notified of
         self._news: collections.deque[tuple[Any, ...]] = collections.deque()
@@ -275,7 +275,8 @@ class KvtoolAdapter(L2AdapterInterface):
     def _finish_store(self, number: int, keys: Keys, written: Sequence[int | None]) -> None:
         new = {self._name(key): (key, size) for key, size in zip(keys, written) if size}
         with self._news_lock:
-            # Objects that this or another store has evicted since then are reported to LMCache as never stored.
+            # Objects that were evicted since then, by this store or another process, are reported to LMCache as not
+            # stored.
             there = {name: entry for name, entry in new.items() if name in self._frames.directory}
             self._add_deleted([self._known.pop(name, None) for name in there])
             self._known.update(there)

@@ -180,7 +180,7 @@ class KvtoolStore(HiCacheStorage):
             if not usable:
                 break
             if transfer.hit_policy == PoolHitPolicy.BLOCK_GROUPS:
-                continue  # other pools are not affected, and never found here
+                continue  # its misses do not limit other pools, and this store has no hits for it
             there = [self._has(transfer.name, key) for key in keys[:pages]]
             if transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
                 count = there.index(False) if False in there else pages
@@ -250,7 +250,8 @@ class KvtoolStore(HiCacheStorage):
     def _places(
         self, pool_name: Any, keys: Sequence[str], host_indices: Any, extra_info: Any
     ) -> tuple[Any, list[int]]:
-        """The pool and the place of each page's first token; none of a request that is off, or whose indices do not fit."""
+        """Returns the pool and the place of each page's first token; none if the request is off or its indices do not
+        fit."""
         if _is_off(extra_info):
             return None, []
         pool = self._pools.get(str(pool_name))
@@ -311,7 +312,7 @@ def _identity_of(config: Any, revision: str, pool_name: Any, pool: Any) -> dict[
     return fields
 
 
-# ---- what host pools say of their pages ----
+# ---- layout and memory of host pools ----
 
 
 def _fields_of(pool: Any) -> dict[str, str]:

@@ -64,7 +64,8 @@ void RunWatched(const std::function<void()>& work, const std::function<void()>& 
       done = true;
       finished.notify_one();
     });
-  } catch (const std::system_error&) {  // without a thread: runs here, cannot be interrupted
+  } catch (const std::system_error&) {  // no thread could be started: runs here and cannot be
+                                        // interrupted
     const nb::gil_scoped_release released;
     return work();
   }
@@ -82,7 +83,7 @@ void RunWatched(const std::function<void()>& work, const std::function<void()>& 
   } catch (...) {
     const nb::gil_scoped_release released;
     {
-      // The stop is repeated, because a call that has not begun yet is not stopped.
+      // Repeats the stop, because a call that has not begun yet does not notice it.
       std::unique_lock lock(mutex);
       do stop();
       while (!finished.wait_for(lock, kLongest, [&] { return done; }));

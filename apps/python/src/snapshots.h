@@ -35,8 +35,8 @@ class OpenedSnapshot {
   nb::tuple Array(size_t layer, bool is_value);
 
  private:
-  // The layer with its values, and the object that owns them. Stored content has been checked.
-  // Without the GIL.
+  // The layer with its values, and the object that owns them. The hashes of stored content have
+  // been checked. Without the GIL.
   struct LayerValues {
     std::shared_ptr<const kv::Snapshot> snapshot;
     const kv::LayerKv* layer = nullptr;

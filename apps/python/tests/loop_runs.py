@@ -63,6 +63,6 @@ def random_run(path, tokens=96, prompt=64, samples=2, metadata=None, seed=0):
 
 
 def change(path, **keys):
-    """Replaces entries of a run.json."""
+    """Replaces entries of a run's run.json."""
     file = path / "run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **keys}))

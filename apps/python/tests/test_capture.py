@@ -311,8 +311,7 @@ def decode_rows(model, ids):
 
 @contextlib.contextmanager
 def moved(model, by):
-    """Within it, the attention outputs of the decode rows of some layers are changed: {layer: [rows,
-    values]}."""
+    """While active, adds {layer: [rows, values]} to the attention outputs of the decode rows."""
     handles = []
     for layer, amount in by.items():
 
@@ -332,7 +331,7 @@ def refuse_broken_windows(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_are_of_every_rows_output(family):
-    """Compares with one pass without a cache, whose outputs are changed by 0 in all layers."""
+    """Compares with the gradients of one pass without a cache, with respect to a change of 0 in all layers."""
     refuse_broken_windows(family)
     model = make(family, "eager").double()
     ids = tokens(PROMPT + DECODE)[0].tolist()
@@ -349,8 +348,7 @@ def test_gradients_are_of_every_rows_output(family):
 
 
 def test_gradients_are_differences():
-    """A small change of the outputs in every layer and row changes the sum of log p by g times the
-    change."""
+    """If outputs change a little in every layer and row, the sum of log p changes by g times that."""
     model = make("llama", "eager").double()
     ids = tokens(PROMPT + DECODE)[0].tolist()
     found, drawn = sampled_gradients(model, ids)

@@ -92,8 +92,8 @@ def cut(cache, layer, held):
 
 
 def played(model, run, plan):
-    """Log-probabilities of a decode, token by token, in which every layer's cache really loses what the plan
-    drops."""
+    """Returns log-probabilities of a decode, token by token, that removes what the plan drops from every layer's
+    cache."""
     cache = _capture_model.new_cache()
     tokens = torch.from_numpy(run.tokens.copy())[None]
     positions = list(range(PROMPT))

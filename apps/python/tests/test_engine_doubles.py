@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""kvtool.Codec behind the published interfaces of five engines (tests/engines/doubles.py): what each must get from it."""
+"""kvtool.Codec behind the published interfaces of five engines (tests/engines/doubles.py): each must get back what it
+stored."""
 
 import importlib.util
 

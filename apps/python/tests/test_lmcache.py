@@ -404,7 +404,7 @@ class Ledger:
 
 
 def test_what_a_store_evicted_is_not_told_of(l1, tmp_path):
-    """A task with more objects than the folder holds: its own writes evict its first objects."""
+    """If a task has more objects than the folder holds, its own writes evict its first objects."""
     adapter = Adapter(l1, tmp_path, max_gb=4.5 * RAW / (1 << 30))
     ledger = Ledger()
     adapter.adapter.register_listener(ledger)
@@ -422,8 +422,7 @@ def test_what_a_store_evicted_is_not_told_of(l1, tmp_path):
 
 
 def test_lmcache_is_told_the_truth_by_many_threads(l1, tmp_path):
-    """Stores, loads and deletes the same keys at once: at the end LMCache's view agrees with the
-    folder."""
+    """Stores, loads and deletes the same keys at once: at the end LMCache's records agree with the folder."""
     adapter = Adapter(l1, tmp_path, max_gb=6.5 * RAW / (1 << 30), workers=4)
     ledger = Ledger()
     adapter.adapter.register_listener(ledger)
@@ -546,7 +545,7 @@ def test_serde_over_the_mock_adapter(l1, tmp_path):
 
 
 def test_lmcaches_own_files_are_not_checked(l1, tmp_path):
-    """A control: the same damage without this module."""
+    """Control: LMCache's own files do not detect the same damage."""
     adapter = Adapter(l1, tmp_path, type_="fs")
     keys, objects = adapter.objects(2, seed=0)
     adapter.store(keys, objects)

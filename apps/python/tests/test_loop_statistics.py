@@ -58,7 +58,7 @@ def test_interval():
     low, high = statistics.spearman_interval(x, y, single)
     assert low < statistics.spearman(x, y) < high and high - low < 0.15
     assert statistics.spearman_interval(x, y, single) == (low, high)
-    # Ten copies of each run are no more evidence, if they are resampled together.
+    # Ten copies of each run add no evidence if they are resampled together.
     copies = statistics.spearman_interval(x * 10, y * 10, single * 10)
     assert copies[1] - copies[0] == pytest.approx(high - low, rel=0.2)
     assert statistics.spearman_interval(x, y, [0, 1] * 60) is None
@@ -75,7 +75,8 @@ def test_calibration_comes_from_other_texts():
     predicted = [1, 2, 4, 1, 2, 4, 1, 2]
     real = [2, 4, 8, 3, 6, 12, 5, 10]
     texts = list("aaabbbcc")
-    # The quotients of the others: for a 3 3 3 5 5, for b 2 2 2 5 5, for c 2 2 2 3 3 3.
+    # Expected factors are the medians of the other texts' quotients: for a 3 3 3 5 5, for b 2 2 2 5 5, for c 2 2 2 3 3
+    # 3.
     assert statistics.calibrated(predicted, real, texts) == [3, 6, 12, 2, 4, 8, 2.5, 5]
     assert statistics.calibrated([1, 2], [3, 4], ["a", "a"]) == [None, None]
     assert statistics.calibration([0, 1], [5, 0]) is None
@@ -86,6 +87,6 @@ def test_factor_off():
     assert off["runs"] == 3
     assert off["median_factor"] == pytest.approx(2)
     assert off["quotient"]["median"] == pytest.approx(2)
-    # Too small by a factor counts like too large by it.
+    # A figure that is half as large is off by the same factor as one twice as large.
     assert statistics.factor_off([0.5], [1])["median_factor"] == pytest.approx(2)
     assert statistics.factor_off([], [])["median_factor"] is None

@@ -343,7 +343,7 @@ def test_frames_of_a_newer_version_stay(tmp_path, what):
         with open(path, "rb") as file:
             assert file.read() == newer
     assert store.report()["refused_version"] == store.report()["refused"] > 0
-    # Rewritten by a process that this one understands.
+    # A process of a version that this one understands writes the object again.
     os.unlink(path)
     assert FrameStore(FrameDirectory(tmp_path)).store(items[:1], SHAPE)[0] > 0
     assert store.has(items[0].name, items[0].context) and store.load(targets_of(items)) == [0, 0]
@@ -405,7 +405,7 @@ def test_damage_of_a_version_is_damage(tmp_path):
 
 
 def fail_once(monkeypatch, name, code, times=1):
-    """os.NAME fails this many times, then works. The list shows what is left."""
+    """os.NAME fails this many times, then works. The returned list has their number."""
     real, left = getattr(os, name), [times]
 
     def fail(*arguments, **keywords):
@@ -522,7 +522,7 @@ def test_a_disk_that_others_have_filled(small_disk, caplog, monkeypatch):
 
 
 def full_disk(monkeypatch, name, code, is_full):
-    """os.NAME fails while is_full()."""
+    """Makes os.NAME fail while is_full() is true."""
     real = getattr(os, name)
 
     def fail(*arguments, **keywords):
@@ -558,8 +558,7 @@ def test_wherever_the_disk_is_full(tmp_path, monkeypatch, name, code):
 
 
 def test_the_rest_of_a_batch_waits_too(tmp_path, monkeypatch):
-    """If deleting does not help, one object finds this out: the others must not each evict as
-    well."""
+    """If evicting does not help the first object, the others must not evict as well."""
     store = FrameStore(FrameDirectory(tmp_path))
     items = items_of(60)
     store.store(items[:40], SHAPE)

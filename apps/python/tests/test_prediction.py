@@ -23,7 +23,7 @@ def log_probabilities(model, ids, mask):
 
 
 def mask_of(plan):
-    """[query, key] of a plan for a whole layer: before the next token."""
+    """Returns a plan's mask for a whole layer, [query, key]."""
     mask = torch.ones(TOKENS, TOKENS).tril().bool()
     for event in plan["events"]:
         assert event["kv_head"] is None and event["layer"] == 0
@@ -36,8 +36,8 @@ def mask_of(plan):
 
 
 def test_one_layer_loses_what_is_predicted(tmp_path):
-    """With a single layer nothing else reacts to an eviction: the difference is due to the draws and to terms beyond
-    second order."""
+    """With a single layer no later layer reacts to an eviction, so only sampling and terms beyond second order make a
+    difference."""
     model = make("llama", num_hidden_layers=1)
     with torch.no_grad():
         model.model.layers[0].self_attn.o_proj.weight.mul_(60)  # gives attention an effect

@@ -19,7 +19,7 @@ TOKENS, LAYERS, HEADS, DIM = 12, 2, 2, 8
 
 
 def read(path):
-    """Reads independently: {name: array}, metadata."""
+    """Returns ({name: array}, metadata) of a safetensors file, without kvtool's own reader."""
     data = path.read_bytes()
     (size,) = struct.unpack_from("<Q", data)
     header = json.loads(data[8 : 8 + size])

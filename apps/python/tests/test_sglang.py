@@ -101,7 +101,7 @@ def config_of(options, **fields):
 
 
 def attach(folder, pool, fields=None, **options):
-    """In the order of HiCacheController.attach_storage_backend."""
+    """Attaches a backend in the order of HiCacheController.attach_storage_backend."""
     extra = {
         "backend_name": "kvtool",
         "module_path": "kvtool.sglang",
@@ -207,7 +207,7 @@ def test_damaged_page_is_a_miss_alone_and_never_raises(tmp_path, how, interface)
 )
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_pages_of_another_configuration_are_misses(tmp_path, other, interface):
-    """SGLang's file backend names neither element type nor layout, and so reads permuted bytes."""
+    """SGLang's file backend names neither element type nor layout, so it reads permuted bytes."""
     pool = Pool()
     backend = attach(tmp_path, pool)
     pool.fill(0, 0)
@@ -216,7 +216,7 @@ def test_pages_of_another_configuration_are_misses(tmp_path, other, interface):
     foreign = attach(tmp_path, foreign_pool, other.get("fields"), **other.get("options", {}))
     assert foreign.batch_exists(keys_of(1)) == 0
     assert load(foreign, foreign_pool, keys_of(1), 10, interface) == [False]
-    # The same if its file replaces the foreign one.
+    # The same holds after its own file has replaced the foreign one.
     mine = frames_in(tmp_path)[0]
     path = foreign._frames.directory.path(foreign._pools["kv"].codec.name(keys_of(1)[0]))
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -467,8 +467,7 @@ def test_bad_options_stop_the_attach(tmp_path):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_codec_before_another_backend(layout):
-    """It is placed between the pool and an L3 backend for opaque bytes, such as NIXL's and
-    Mooncake's."""
+    """The codec is placed between the pool and an L3 backend for opaque bytes, such as NIXL's and Mooncake's."""
     from kvtool.sglang import Codec
 
     pool = Pool(layout)

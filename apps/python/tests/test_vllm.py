@@ -118,7 +118,7 @@ class Tier:
         return self.finish()[0]
 
     def lookup(self, keys):
-        """Asks in two steps: the first answer is RETRY, unless the key was asked for before."""
+        """Looks a key up in two steps: the first answer is RETRY, unless it was looked up before."""
         request = ReqContext("lookup" + os.urandom(4).hex())
         end = time.monotonic() + 30
         while True:
@@ -192,7 +192,7 @@ def test_damaged_block_is_a_miss_alone_and_at_once(tier, tmp_path, how):
 
 
 def test_vllms_own_files_are_not_checked(tmp_path):
-    """A control: the same damage without this module."""
+    """Control: vLLM's own files do not detect the same damage."""
     tier = Tier(tmp_path, type="fs")
     keys = fill(tier, 2)
     (path,) = tmp_path.rglob(keys[0][:-4].hex() + ".bin")

@@ -256,7 +256,7 @@ CALLS = {
 
 
 def save(layers=((PAGE, PAGE),), dtype=None, positions=None, tokens=None):
-    # No format of this name: all arguments are read before the format is looked up, and nothing is written.
+    # The format does not exist: all arguments are read before it is looked up, and nothing is written.
     _kvtool._save(b"/nowhere", "none", layers, dtype, positions, tokens, False)
 
 

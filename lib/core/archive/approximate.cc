@@ -211,7 +211,7 @@ class Approximator {
     return true;
   }
 
-  // Adds the sums in the order of chunks, as a check against the original does.
+  // Adds the sums in the order of chunks, so that a comparison with the original finds the same.
   void SumLosses() {
     std::map<std::pair<uint32_t, bool>, LossSums> sums;
     for (size_t i = 0; i < heads_.size(); ++i)

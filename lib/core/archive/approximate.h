@@ -22,7 +22,7 @@ struct ApproximatedSource {
 };
 
 // Throws kUnsupportedLayout unless all values of K and V lie in the source's own bytes, where
-// others can replace them, and kUnsupportedDtype for types that no transform restores.
+// approximated values can replace them, and kUnsupportedDtype for types that no transform restores.
 void RequireReplaceable(const Source& source, const Snapshot& snapshot);
 
 // Sets the layers of `wanted` and the rotations of their keys; keys that are stored unrotated have

@@ -137,8 +137,8 @@ class Archive {
   const ArchivedChunk* FindChunk(uint32_t file, uint64_t offset) const;
 
   // Returns all chunks that a chunk is predicted from, directly or not, in an order in which they
-  // can be decoded; empty for most chunks. Calls `bring` with each of them, and with the chunk,
-  // before reading its payload. Throws as DecodeChunk, and kLostChunk if one is missing.
+  // can be decoded; empty for most chunks. Calls `bring` with each of them, and with the chunk
+  // itself, before reading its payload. Throws as DecodeChunk, and kLostChunk if one is missing.
   std::vector<size_t> NeededBy(const ArchivedChunk& chunk,
                                const std::function<void(const ArchivedChunk&)>& bring = {}) const;
   // Returns true if any chunk is predicted from others.
@@ -219,8 +219,8 @@ struct WriteOptions {
   // the archive depends on it if it made any chunk smaller.
   std::shared_ptr<const Profile> profile;
   std::string profile_file;
-  // Chunks that a transform approximated; the source then holds the approximated values. Excludes
-  // references, `profile` and `solid`.
+  // Chunks that a transform approximated; the source then holds the approximated values. Cannot be
+  // combined with references, `profile` or `solid`.
   std::shared_ptr<const TransformedChunks> transformed;
   // At level max, this many layers in a row may be predicted from those before them: smaller, but
   // decoding one requires decoding those. Only for sources that are complete from the start.

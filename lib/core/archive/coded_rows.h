@@ -90,7 +90,7 @@ void ForEachPiece(uint64_t total, uint64_t step, const Body& body) {
   }
 }
 
-// Returns the head of a chunk of rows of which nothing else is known.
+// Returns the head of a chunk of rows of this shape that has no place in any layer or source.
 ChunkHead HeadOfRows(bool is_value, const ChunkShape& shape, bool heads_known);
 
 // Returns true if a chunk's rows are coded in the order of cells.

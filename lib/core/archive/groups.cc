@@ -74,10 +74,10 @@ void GroupLayout::Part(size_t place, ByteSpan joined, std::span<std::byte> file)
 
 namespace {
 
-// Size of a group, which is held in memory while it is written or restored; longer ones gain
+// Size of a group, which is held in memory while it is written or restored; larger groups save
 // nothing.
 constexpr uint64_t kGroupTarget = 16 << 20;
-// Files at least as large as this fraction of the usual chunk are left alone.
+// A file of at least one in this many of the usual chunk's bytes is not joined.
 constexpr uint64_t kSmallOneIn = 4;
 constexpr size_t kMostFilesOfAGroup = 1 << 16;
 constexpr size_t kMostCuts = 4096;

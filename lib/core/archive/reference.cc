@@ -150,7 +150,7 @@ namespace {
 constexpr uint64_t kSeedTokens = 8, kLeastTokens = 16;
 // Number of equal seeds that are tried.
 constexpr size_t kMostSeeds = 4;
-// A match of less than one token in this many is a coincidence or padding.
+// A match with fewer than one in this many of the tokens is a coincidence or padding.
 constexpr uint64_t kOneInMatches = 20;
 constexpr uint64_t kRotationRows = 128;
 // A reference whose sampled rows are kClearlyNearer times closer is preferred to one that shares

@@ -86,7 +86,7 @@ class ReferencePlan {
                 bool rotation_wanted = false);
 
   bool empty() const { return groups_.empty(); }
-  // Returns true if any run is of this reference.
+  // Returns true if any run refers to this reference.
   bool Uses(size_t reference) const;
   // Returns the runs of tokens [begin, begin + count) of a layer's K or V, ascending.
   std::vector<ReferenceRun> ListRuns(uint32_t layer, bool is_value, uint64_t begin,

@@ -24,7 +24,7 @@ constexpr double kSameLoss = 1e-9;
 bool IsLess(double loss, double than) { return loss < than - kSameLoss * std::abs(than); }
 // Largest number of points returned; a walk visits hundreds.
 constexpr size_t kMostPoints = 48;
-// An exchange ends after this many failures to pay for a step, or after this many exchanges.
+// Exchange ends after kMostFailures options that nothing could pay for, or kMostExchanges attempts.
 constexpr int kMostFailures = 12, kMostExchanges = 1000;
 // Largest number of rounds of Exchange and Descend at the limits.
 constexpr int kMostRounds = 8;
@@ -43,17 +43,17 @@ Step ToStep(const Mixture& mixture) {
 struct Move {
   size_t unit = 0;
   uint32_t option = 0;
-  double price = kInfinity;  // price of loss, per share
+  double price = kInfinity;  // loss per share of the cache's bytes; lowest is best
 };
 
 double ComputeSavingPrice(const Mixture::Change& change) {
   return change.share < -kSameShare ? change.loss / -change.share : kInfinity;
 }
 
-// Returns a price of which the lowest is best: a change that costs nothing comes first, ordered by
-// the loss that it removes.
+// Returns the price of taking an option that lowers the loss. Negative: a lower price removes more
+// loss per byte. Options that cost no bytes come first.
 double ComputeSpendingPrice(const Mixture::Change& change) {
-  // Puts changes that cost no bytes before all others, ordered by their loss.
+  // Multiplies the loss that a change without cost removes, so that its price is below all others.
   constexpr double kFree = 1e100;
   if (change.loss >= 0) return kInfinity;
   return change.share <= kSameShare ? change.loss * kFree : change.loss / change.share;
@@ -210,7 +210,7 @@ std::vector<Step> BuildFrontier(std::vector<Step> steps) {
     least = step->loss;
     frontier.push_back(std::move(*step));
   }
-  // Going up from the fewest bytes the loss falls, so the reversed list has the promised order.
+  // The list ascends from the fewest bytes, so reversing it gives the promised order.
   std::reverse(frontier.begin(), frontier.end());
   if (frontier.size() <= kMostPoints) return frontier;
   std::vector<Step> some;

@@ -40,9 +40,9 @@ class AdviseRun {
   // Returns the bytes of one token in one kv head of layers()[i].
   double head_bytes_per_token(size_t i) const;
   eviction::LayerPlace FindPlace(size_t i) const;
-  // Returns how many decode rows come to one at which policies look and evict: more than one in a
-  // run of more than kMostSteps decode rows, whose replay would otherwise take the square of its
-  // tokens.
+  // Returns the number of decode rows between two rows at which policies look and evict: above 1 in
+  // a run of more than kMostSteps decode rows, whose replay would otherwise take time quadratic in
+  // its tokens.
   uint64_t stride() const;
   static constexpr uint64_t kMostSteps = 512;
 

@@ -83,8 +83,8 @@ Held HeldBy(const AdviseRun& run, uint32_t layer, const eviction::LayerPlan& pla
   return {static_cast<double>(at_end), static_cast<double>(over_steps)};
 }
 
-// Returns what an uncompressed cache holds: tokens of a layer, and the mean over all bytes of a
-// token.
+// Returns the tokens of a layer that an uncompressed cache holds, and for the whole cache their
+// mean over layers, weighted by bytes.
 Held WholeLayer(const AdviseRun& run, uint32_t layer) { return HeldBy(run, layer, {}, 0); }
 Held WholeCache(const AdviseRun& run) {
   Held sum;
@@ -305,7 +305,7 @@ class Measurer {
   const MeasureRequest& request_;
   Effects effects_;
   size_t first_unit_ = 0;  // first unit of the current layer
-  Held whole_;             // tokens of the current run, as WholeCache has them
+  Held whole_;             // tokens of the current run, from WholeCache
   double bytes_ = 0;       // bytes of a token in all layers
   // [row] of the current run: 1 if undefined in some part of the model
   std::vector<uint8_t> is_undefined_;

@@ -93,9 +93,9 @@ struct Outcome {
   double worst_loss() const;
   double median_loss() const;
   double mean_share() const;
-  double worst_share() const;  // share of the largest run
+  double worst_share() const;  // share in the run where it is largest
   double ratio() const { return 1 / mean_share(); }
-  double mean_ratio() const;  // over all decode steps, over which losses are means, too
+  double mean_ratio() const;  // mean over all decode steps, as losses are
 };
 
 // A choice, with the sums that make the loss of a neighbouring choice cheap to compute. Losses of

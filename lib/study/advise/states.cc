@@ -17,8 +17,8 @@
 namespace kv::advise {
 namespace {
 
-// A store cuts rows at multiples of this many tokens, and keeps a shorter end only of a state that
-// another one goes on from (lib/store/state.h).
+// A store cuts rows at multiples of this many tokens, and keeps a shorter last piece only of a
+// state that another one continues (lib/store/state.h).
 constexpr uint64_t kStoreBlock = 256, kStoreEnd = 64;
 constexpr uint64_t kGatheredTokens = 4096;  // rows hashed at once
 constexpr uint64_t kChunkBytes = 256 << 10;

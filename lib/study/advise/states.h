@@ -18,7 +18,7 @@
 // recommendation.
 namespace kv::advise {
 
-// Largest number of tokens of a state whose rows are compared; later ones count as not shared.
+// At most this many rows of a state are compared; later ones count as not shared.
 constexpr uint64_t kMostComparedTokens = uint64_t{1} << 20;
 // Returns how many tokens of each of `states` states are compared, so that all hashes of rows and
 // ids take 1 GiB at most.
@@ -43,7 +43,7 @@ struct SavedState {
   Kinship kinship = Kinship::kAlone;
   std::string kin;             // name of the state that it shares most with; empty: none
   uint64_t shared_tokens = 0;  // rows in common with `kin`, from the first token on
-  uint64_t stored_tokens = 0;  // those of its rows that a store would not store again
+  uint64_t stored_tokens = 0;  // rows that a store already has from other states
   uint64_t same_ids = 0;       // most token ids in common with another state
   // another state begins with all of its K, V and ids; all bytes were compared
   bool contained = false;

@@ -12,8 +12,8 @@
 namespace kv::transform {
 namespace {
 
-constexpr uint64_t kFingerprintTokens = 64;  // distance of the tokens that are hashed
-constexpr uint64_t kSharedPart = 10;  // a shared tenth, as from a common system prompt, is allowed
+constexpr uint64_t kFingerprintTokens = 64;  // hashes every 64th token
+constexpr uint64_t kSharedPart = 10;  // up to a tenth may be shared, as a common system prompt is
 
 [[noreturn]] void RefuseRows(std::string_view what) {
   throw Error(Finding::kUnsupportedKind,

@@ -26,8 +26,8 @@ struct CodedCache {
 
   uint64_t full_tokens() const { return rows.tokens - middle_tokens; }
   double middle_ratio() const;
-  // Returns from how many tokens, over all caches of the model, the basis pays for itself; 0:
-  // never.
+  // Returns how many tokens, over all caches of the model, must be coded until the savings exceed
+  // the basis; 0: savings never do.
   uint64_t PaysFrom(double basis_bytes) const;
 };
 

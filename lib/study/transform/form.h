@@ -12,7 +12,7 @@
 // lose least in a budget of bits. The form of an engine is a row that its folder hands in.
 namespace kv::transform {
 
-// Counts of what a form did to values beyond its figures.
+// Counts values that a form cannot store within its usual error.
 struct Faults {
   uint64_t clipped = 0;      // fp8 codes beyond the largest value
   uint64_t soft_damage = 0;  // fp8 codes that GPUs before sm_89 decode wrongly
@@ -31,7 +31,7 @@ struct Form {
 // constant group becomes its minimum.
 extern const Form kKvtcForm;
 
-// Codes of a group in kvtool's own form, one byte each.
+// Writes the codes of a group in kvtool's own form, one byte each.
 void EncodeGroup(CodeType type, std::span<const float> values, std::span<uint8_t> codes,
                  std::span<float> out);
 

@@ -12,8 +12,8 @@
 // Coefficients of a learnt transform as one rANS stream for each block of tokens, with one step for
 // all components and a static table of symbols for each, which belongs to the transform; and the
 // chunks of codec 32, whose values are restored from them. All layers of a group share the
-// coefficients, so an archive hands in everything. FORMAT.md has the grammar and the order of all
-// operations.
+// coefficients, so the archive passes them to each chunk. FORMAT.md has the grammar and the order
+// of all operations.
 namespace kv {
 
 // Tokens whose coefficients form one stream.
