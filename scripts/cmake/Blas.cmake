@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# kv_cblas on macOS: Accelerate, which every Mac has. It may be called from many threads at once.
+# On macOS kv_cblas is Accelerate, which every Mac has, and which many threads may call at once.
 if(APPLE)
   find_path(KVTOOL_BLAS_INCLUDE NAMES cblas.h DOC "Folder of Accelerate's cblas.h"
             PATH_SUFFIXES System/Library/Frameworks/Accelerate.framework/Frameworks/vecLib.framework/Headers)
@@ -14,9 +14,9 @@ if(APPLE)
   return()
 endif()
 
-# kv_cblas elsewhere: OpenBLAS built without threads. A threaded OpenBLAS starts its threads when it is loaded, before
-# main, and waits for them at exit: under an address-space limit that wait never ends, whatever the command
-# did. Linked as an archive, for at run time Debian's alternatives would choose the threaded library.
+# Elsewhere kv_cblas is OpenBLAS built without threads. A threaded OpenBLAS starts its threads when it is loaded, before
+# main, and waits for them at exit: under an address-space limit that wait never ends, whatever the command did. It is
+# linked as an archive, because Debian's alternatives would choose the threaded library at run time.
 find_library(KVTOOL_BLAS_LIBRARY NAMES libopenblas.a PATH_SUFFIXES openblas-serial
              DOC "OpenBLAS without threads (an archive)")
 find_path(KVTOOL_BLAS_INCLUDE NAMES cblas.h PATH_SUFFIXES openblas-serial openblas)
@@ -25,9 +25,10 @@ if(NOT KVTOOL_BLAS_LIBRARY OR NOT KVTOOL_BLAS_INCLUDE)
                       "elsewhere set KVTOOL_BLAS_LIBRARY and KVTOOL_BLAS_INCLUDE")
 endif()
 
-# OpenBLAS for many processors has a table of all its kernels for each, so that a program of two functions holds the 25 MB
-# of all. Of a table's entries, those that no product of floats or doubles uses lead to one function, which aborts; the
-# kernels that are used are those of each processor, as before. Other builds of OpenBLAS have no tables, and nothing is left out.
+# An OpenBLAS for many processors has a table of kernels for each, and a program that calls two functions would contain
+# all 25 MB of them. So table entries that no product of floats or doubles uses are redirected to one function, which
+# aborts; each processor keeps its own kernels for the rest. Other builds of OpenBLAS have no tables and stay as they
+# are.
 set(used "^([sd](gemm|gemv|scal|copy|axpy|dot)|setparam_)")
 set(KVTOOL_BLAS_LEFT_OUT ${CMAKE_BINARY_DIR}/generated/blas_left_out)
 file(MAKE_DIRECTORY ${KVTOOL_BLAS_LEFT_OUT})
@@ -58,18 +59,18 @@ endif()
 add_library(kv_cblas INTERFACE IMPORTED)
 target_include_directories(kv_cblas SYSTEM INTERFACE ${KVTOOL_BLAS_INCLUDE})
 if(tables)
-  # Wanted by name, so that its symbols are there before OpenBLAS's archive is searched for them.
+  # Forces the linker to load the redirected symbols before it searches OpenBLAS's archive for them.
   target_link_options(kv_cblas INTERFACE -Wl,--undefined=kv_blas_left_out)
   target_link_libraries(kv_cblas INTERFACE ${archive})
 endif()
 target_link_libraries(kv_cblas INTERFACE ${KVTOOL_BLAS_LIBRARY})
-# Its work buffers are handed out without a lock, and what malloc gives is not looked at everywhere;
-# lib/study/dense/gemm.cc sees to both.
+# OpenBLAS hands out its work buffers without a lock, and does not check every result of malloc. lib/study/dense/gemm.cc
+# replaces both functions.
 target_compile_definitions(kv_cblas INTERFACE KVTOOL_WRAPS_BLAS)
 target_link_options(kv_cblas INTERFACE -Wl,--wrap=blas_memory_alloc -Wl,--wrap=blas_memory_free -Wl,--wrap=malloc)
 if(tables AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  # Chooses kernels for a processor that is newer than OpenBLAS; lib/study/dense/gemm.cc has the reason. Only that file
-  # needs the definition.
+  # Chooses kernels for processors that are newer than OpenBLAS; lib/study/dense/gemm.cc gives the reason. Only that
+  # file needs the definition.
   set(KVTOOL_WRAPS_CORE ON)
   target_link_options(kv_cblas INTERFACE -Wl,--wrap=gotoblas_dynamic_init -Wl,--wrap=getenv)
 endif()

@@ -10,66 +10,68 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
-# A launcher that the caller names stays.
+# A launcher that the caller has set is kept.
 find_program(KVTOOL_CCACHE_PROGRAM ccache)
 mark_as_advanced(KVTOOL_CCACHE_PROGRAM)
 if(KVTOOL_CCACHE AND KVTOOL_CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${KVTOOL_CCACHE_PROGRAM})
 endif()
 
-# Inline variables as ordinary weak symbols: unique ones would stay global in libkvtool.a, and in memory after a
-# dlclose of libkvtool.so.
+# Makes inline variables ordinary weak symbols: as unique symbols they would stay global in libkvtool.a, and would keep
+# libkvtool.so in memory after dlclose.
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fno-gnu-unique>)
 endif()
 
 add_library(kv_options INTERFACE)
 target_compile_options(kv_options INTERFACE -Wall -Wextra -Wpedantic $<$<BOOL:${KVTOOL_WERROR}>:-Werror>)
-# GCC 12 sees overlaps in std::string assignments that are none (GCC bug 105651).
+# GCC 12 reports overlaps in std::string assignments that cannot occur (GCC bug 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(kv_options INTERFACE -Wno-restrict)
 endif()
-# Results must not depend on the compiler's taste for fused multiply-add, nor on char, which is unsigned on aarch64 Linux.
+# Results must not depend on whether the compiler fuses multiplications and additions, nor on the sign of char, which is
+# unsigned on aarch64 Linux.
 target_compile_options(kv_options INTERFACE -ffp-contract=off -fsigned-char)
 
 if(KVTOOL_SANITIZE)
   add_compile_options(-fsanitize=${KVTOOL_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
-  # Checks of each use of a pointer were 40 % of what the build costs (GCC 12, lib/core/archive: 89 s with them, 54 without)
-  # and find what traps anyway, but for alignment, which the folders that read files and decode keep.
+  # Checking each use of a pointer took 40 % of the build's time (GCC 12, lib/core/archive: 89 s with the checks, 54 s
+  # without). All that it finds traps anyway, except misalignment; the folders that read files and decode keep that
+  # check.
   if(KVTOOL_SANITIZE MATCHES undefined)
     add_compile_options(-fno-sanitize=null,vptr,object-size,alignment)
     set(kv_alignment -fsanitize=alignment)
   endif()
   add_link_options(-fsanitize=${KVTOOL_SANITIZE})
   add_compile_definitions(_GLIBCXX_ASSERTIONS)
-  # The standard library narrows on purpose; nothing of this project's is left out.
+  # The standard library narrows on purpose. All code of this project is checked.
   if(KVTOOL_SANITIZE MATCHES implicit-conversion)
     add_compile_options(-fsanitize-ignorelist=${CMAKE_CURRENT_LIST_DIR}/implicit-conversion.txt)
   endif()
-  # Instrumented code makes GCC 12 see uninitialised uses inside std::regex that are none.
+  # In instrumented code GCC 12 warns of uninitialised uses inside std::regex that cannot occur.
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     add_compile_options(-Wno-maybe-uninitialized)
   endif()
 endif()
 
-# Coverage of the libraries guides the fuzzer: without it only the targets' own files are seen.
+# Coverage of the libraries guides the fuzzer; otherwise it would see only the targets' own files.
 if(KVTOOL_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
-# libc++ before LLVM 20 declares std::jthread on demand alone.
+# libc++ before LLVM 20 declares std::jthread only on request.
 if(APPLE)
   add_compile_definitions(_LIBCPP_ENABLE_EXPERIMENTAL)
 endif()
 
-# Links a program, or a library that shows few names, without the functions that none of these reaches.
+# Links a program, or a library that exports few names, without the functions that neither main nor these names reach.
 if(APPLE)
   set(kv_drop_unused -Wl,-dead_strip)
 else()
   set(kv_drop_unused -Wl,--gc-sections)
 endif()
 
-# The cost of an input is counted in basic blocks. What counts them is not counted itself.
+# Counts the cost of an input in basic blocks. The counting code itself is not counted.
 if(KVTOOL_COUNT_STEPS)
   add_library(kv_cost STATIC ${PROJECT_SOURCE_DIR}/tests/fuzz/cost.cc)
   target_include_directories(kv_cost PRIVATE ${PROJECT_SOURCE_DIR})
@@ -78,7 +80,8 @@ if(KVTOOL_COUNT_STEPS)
   target_link_libraries(kv_options INTERFACE $<BUILD_INTERFACE:kv_cost>)
 endif()
 
-# An overflow that slipped through ends the process instead of owning it. Sanitizers find it first, and FORTIFY needs -O1.
+# An undetected overflow ends the process instead of giving an attacker control of it. Sanitizers find it first, and
+# FORTIFY needs -O1.
 if(KVTOOL_HARDEN AND NOT KVTOOL_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL Debug)
   add_compile_options(-fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
   if(NOT APPLE) # whose linker makes them so anyway
@@ -88,14 +91,14 @@ if(KVTOOL_HARDEN AND NOT KVTOOL_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL Debug
   check_pie_supported()
 endif()
 
-# No folder of the machine in what is shipped: trees at two places compile to the same bytes (scripts/check/same_build.sh).
-# Debug builds keep the paths, by which debuggers find the sources.
+# Removes the build folder's path from everything that is shipped, so that trees at two places compile to the same bytes
+# (scripts/check/same_build.sh). Debug builds keep the paths, because debuggers find the sources by them.
 if(CMAKE_BUILD_TYPE STREQUAL Release)
   add_compile_options(-ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -ffile-prefix-map=${PROJECT_BINARY_DIR}/=build/)
 endif()
 
-# Every pointer of a table is a relocation of 24 bytes in a position-independent program, or a bit. Loaders know the bits
-# from glibc 2.36 on.
+# In a position-independent program every pointer in a table costs a relocation of 24 bytes, or one bit in packed form,
+# which loaders understand from glibc 2.36 on.
 include(CheckCXXSymbolExists)
 include(CheckLinkerFlag)
 check_cxx_symbol_exists("DT_RELR" elf.h KVTOOL_GLIBC_RELR)

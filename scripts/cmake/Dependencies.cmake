@@ -17,7 +17,8 @@ endif()
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 include(Blas)
 
-# Only the header: the library is loaded when the first URL is opened, which no static program can do.
+# Only the header of libcurl is needed: the library is loaded when the first URL is opened, which a static program
+# cannot do.
 find_path(KVTOOL_CURL_INCLUDE curl/curl.h)
 if(KVTOOL_CURL_INCLUDE AND NOT KVTOOL_STATIC)
   option(KVTOOL_REMOTE "Read http:// and https:// URLs" ON)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Run as a script: writes OUTPUT, a source file that holds the files SCHEMAS, which | separates. Literals that know their length:
-# clang counts the characters of others one by one, and gives up.
+# Run as a script: writes OUTPUT, a source file that holds the files SCHEMAS, which | separates. The literals state
+# their length, because clang counts the characters of others one by one until it reaches a limit.
 string(REPLACE "|" ";" schemas "${SCHEMAS}")
 set(entries "")
 foreach(schema ${schemas})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# KVTOOL_GIT is the commit that this tree is built from. A new one configures again and compiles one source, version.cc. In
-# a tarball that `git archive` made it is the one that git wrote into archived.txt; in other copies without a history it is
-# "unknown". A commit with a tag vX.Y.Z is that version: a tree that calls itself another one is not built.
+# KVTOOL_GIT is the commit that this tree is built from. A new commit causes a new configuration and compiles one
+# source, version.cc. In a tarball made by `git archive`, the commit is that in archived.txt; in other copies without a
+# history it is "unknown". If the commit has a tag vX.Y.Z, a tree with another version is not built.
 execute_process(COMMAND git -C ${PROJECT_SOURCE_DIR} rev-parse --short=10 HEAD
                 OUTPUT_VARIABLE KVTOOL_GIT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 execute_process(COMMAND git -C ${PROJECT_SOURCE_DIR} describe --tags --exact-match --match "v[0-9]*"
@@ -15,7 +15,7 @@ endif()
 if(NOT KVTOOL_GIT)
   set(KVTOOL_GIT unknown)
 endif()
-# Git writes a line there whenever HEAD comes to name another commit, in worktrees too.
+# Git appends a line to this file whenever HEAD moves to another commit, in worktrees, too.
 execute_process(COMMAND git -C ${PROJECT_SOURCE_DIR} rev-parse --git-path logs/HEAD
                 OUTPUT_VARIABLE kvtool_moves OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 if(kvtool_moves)

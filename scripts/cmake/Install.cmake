@@ -12,7 +12,7 @@ if(TARGET kvtool_static)
 endif()
 install(FILES lib/api/kvtool.h lib/api/kvtool.hpp lib/api/kvtool_study.h lib/api/kvtool_study.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
-# Relative, so that the installed tree may be moved.
+# A relative path, so that the installed tree may be moved.
 file(RELATIVE_PATH kvtool_pc_to_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 configure_file(scripts/cmake/kvtool.pc.in kvtool.pc @ONLY)
 configure_file(scripts/cmake/kvtool_study.pc.in kvtool_study.pc @ONLY)
@@ -23,8 +23,8 @@ write_basic_package_version_file(kvtool-config-version.cmake COMPATIBILITY SameM
 install(FILES ${PROJECT_BINARY_DIR}/kvtool-config.cmake ${PROJECT_BINARY_DIR}/kvtool-config-version.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)
 
-# All pages, and what they link to: scripts/check/links.py follows the links of what is installed. The component is what the
-# static tarball has beside the program.
+# Installs all pages and the files that they link to; scripts/check/links.py follows the links of installed pages. The
+# static tarball has this component beside the program.
 set(documents ${CMAKE_INSTALL_DOCDIR})
 install(FILES README.md LICENSE CHANGELOG.md CONTRIBUTING.md SECURITY.md DESTINATION ${documents} COMPONENT documents)
 install(FILES ${PROJECT_BINARY_DIR}/generated/copyright DESTINATION ${documents} COMPONENT documents)
@@ -41,7 +41,7 @@ endforeach()
 install(DIRECTORY scripts/decoder DESTINATION ${documents}/scripts COMPONENT documents FILES_MATCHING PATTERN "*.py")
 install(DIRECTORY scripts/scale DESTINATION ${documents}/scripts COMPONENT documents
         FILES_MATCHING REGEX "/(kvtool-[a-z]+\\.sbatch|nightly\\.sh|kubernetes-job\\.yaml|(ray|dask)_corpus\\.py)$")
-# Sources, for this program is built with the llama.cpp that it is to record, by the one line of its page.
+# Installs sources, because this program is built by one command on its page, with the llama.cpp that it is to record.
 install(DIRECTORY apps/capture-llama DESTINATION ${documents}/apps COMPONENT documents PATTERN CMakeLists.txt EXCLUDE)
 if(TARGET kvtool_manual)
   set(written ${PROJECT_BINARY_DIR}/share)

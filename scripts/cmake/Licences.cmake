@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Writes the licences of all that a program may have inside, with the versions at hand, once: `kvtool --version --licenses`
+# Writes the licences of everything that a program may contain, with the versions found: `kvtool --version --licenses`
 # prints the text, packages install it as their copyright file, and scripts/release/sbom.py reads the names from it.
 file(STRINGS ${KVTOOL_BLAS_INCLUDE}/openblas_config.h openblas_version REGEX "OPENBLAS_VERSION")
 string(REGEX MATCH "[0-9]+(\\.[0-9]+)+" openblas_version "${openblas_version}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# With KVTOOL_UNITY, the sources of a folder are compiled as one: most of the time to compile one of
-# them goes into headers and templates that its neighbours need as well. Names in anonymous namespaces are
-# therefore unique within a folder; tests each have a namespace of their own. What does not say kv_unite is compiled source by source; so are kernels,
-# which Highway includes again for each target.
+# With KVTOOL_UNITY, the sources of a folder are compiled as one, because most of each one's time goes into headers and
+# templates that its neighbours need, too. Names in anonymous namespaces are therefore unique within a folder; tests
+# each have a namespace of their own. Targets without kv_unite are compiled source by source, and so are kernels, which
+# Highway includes again for each SIMD target.
 function(kv_unite target)
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})
@@ -15,8 +15,8 @@ function(kv_unite target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${KVTOOL_UNITY} UNITY_BUILD_MODE GROUP)
 endfunction()
 
-# Compiles folders that include the same large headers as one. Called after kv_unite, in the directory of the
-# target.
+# Compiles the sources of several folders that include the same large headers as one. Call it after kv_unite, in the
+# directory of the target.
 function(kv_unite_folders group)
   foreach(folder ${ARGN})
     file(GLOB sources ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cc)

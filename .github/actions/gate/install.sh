@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Puts the released program on the PATH of later steps, or nothing at all: what is not what was released is not run.
+# Puts the released program on the PATH of later steps. A program with another checksum is neither installed nor run.
 set -euo pipefail
 
 fail() {

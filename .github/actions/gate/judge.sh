@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the gate, appends its Markdown to the job's summary, and says in `status` what the job's last step must exit with: only
-# after the files were uploaded may it fail.
+# Runs the gate, appends its Markdown to the job's summary, and writes the exit status to `status` for the job's last
+# step, because the job may fail only after the files were uploaded.
 set -euo pipefail
 
 fail() {
@@ -44,7 +44,7 @@ fi
   echo "verdict=$verdict"
   echo "summary=$OUTPUT/summary.json"
 } >>"$GITHUB_OUTPUT"
-# A job's summary holds at most a MiB; what begins says what failed.
+# A job's summary holds at most a MiB, and its first lines state what failed.
 if [ -s "$OUTPUT/summary.md" ]; then head -c 900000 "$OUTPUT/summary.md" >>"$GITHUB_STEP_SUMMARY"; fi
 
 if [ $verdict = pass ] && [ "$FAIL_ON" = warn ] && grep -q '^::warning' "$messages"; then status=1; fi
