@@ -7,8 +7,8 @@ Usage: store.py KVTOOL SAVE... [--levels default,high] [--threads N]
 
 Peers that are not on the PATH are skipped: restic, borg (Debian packages), zstd with --long over all saves in one
 stream (which can neither add nor restore a single save, and needs all of them at once). RESTIC and BORG may name the
-programs. Every save is restored by every program and compared. One run, wall time, programs in turn; saves are read
-once before.
+programs. Every save is restored by every program and compared. Each program runs once, in turn, after every save has
+been read; times are wall time.
 """
 import argparse
 import hashlib

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what is mechanical about plain English in C++. A comment is a sentence that names its subject: no block
-begins with Of, What, Whether, By or How, nor with a clause of Where or As that has no main clause. A function is a
-verb: its name does not end in "Of".
+"""Checks the mechanical rules of plain English in C++. A comment is a sentence that names its subject: no block begins
+with Of, What, Whether, By or How, nor with a clause of Where or As that has no main clause. A function is a verb: its
+name does not end in "Of".
 
   english.py [--root DIR]      exit 1 if there are more such comments or names than MOST allows, which only goes down
 """

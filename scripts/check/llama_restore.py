@@ -52,10 +52,10 @@ PACKAGE = "@node-llama-cpp/linux-x64"
 # Releases of the npm package; their builds of llama.cpp are v0.5.0, b10361, b8352, b6673, b6122, b5640 and b4753.
 RELEASES = ["3.22.1", "3.20.0", "3.18.0", "3.14.0", "3.12.0", "3.10.0", "3.6.0"]
 TOKENS = 16  # decoded after each restore
-LONG_TOKENS = 64  # number of tokens for a file that conversion must not change
+LONG_TOKENS = 64  # tokens decoded from a file that conversion must not change
 LEVELS = ["compat", "fast", "default", "high", "max"]
 TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20}  # ggml's numbers
-NEAR = 1e-4  # nats, for types that lose nothing
+NEAR = 1e-4  # limit of the KL in nats, beyond the type's own loss
 STORIES, STORY_TOKENS, NEXT_TOKENS = 8, 400, 64  # of which one judges the transform that the others teach
 LOSSY_RATIO, LOSSY_NATS, LOSSY_SIZE = 12, 0.03, 5  # measured: 0.0045 nats, 5.99 times smaller
 SKIP = 77

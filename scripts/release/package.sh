@@ -19,7 +19,7 @@ if [ "$arch" != "$(uname -m)" ]; then
   toolchain=(--toolchain "$root/scripts/cmake/$arch-linux-gnu.cmake")
 fi
 version=$(sed -n 's/^project(kvtool VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
-# The time of the last commit, so that the same commit makes the same packages.
+# Uses the time of the last commit, so that the same commit makes the same packages.
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
 
 stage() { # BUILD: everything that is installed, stripped, as it lies below /

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The frontier of lossless codecs on real caches: docs/codec/frontier.svg and its table, from the figures of peers.py.
+"""Draws the frontier of lossless codecs on real caches: docs/codec/frontier.svg and its table, from the figures of
+peers.py.
 
   codec_frontier.py measure KVTOOL CACHE... --out DIR     runs peers.py on each cache, DIR/NAME.json
   codec_frontier.py draw DIR/f16.json DIR/bf16.json --svg FILE    prints the tables of docs/codec.md and draws

@@ -91,8 +91,8 @@ TEST_CASE("Encoding within a room fits, or says so with an estimate") {
 }
 
 TEST_CASE("A frame of values that repeat is refused after its first segments") {
-  // Rows that differ in their lowest bits alone: no sample tells how small such segments become, so
-  // the estimate comes from those that were coded.
+  // Rows differ only in their lowest bits. No sample shows how small such segments become, so the
+  // estimate uses the segments that were coded.
   constexpr uint64_t kTokens = 8192;
   Buffer raw = Values(kTokens);
   for (size_t i = kRow; i < raw.size(); ++i) {
@@ -213,7 +213,7 @@ TEST_CASE("Frames within rooms, heads and pages of tables are counted") {
   REQUIRE(kvt_encode_within(context.ctx, &desc, raw.data(), raw.size(), frame.data(), frame.size(),
                             &size) == 0);
   CHECK(kvt_encode_within(context.ctx, &desc, raw.data(), raw.size(), frame.data(), 64, nullptr) ==
-        KVT_E_OUTPUT_TOO_SMALL);  // and is not counted
+        KVT_E_OUTPUT_TOO_SMALL);  // nor is the block counted
   REQUIRE(kvt_decode_heads(context.ctx, frame.data(), size, nullptr, 1, 2, heads.data(),
                            heads.size(), nullptr) == 0);
   kvt_entry entry = {};

@@ -139,7 +139,7 @@ TEST_CASE("Every struct has its size, and wrong ones are KV0010 from every funct
   CHECK(kvt_reader_read(reader, 0, 0, 0, nullptr, 0, nullptr) == KVT_OK);
   CHECK(kvt_reader_read(reader, 0, 0, 1, &byte, 1, nullptr) == KVT_E_OUTPUT_TOO_SMALL);
   kvt_need need = {sizeof need, 0, 0, 0, nullptr, nullptr};
-  CHECK(kvt_reader_need(reader, 0, &need) == KVT_E_BAD_ARGUMENT);  // needs none
+  CHECK(kvt_reader_need(reader, 0, &need) == KVT_E_BAD_ARGUMENT);  // the archive needs nothing
   kvt_reader_free(reader);
 }
 
@@ -292,8 +292,7 @@ TEST_CASE("A batch writes neither its items nor their lists") {
   };
   CHECK(decode(back.data()) == std::pair(kvt_status{KVT_OK}, kvt_status{KVT_OK}));
   CHECK(back == page);
-  // The first item's output would overlap the second item's list of pieces, and the items
-  // themselves.
+  // The first item's output overlaps the second item's list of pieces, and the items themselves.
   CHECK(decode(reinterpret_cast<std::byte*>(&pieces[201])) ==
         std::pair(kvt_status{KVT_E_BAD_ARGUMENT}, kvt_status{KVT_E_BAD_ARGUMENT}));
   CHECK(decode(reinterpret_cast<std::byte*>(items.data())).first == KVT_E_BAD_ARGUMENT);

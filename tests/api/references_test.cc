@@ -126,7 +126,7 @@ TEST_CASE("An archive coded beside another cache needs it, and comes back with i
   CHECK(wrong.finding == 1108);
   CHECK_FALSE(wrong.opened);
   CHECK(UnpackOne(threaded, archive, beside).file == today);
-  // A reference is recognised by its rows: another file that has them will do, and so will an
+  // References are recognised by their rows: another file with the same rows works, and so does an
   // archive of one.
   CHECK(UnpackOne(context, archive, ReferenceTo(context, today)).file == today);
   CHECK(UnpackOne(context, archive, ReferenceTo(threaded, PackOne(context, yesterday))).file ==

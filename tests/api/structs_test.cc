@@ -49,7 +49,8 @@ TEST_CASE("Nothing beyond the caller's struct is written") {
 }
 
 TEST_CASE("The elements of an older caller's array lie as far apart as it says") {
-  std::vector<uint64_t> memory = {16, 10, 16, 11, 16, 12};  // number 0 in each upper half
+  std::vector<uint64_t> memory = {
+      16, 10, 16, 11, 16, 12};  // struct_size 16 with number 0 in its upper half, then a value
   auto* first = reinterpret_cast<Grown*>(memory.data());
   const Elements<Grown> all(first, 3, "array");
   all.RequireEqualSizes("array");

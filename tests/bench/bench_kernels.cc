@@ -29,7 +29,7 @@ struct Frame {
   Frame() { SplitPlanes2(raw.data(), kWords, planes.data(), high.data()); }
 };
 
-// The peer copies the kernel's input to the kernel's output.
+// Measures a kernel against memcpy of its input to its output.
 template <class Kernel>
 void AgainstCopy(benchmark::State& state, double target, ByteSpan from, std::span<std::byte> to,
                  const Kernel& kernel) {

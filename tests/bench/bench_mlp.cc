@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // The compressor's MLP beside its floor, the bare GEMM calls of the same shapes (B11), in the same
-// process and interleaved. Thread CPU time, the least of all rounds: other jobs do not show.
+// process and interleaved. Thread CPU time, the least of all rounds, so that other jobs do not
+// affect it.
 #include <benchmark/benchmark.h>
 #include <cblas.h>
 #include <time.h>

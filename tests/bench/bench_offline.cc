@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The offline simulator against the zstd calls that it cannot do without. Its sizes are those of
-// the library, so this is the floor; what numpy makes of the same is in scripts/bench/offline.py.
+// The offline simulator against the zstd calls that it cannot do without. Its sizes are those that
+// the library returns, so these calls are the floor. scripts/bench/offline.py measures the same
+// experiment in numpy.
 #include "lib/core/kernels/planes.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/engines/mnn/offline/offline.h"

@@ -57,7 +57,7 @@ Function* Next(Function*, const char* name) {
 }
 #define NEXT(name) static auto* const next = Next(&name, #name)
 
-// Returns true if this call is the one to fail. Does not return if the call is to kill the process.
+// Returns true if this call is to fail. Does not return if the call is to kill the process.
 bool Fails(Call call) {
   if (!counting) return false;
   const long now = ++counts[call];

@@ -34,8 +34,8 @@ def digest(path):
 class Scenario:
     """A command, the files that it needs, its output, and further outputs.
 
-    The state of the output is described by a text; after a fault it must be the state from before, or that after a
-    run without faults."""
+    A text describes the output's state. After a fault it must be the state before the run, or that after a run without
+    faults."""
 
     def __init__(self, name, output, command, before=None, beside=(), makes_output=True):
         self.name, self.output, self.command, self.before = name, output, command, before

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Tests the fuzzers' repair of hashes: after it, a mutation behind a hash no longer counts as
-// damage.
+// Tests the fuzzers' repair of hashes: after it, mutated bytes that a hash covers no longer count
+// as damage.
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <iterator>

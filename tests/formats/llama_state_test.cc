@@ -20,7 +20,7 @@ Snapshot Open(Bytes bytes, const OpenOptions& options = {}) {
   return llama_state::Open(MakeSource(std::move(bytes)), options);
 }
 
-// Returns the finding that opening fails with; the test fails if it succeeds.
+// Returns the finding with which opening fails; the test fails if opening succeeds.
 Finding FindingOf(Bytes bytes, const OpenOptions& options = {}) {
   try {
     Open(std::move(bytes), options);
@@ -294,7 +294,8 @@ TEST_CASE("an empty cache has no layers", "[llama]") {
 }
 
 TEST_CASE("two readings of the same bytes are reported, --layout chooses", "[llama]") {
-  // V of one channel and 22 tokens whose bytes could be the rest of a second, K-only cache.
+  // V of one channel and 22 tokens, whose bytes could also be the rest of a second cache that
+  // stores only K.
   LlamaState state;
   state.caches[0].layers = 1;
   state.caches[0].k_row = state.caches[0].v_row = 2;

@@ -32,7 +32,7 @@ Bytes Written(const Snapshot& snapshot, As as = As::kSequence) {
   return {file->bytes().begin(), file->bytes().end()};
 }
 
-// Returns the finding that writing fails with; no output may remain.
+// Returns the finding with which writing fails; no output may remain.
 Finding Refusal(const Snapshot& snapshot, As as = As::kSequence) {
   const test::TempDir folder;
   const auto write = as == As::kSession ? llama_state::WriteSession : llama_state::WriteSequence;

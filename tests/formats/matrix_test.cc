@@ -106,7 +106,7 @@ std::optional<Snapshot> Through(const FormatEntry& format, const Snapshot& snaps
   return OpenSnapshot(Source::Open(path), options);
 }
 
-// Formats that number the stored layers from 0 state this.
+// Returns the snapshot without the properties that the format states it does not keep.
 Snapshot Expected(const FormatEntry& format, Snapshot snapshot) {
   if (format.not_kept == nullptr) return snapshot;
   for (const std::string& what : format.not_kept(snapshot)) {

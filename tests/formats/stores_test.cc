@@ -343,7 +343,7 @@ TEST_CASE("the catalogue lists every format once per kind, as the registry has i
     if (format.kind == FormatKind::kPreset) {
       const auto preset = raw::ParsePreset(format.id);
       REQUIRE(preset);
-      // The table and the reader ask for the same fields.
+      // The table of formats and the reader require the same fields.
       for (const char letter : preset->preset->order) {
         const bool open =
             letter == 'T' || (letter == 'P' && format.needs.find("P=") == format.needs.npos);

@@ -65,7 +65,7 @@ void RoundTripByLayers(uint64_t columns, ByteSpan values, CodecScratch& scratch)
   if (!std::equal(back.begin(), back.end(), whole.begin())) std::abort();
 }
 
-// Makes the values similar to the pattern, as far as the input says.
+// Encodes values whose similarity to the pattern the input decides.
 void RoundTripByReference(const ChunkShape& shape, ByteSpan values, Effort effort,
                           CodecScratch& scratch) {
   if (values.empty() || shape.tokens == 0) return;
@@ -85,7 +85,7 @@ void RoundTripByReference(const ChunkShape& shape, ByteSpan values, Effort effor
   if (back != near) std::abort();
 }
 
-// Makes rows whose errors against the pattern resemble a neighbour's, as far as the input says.
+// Encodes rows whose errors against the pattern resemble a neighbour's; the input decides how much.
 void RoundTripByErrors(uint64_t columns, ByteSpan values, CodecScratch& scratch) {
   if (columns == 0) return;
   const uint64_t rows = values.size() / 2 / columns;

@@ -73,8 +73,8 @@ References FixedReferences(size_t count) {
   return References(count, fixed);
 }
 
-// Returns the same rows except the first; those of the second layer are similar, as far as the
-// input says.
+// Returns the same rows except the first; the input decides how similar those of the second layer
+// are.
 std::shared_ptr<const Reference> NearReference(ByteSpan input) {
   Bytes rows(input.begin(), input.end());
   const size_t layer = rows.size() / 2 / kRow * kRow;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// One meta; when it parses and asks for little data, a folder that holds just that.
+// The input is one meta file; if it parses and requires little data, it is read in a folder with
+// exactly that data.
 #include "formats/mnn/mnn.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/engines/mnn/offline/offline.h"

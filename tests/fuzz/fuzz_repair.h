@@ -5,6 +5,6 @@
 #include "lib/core/base/bytes.h"
 
 // Returns the input with matching hashes. Only targets whose input is protected by hashes define
-// it. `choice` selects among ways to repair. Weak: null in the other targets. The replay feeds each
-// damaged corpus file repaired as well.
+// it. `choice` selects among ways to repair. The symbol is weak: null in the other targets. The
+// replay also feeds each damaged corpus file after its repair.
 __attribute__((weak)) kv::Bytes FuzzRepair(kv::ByteSpan input, unsigned choice);

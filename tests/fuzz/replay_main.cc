@@ -3,7 +3,8 @@
 // Feeds a fuzz target every file below the folders given, and each file's prefixes and single-byte
 // flips at a few places, so that plain CI without a fuzzing engine still walks the error paths.
 //   fuzz_NAME CORPUS...                          where costs are counted, holds them to bounds.txt
-//   fuzz_NAME --slowest SECONDS KEEP CORPUS...   searches for dear inputs and writes them to KEEP
+//   fuzz_NAME --slowest SECONDS KEEP CORPUS...   searches for expensive inputs and writes them to
+//   KEEP
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// CacheBlend: keys turned by the reference, forth, back and by a difference of positions.
+// CacheBlend: keys rotated by the reference, forward, back and by a difference of positions.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -118,8 +118,8 @@ class RopeFile {
     run.Checked();
   }
 
-  // Against a reference in double a value may differ by its own rounding and by two steps of a
-  // float in its frequency (another pow() rounds differently), but by nothing else.
+  // A value may differ from a reference in double by its own rounding and by two steps of a float
+  // in its frequency (another pow() rounds differently), but by nothing else.
   void CheckNear(const std::vector<float>& got, const std::vector<double>& expected,
                  const Positions& from, double tolerance, Run& run) const {
     CheckWithin(got, expected, tolerance, run);

@@ -494,7 +494,7 @@ void CheckFormSteps(const Npz& npz) {
     for (uint64_t t = 0; t < tokens; ++t) column[t] = y[t * components + c];
     const auto table = transform::SymbolBits(column, step);
     for (size_t s = 0; s < transform::kSymbols; ++s) {
-      // The vector's tails were computed as differences of floats near 1.
+      // The vector's tails are inexact, because they were computed as differences of floats near 1.
       const double off = expected[c * transform::kSymbols + s] - table[s];
       CHECK(std::fabs(off) < (table[s] < 12 ? 1e-4 : 0.01));
     }

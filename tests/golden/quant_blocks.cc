@@ -50,7 +50,7 @@ Npy PackedArray(const json& expected, DType dtype, const Shape& shape) {
   return QuantArray(expected.at("packed"), {shape[0], BytesOf(dtype, shape[1])});
 }
 
-// Codes that the engine leaves unset are not compared.
+// Clears the given rows, whose codes the engine leaves unset, so that they are not compared.
 void ClearRows(const json& rows, size_t row_bytes, Bytes& bytes) {
   for (const json& row : rows) {
     const size_t at = row.get<size_t>() * row_bytes;

@@ -33,7 +33,8 @@ constexpr Row kTable[] = {
     {"mnn h2o", "mnn/h2o/*", "", CheckMnnH2o, 219},
     {"mnn schedule", "mnn/schedule/*", "", CheckMnnSchedule, 24},
     {"mnn gate", "mnn/gate/*", "", CheckMnnGate, 12},
-    // The fifth, a page of one of them, is compared only with the zstd version that wrote it.
+    // The fifth vector, a page of such a document, is compared only with the zstd version that
+    // wrote it.
     {"mnn offline", "mnn/offline/*", "", CheckMnnOffline, 4},
     {"weights, .bin", "infinilm/bin/*", "infinilm#conversions", CheckWeightFiles, 19},
     {"weights, bad .bin", "infinilm/bin_bad/*", "infinilm#bin_cases", CheckWeightCases, 31},

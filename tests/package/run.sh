@@ -29,7 +29,7 @@ if grep -q '^CMAKE_BUILD_TYPE:.*=Release$' "$2/CMakeCache.txt"; then
   if grep -rlaF "$(cd "$here/../.." && pwd)" "$prefix"; then fail "installed files name the folder that they were built in"; fi
 fi
 
-# Four headers, an archive that exports only kvt_*, and one for the other library.
+# Exactly four headers and two archives are installed, and the archives export only kvt_* and private names.
 headers=$(cd "$prefix/include" && find . -type f | sort | tr '\n' ' ')
 [ "$headers" = "./kvtool.h ./kvtool.hpp ./kvtool_study.h ./kvtool_study.hpp " ] || fail "installed headers: $headers"
 archives=$(find "$prefix" -name 'lib*.a' -printf '%f\n' | sort | tr '\n' ' ')
@@ -60,7 +60,7 @@ by_cmake() {  # NAME OPTIONS...: builds and runs the programs of tests/package/l
 needs_it() { readelf -d "$1" | grep -q 'NEEDED.*libkvtool'; }
 needs_study() { readelf -d "$1" | grep -q 'NEEDED.*libkvtool_study'; }
 
-# The shared library must not need OpenBLAS, JSON and the rest.
+# Linking the shared library must not require OpenBLAS, fmt, Highway and the rest.
 by_cmake shared -DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON -DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON
 needs_it "$scratch/shared/library" || fail "not linked with the shared library"
 if needs_study "$scratch/shared/library"; then fail "a program of the codec needs the studies"; fi

@@ -20,7 +20,7 @@ install() {
     exit 77
   }
 }
-# With only NumPy, as users have it. Nothing else may be required.
+# Only NumPy is installed, as for users; nothing else may be required.
 install numpy
 "$venv/python" -m pip install -q --disable-pip-version-check --no-index "$wheel"
 (cd "$scratch" && venv/bin/kvtool --version && venv/bin/python -m kvtool --version)

@@ -106,7 +106,7 @@ class Slurm:
         self.launch(name, "slurmd", "-D", "-N", name, "-f", self.env["SLURM_CONF"])
 
     def restart(self, node):
-        """Acts as if the node had lost its daemon."""
+        """Restarts a node's daemon, as after a crash."""
         self.daemons[node].kill()
         self.daemons[node].wait()
         self.launch_node(node)

@@ -83,8 +83,7 @@ class Killer:
         return subprocess.run(words, env=self.slurm.env, capture_output=True).returncode == 0
 
     def lose(self, node):
-        """The node's daemon dies and is restarted; kvtool continues as an orphan, which still writes its
-        results."""
+        """Kills and restarts the node's daemon; kvtool continues as an orphan and still writes its results."""
         lines = self.slurm.run("squeue", "-h", "-r", "-w", node, "-t", "R", "-o", "%A %F_%K", check=False).splitlines()
         jobs = dict(line.split() for line in lines)
         steps = {f"[{number}.batch]" for number in jobs}

@@ -9,9 +9,9 @@
 
 namespace kv::test {
 
-// Encodes with any row of the table: with its encoder or, if the codec needs more than the chunk,
-// as a chunk without references or with the profile's best entry. Returns false if the codec cannot
-// store the bytes, or restores approximations from a transform.
+// Encodes with the encoder of any row of the table. A codec that needs more than the chunk gets no
+// references, or the profile's best entry. Returns false if the codec cannot store the bytes, or
+// restores approximations from a transform.
 inline bool EncodeByRow(const CodecRow& row, const ChunkShape& shape, ByteSpan raw,
                         const Profile& profile, CodecScratch& scratch, EncodedChunk& out) {
   if (row.encode != nullptr) return row.encode(shape, raw, kAnySize, {}, scratch, out);

@@ -13,8 +13,8 @@
 
 namespace kv::test {
 
-// A synthetic snapshot file: odd header, tensors in any order with odd gaps between them, a tail.
-// Values are float-like noise, so that every codec has work to do.
+// A synthetic snapshot file: a header of odd size, tensors in any order with odd gaps between them,
+// and a tail. Values are float-like noise, so that every codec has work to do.
 class KvSourceBuilder {
  public:
   explicit KvSourceBuilder(uint32_t seed = 1) : random_(seed) { Filler(37); }

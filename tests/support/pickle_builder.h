@@ -34,7 +34,7 @@ class TorchArchive {
   std::vector<std::pair<std::string, std::string>> members_;
 };
 
-// Not operator+: g++ 12 warns of overlaps that cannot happen.
+// Used instead of operator+, for which GCC 12 warns of overlaps that cannot happen.
 inline std::string Cat(std::initializer_list<std::string_view> parts) {
   std::string out;
   for (const std::string_view part : parts) out.append(part);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# A researcher has a cache from transformers and queries in arrays, and wants the frontier of error against bytes and a plan.
+# A researcher has a cache from transformers and queries in arrays, and wants a plan, and the frontier of error against
+# bytes.
 follow docs/formats.md 'kvtool convert slot0.bin --model model.gguf --to torch -o hf.pt'
 follow docs/formats.md 'kvtool inspect hf.pt'
 said '[batch, head, token, dim]'

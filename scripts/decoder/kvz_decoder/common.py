@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers of all parts."""
+"""Helpers that several modules of the decoder share."""
 import numpy
 import zstandard
 

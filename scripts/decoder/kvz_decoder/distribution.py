@@ -35,7 +35,7 @@ class Slots:
 
 
 class Logistic:
-    """The first slots of all 65536 places, for any distribution."""
+    """The first slot of each of the 65536 places under a logistic distribution."""
 
     def __init__(self, shift, scale, zeros):
         shares, e = [0] * 770, 1.0
@@ -182,7 +182,7 @@ class Cdf:
             raise Damaged("cdf: other rows than the chunk")
         self.slots = Slots(payload, self.extend(payload, 20 + 2 * far + 4 * turns))
         self.stride = -(-columns // 16) * 16
-        self.before = 2 * self.stride  # zeros before the first row: near and far channels reach less far
+        self.before = 2 * self.stride  # zeros before the first row, which taps may read
         self.x = numpy.zeros(self.before + rows * self.stride, f32)
         self.turns = Turns(distance, angles, columns)
         self.ahead = 5 + 2 * (not self.turns.still) + 2 * flag + self.hints
@@ -240,7 +240,8 @@ class Cdf:
         for i, tap in enumerate(taps):
             if not self.ahead <= i < self.ahead + serial:
                 m += weights[i, first:end] * tap[first:end]
-        # Weight in each column of the group of every column from `serial` before it.
+        # For each of the `serial` columns before the group and its own columns: its weight in every column of the
+        # group.
         lane = numpy.arange(end - first)
         apart = lane - numpy.arange(-serial, end - first)[:, None]
         reaches = (apart >= 1) & (apart <= serial)

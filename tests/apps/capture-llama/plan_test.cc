@@ -124,12 +124,13 @@ TEST_CASE("plans that do not fit are refused") {
   CHECK(refused(Plan({Event(9, 2, 0, {{0, 1}})})));          // no such layer
   CHECK(refused(Plan({Event(9, 0, 2, {{0, 1}})})));          // no such head
   CHECK(refused(Plan({Event(9, 0, 0, {{0, 11}})})));         // the future
-  CHECK(refused(Plan({Event(9, 0, 0, {{0, 21}})})));         // beyond the run
+  CHECK(refused(Plan({Event(9, 0, 0, {{0, 21}})})));         // a position after the event
   CHECK(refused(Plan({Event(9, 0, 0, {{3, 2}, {4, 1}})})));  // overlap
   CHECK(refused(Plan({Event(9, 0, 0, {{3, 2}, {0, 1}})})));  // descend
   CHECK(refused(Plan({Event(9, 0, 0, {{3, -1}})})));
   CHECK(refused(Plan({Event(9, 0, 0, json::array({json::array({1})}))})));
-  CHECK(refused(Plan({Event(9, 0, 0, {{0, 5}}), Event(12, 0, 0, {{0, 6}})})));  // comes back
+  CHECK(refused(
+      Plan({Event(9, 0, 0, {{0, 5}}), Event(12, 0, 0, {{0, 6}})})));  // evicted positions come back
   for (const char* key : {"token", "layer", "kv_head", "kept"}) {
     json event = Event(9, 0, 0, {{0, 10}});
     event.erase(key);

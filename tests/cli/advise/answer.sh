@@ -10,6 +10,6 @@ rows, document = list(csv.DictReader(open("all.csv"))), json.load(open("all.json
 print(len(rows) == len(document["savings"]["rows"]), list(rows[0]))
 END
 advise --min-ratio 1.5 --types none --csv - 2> /dev/null | sed -n 1,3p | sed "s|$TESTDATA/||" | cut -c1-60
-# Expected losses of mixtures are multiplied for choosing among many; that of a single candidate is not, so it is
-# chosen.
+# The expected loss of a mixture includes a factor for having been chosen among many; that of a single candidate does
+# not, so the candidate wins.
 advise --max-error 10% --types none 2> /dev/null | sed -n '3,4p; /^frontier/,/0.5, blocks/p'

@@ -1,4 +1,4 @@
-# A state with one flipped bit, or one other token id, neither equals the original nor is contained in it.
+# A state with one flipped bit, or one other token id, is neither equal to the original nor contained in it.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 flip() { printf '\125' | dd of="$1" bs=1 seek="$2" conv=notrunc status=none; }
 mkdir ab hd ok

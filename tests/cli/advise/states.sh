@@ -12,7 +12,7 @@ advise > all.json
 $VALIDATE < all.json
 jq -r '.schema, (.results[0].states[] | "\(.name): \(.tokens) tokens, \(.kinship) \(.kin) \(.shared_tokens), contained: \(.contained), idle: \(.idle)")' all.json
 jq -c '.results[0] | .idle_states, .contained_states, [.levels[].level], ([.levels[].encode_mb_per_s > 0] | all), .sample.states' all.json
-# The same for any number of threads; speeds and times can be left out.
+# The document is the same for any number of threads; --deterministic leaves out speeds and times.
 advise --deterministic -T 1 > one.json
 advise --deterministic -T 3 > three.json
 cmp one.json three.json && jq -c '.results[0] | .idle_states, .states[0].written, .levels[0].encode_mb_per_s' one.json

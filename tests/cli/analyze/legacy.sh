@@ -1,4 +1,4 @@
-# The other codec, every scope, and what is skipped.
+# Tests the other codec, every scope, and the report of skipped files.
 cp -r "$TESTDATA/golden/mnn/offline/dump" .
 dump=dump
 run() { "$KVTOOL" analyze "$dump" -q --json --deterministic --offline-codec "$@" | $VALIDATE > /dev/null

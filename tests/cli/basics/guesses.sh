@@ -20,7 +20,7 @@ kvtool replay evict "$TESTDATA/trace/kjv3m"
 kvtool replay evict "$TESTDATA/trace/kjv3m.seq0.bin" --trace a --trace b
 cp "$TESTDATA/trace/s260k.seq0.bin" other.bin
 kvtool replay evict "$TESTDATA/trace/kjv3m.seq0.bin" other.bin --trace "$TESTDATA/trace/kjv3m" --prompt-tokens 48 --budget 0.5 -q
-# A command for a file, words of other programs, a verb that is the only one, and terms of a result.
+# Tests a file in place of a command, words of other programs, a command's only verb, and names of figures.
 cp "$TESTDATA/trace/s260k.seq0.bin" slot0.bin && mkdir -p slots
 kvtool slot0.bin
 for word in info unpack check; do kvtool $word slot0.bin; done

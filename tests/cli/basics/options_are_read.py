@@ -31,7 +31,7 @@ LINES = {
 OPTIONS = {"--from": "nonsense", "--raw": "nonsense", "--order": "nonsense", "--model": "missing", "--kv-heads": "31",
            "--head-dim": "31", "--layout": "nonsense", "--input-dtype": "nonsense", "--rotated": "nonsense",
            "--batch": "nonsense", "--base": "missing", "--profile": "missing", "--max-bytes": "nonsense"}
-# The subjects of these options, for messages that do not repeat the option.
+# Words that messages use for options which they do not name.
 SAYS = {"--kv-heads": "heads", "--head-dim": "heads"}
 
 

@@ -8,7 +8,7 @@ try a.bin missing.bin
 try a.bin cut.bin
 try a.bin a.bin --atol -1
 try a.bin a.bin --layers 9
-# Each side may have a format that must be named.
+# Each side may need a flag that names its format.
 tail -c +273 a.bin > blob.bin
 try blob.bin a.bin --from llama-seq-blob --from-b auto
 try a.bin blob.bin --from-b llama-seq-blob

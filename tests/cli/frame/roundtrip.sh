@@ -6,7 +6,7 @@ for name in f16_smooth_walk_8192 f16_ramp_2048 f32_gauss_4096; do
   "$KVTOOL" frame decode -q --dtype $dtype "$codec/$name.zstd.frame.bin" -o "$name.bin"
   cmp "$name.bin" "$codec/$name.in.bin"
 done
-# Through a pipe at either end, on any SIMD target, the bytes are the same.
+# The bytes are the same through pipes on either side and on any SIMD target.
 for simd in $("$KVTOOL" targets --json | jq -r '.results[0].simd[] | select(.supported).name'); do
   "$KVTOOL" frame encode -q --simd $simd --dtype bf16 - -c < "$codec/f16_smooth_walk_8192.in.bin" > piped.gear
   "$KVTOOL" frame encode -q -f --dtype f16 "$codec/f16_smooth_walk_8192.in.bin" -o plain.gear

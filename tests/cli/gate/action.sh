@@ -18,7 +18,7 @@ act() { # inputs
   status=0
   PATH=/usr/bin:/bin $PYTHON "$SHARED_SUITE/fake_runner.py" "$action" "file://$PWD/site" version="$version" "$@" > out.txt 2>&1 || status=$?
   echo "== exit $status"
-  # A version's digits, with a dot that matches any character, also occur inside hashes, which come first in the list.
+  # The digits of a version also occur inside hashes, where its dot would match any digit, so hashes are replaced first.
   sed -n -e "s|$sum|SUM|g; s/[0-9a-f]\{64\}/OTHER/g; s|${version//./\\.}|VERSION|g; s|${TESTDATA%/testdata}|*|g" -e '/^\[/p; /^::/p; /^verdict/p; /no baseline/p' out.txt
 }
 act config=ci/gate.json
@@ -35,7 +35,7 @@ grep -c 'measured_ratio' step-summary.md > /dev/null && echo "the summary says w
 act config=ci/bad.json fail-on=never
 act config=ci/missing.json fail-on=never
 act config=ci/gate.json fail-on=always
-# A warning: the older baseline lacks this.
+# Warns that the older baseline has no such case.
 jq '.inputs = [] | .cases[0].name = "other"' last.json > odd.json
 act config=ci/gate.json baseline=odd.json fail-on=warn arguments=--baseline-lenient
 # A program other than the released one is not run.

@@ -23,6 +23,6 @@ config ''
 # Names that rules can use: the schema and the table agree.
 cmp <("$KVTOOL" gate --list-metrics | awk 'NR > 1 {print $1; if ($2 != "-") print $2}' | sort) \
   <("$KVTOOL" schema gate-config | jq -r '."$defs".rule.properties.metric.enum[]' | sort) && echo "one list of metrics"
-# A snapshot for cases that name none judges nothing where every case names its own.
+# With --snapshot, a config whose cases all name their own snapshot has nothing to judge.
 "$KVTOOL" gate "$TESTDATA/gate/pass.json" --case runtime_store --snapshot "$TESTDATA/trace/kjv3m.seq0.bin" --trace "$TESTDATA/trace/kjv3m" 2>&1 > /dev/null |
   sed "s|$TESTDATA/||g"

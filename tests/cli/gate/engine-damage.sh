@@ -1,4 +1,4 @@
-# Bench logs that are damaged, incomplete or show a broken cache: none of them passes.
+# No bench log passes that is damaged, incomplete or shows a broken cache.
 golden="$TESTDATA/golden/mnn/gate"
 mkdir -p good/logs
 cp "$golden"/logs/*.log good/logs/

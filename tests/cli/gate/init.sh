@@ -17,9 +17,9 @@ for what in same again nan zero worse short; do judge $what; done
 mv same gone
 judge same
 mv gone same
-# Several recordings of one setting show its noise; other settings get their own cases.
+# Several recordings with the same settings show the noise; other settings get their own cases.
 "$KVTOOL" gate --init same again "$TESTDATA/trace/s260k.seq0.bin" --kv-heads 4 | grep -E '"name"|recordings' | sed 's/.*; 2 recordings.*/  of 2 recordings/' | sort | uniq -c
-# The same on standard output, from a snapshot and its trace, every time.
+# The config on standard output, from a snapshot and its trace, is the same every time.
 "$KVTOOL" gate --init "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --kv-heads 4 --prompt-tokens 64 -T 1 > one.json
 "$KVTOOL" gate --init "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --kv-heads 4 --prompt-tokens 64 -T 3 | cmp - one.json && echo "equal"
 "$KVTOOL" gate one.json --deterministic -q > /dev/null && echo "pass"

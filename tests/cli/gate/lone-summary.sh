@@ -10,7 +10,7 @@ for suite in tree.parse("gate.xml").getroot():
     print(suite.get("name"), {key: suite.get(key) for key in ("tests", "failures", "skipped")})
 PY
 jq -r '.cases[] | select(.name == "runtime_store" or .name == "llm_demo_full") | .name as $n | .rules[] | "\($n) \(.metric) \(.op) \(.limit): \(.value) \(.status)"' ours.json
-# One that passes, and falsifications of it.
+# A summary that passes, and falsified copies of it.
 . "$SHARED_SUITE/judge.bash"
 good() { jq "$1" "$golden/summary.json" > one.json; }
 all='.rows |= map(select(.overall_pass)) | .overall_pass = true | .total_cases = (.rows | length)'

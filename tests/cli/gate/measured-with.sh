@@ -1,4 +1,5 @@
-# The eviction of the measured build, and the suite's lengths: a prompt followed by a number of decoded tokens.
+# Tests the eviction of the measured build, and lengths as in the suite: a prompt followed by a number of decoded
+# tokens.
 gate() { # members of the case, flags
   cat > gate.json << JSON
 {"schema": "kvtool.gate-config/1", "cases": [

@@ -8,7 +8,7 @@ mkdir pictures
 gate --svg-out pictures --junit-out pictures/resident-bytes-over-time.svg -o summary.json
 ls pictures
 ls summary.json 2> /dev/null || echo "nothing was written"
-# A file that an option and the config name differently is listed once in the footer, and read once.
+# A file to which an option and the config refer by different paths is listed once in the footer, and read once.
 cp "$TESTDATA/trace/s260k.seq0.bin" slot.bin
 echo '{"schema": "kvtool.gate-config/1", "cases": [{"name": "same", "snapshot": "slot.bin", "reference": "slot.bin"}]}' > same.json
 "$KVTOOL" gate same.json --snapshot ./slot.bin --html-out same.html --deterministic -v > text 2> err.txt

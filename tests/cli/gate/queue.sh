@@ -1,6 +1,6 @@
-# The depth of a queue depends on the speed of an engine's workers. A replay knows it for the slowest and for the
-# fastest workers, and does not decide a limit in between. The verdict is the same from run to run, on a busy machine
-# too.
+# The depth of a queue depends on the speed of an engine's workers. A replay computes it for the slowest and the fastest
+# workers, and leaves a rule undecided if its limit is in between. The verdict is the same from run to run, on a busy
+# machine too.
 gate() { # limit, flags
   cat > gate.json << JSON
 {"schema": "kvtool.gate-config/1", "cases": [

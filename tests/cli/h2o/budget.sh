@@ -25,7 +25,7 @@ replay --policy snapkv --window 4 --budget 20t --after-prompt grow --json | jq -
 replay --budget 8t,100t | sed -n 2p
 # A rule that is equivalent to another says so.
 replay --policy snapkv,pyramid --budget 100t,150t | grep note
-# With positions counted within the cache, the same tokens stay, but attention over them differs.
+# If positions are counted within the cache, the same tokens are kept, but attention over them differs.
 turned() {
   "$KVTOOL" replay-h2o "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 64 --policy streaming --budget 24t --json "$@" |
     jq '.results[0] | .params.re_rotated, .runs[0].attention.mass.mean, .runs[0].attention.output_error.mean, .notes'

@@ -1,4 +1,4 @@
-# Rows of a trace are positions, so a cache with missing positions is refused by name.
+# Rows of a trace are positions, so a cache with missing positions is refused, and the message names the position.
 "$PYTHON" "$SHARED_SUITE/holes_traces.py" "$TESTDATA/trace/s260k"
 for command in "replay-h2o" "replay-lossless --mode store"; do
   status=0

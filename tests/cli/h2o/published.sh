@@ -9,7 +9,7 @@ jq -c '.results[0] | [.runs[] | [.policy, .same_as, .evictions, .layers[0].kept_
 replay --policy snapkv --snapkv-window 16 --budget 0.5 --no-quality --plan-out plan.json -q > /dev/null
 jq -c '.events | [.[].token] | unique' plan.json
 replay --policy snapkv --budget 100t --no-quality --json -q | jq -c '.results[0].runs[0] | [.ratio, .nothing_evicted_because]'
-# A policy that is equivalent to another says so in its row, in the legend and in the picture.
+# A policy that is equivalent to another is marked in its row, in the legend and in the picture.
 replay --policy snapkv,pyramid,window --budget 0.25,0.5 --snapkv-window 24 --svg-out pictures -f | sed "s,$TESTDATA/,," | cut -c1-60
 grep -ho 'snapkv (= window here)\|pyramid (= window here)\|pyramid (= snapkv here)' pictures/attention-output-error-against-the-achieved-ratio.svg | sort | uniq -c
 # The published text as an engine: sink and recent blocks always stay, even if they exceed the target.

@@ -10,7 +10,7 @@ cmp <(replay --mode store $short) <(replay --h2o-lossless-runtime-mode store $lo
 for scope in 0:none 1:front_n 2:h2o_kept 3:front_n_and_h2o_kept; do
   cmp <(replay --mode full --scope "${scope%:*}" $short) <(replay --mode full --h2o-lossless-scope "${scope#*:}" $short) && echo "$scope"
 done
-# A probe of the design compresses one layer of each scope.
+# The design's probe compresses one layer of each scope.
 for scope in 1 2 3; do
   replay --mode probe --engine design --scope $scope $short | jq -c '[.layers[] | select(.measured.encode_calls > 0) | .layer]'
 done

@@ -116,7 +116,7 @@ refused gate c.json -o c.json -f
 printf 'threads=1\n' > k.toml
 state > ../before.$$
 refused inspect --config k.toml s.npz --json-out k.toml
-# no flag that writes is missing above
+# every flag that writes is tested above
 for command in inspect analyze compress decompress verify convert diff "frame encode" "frame decode" "frame inspect" bench \
   replay-h2o replay-lossless replay-blend replay-mlp "trace inspect" gate report "weights inspect" "weights convert" \
   "weights verify" "weights diff" "plan check" replay-quant advise merge doctor train; do

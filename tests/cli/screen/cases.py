@@ -57,5 +57,5 @@ CALLS = [
     ["inspect", "--corpus", "corpus.jsonl", "--results", "results.jsonl", "-f"],
     ["merge", "results.jsonl"],
 ]
-# The output of these is for programs, and never wrapped.
+# Calls whose output is for programs and never wrapped.
 PRODUCTS = [["schema"], ["schema", "inspect"], ["completion", "bash"], ["man", "inspect"]]

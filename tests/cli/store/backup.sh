@@ -27,7 +27,7 @@ for n in 1 2 3; do "$KVTOOL" store get -q grown "@$n" -c | cmp - "save$n"; done
 "$KVTOOL" store gc -q grown && "$KVTOOL" store verify grown
 "$KVTOOL" store verify s --repair
 for n in 1 2 3; do "$KVTOOL" store get -q s "@$n" -c | cmp - "save$n"; done
-# An index from before a collection names packs that are gone, but not the one that holds their remains.
+# An index from before a collection names packs that no longer exist, but not the pack that now holds their objects.
 "$KVTOOL" store add -q t "$state" --name chat
 "$KVTOOL" store add -q t save1 --name other
 cp t/index.sqlite backup

@@ -17,7 +17,7 @@ fresh; flip s/packs/00000001.pack 30; "$KVTOOL" store add s one.bin 2>&1 | says;
 fresh; truncate -s -100 s/packs/00000001.pack; "$KVTOOL" store add s one.bin 2>&1 | says
 "$KVTOOL" store get -q s one.bin -c | cmp - one.bin
 fresh; rm s/packs/00000001.pack; "$KVTOOL" store add s one.bin 2>&1 | says; whole
-# If the store is repaired first, it lacks the object, and says what to do.
+# If the store is repaired before the source is added again, it lacks the object, and the message says what to do.
 fresh; flip s/packs/00000001.pack; "$KVTOOL" store verify s --repair 2>&1 || echo "exit $?"
 "$KVTOOL" store add -q s one.bin; whole; "$KVTOOL" store verify s --repair
 # The repaired object survives a collection.

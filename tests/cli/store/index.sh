@@ -21,7 +21,7 @@ index.execute("drop index states_by_guide")
 index.commit()
 PY
 says list s; mends
-# Copies of a table's root page, each with the next copy as all of its children: endless rows.
+# Copies of a table's root page whose children are all the next copy: endless rows.
 cat > circles.py <<'PY'
 import os, sqlite3, struct, sys
 table, rows = sys.argv[1:]

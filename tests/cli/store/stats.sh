@@ -6,7 +6,7 @@ printf 'opaque, and of no use to others' > alone
 "$KVTOOL" store stats states --json > one.json
 $VALIDATE < one.json
 jq -c '.results[0] | .recommendation, .older_states, [.uses[] | .name, .shared_bytes, .newest]' one.json
-# An older version that another name needs, too, frees only its record.
+# Removing an older version whose rows another name needs, too, frees only its record.
 "$KVTOOL" store add -q states "$state" --name chat
 "$KVTOOL" store add -q states save300 --name twin
 "$KVTOOL" store stats states --json | jq -c '.results[0] | .recommendation.kind, .older_states, .older_bytes == ([.uses[] | select(.newest | not) | .own_stored_bytes] | add)'

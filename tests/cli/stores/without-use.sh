@@ -1,5 +1,5 @@
-# A flag for reading a file is refused by a format without that choice, by an archive that was made with another
-# value, and next to a flag that says the opposite. Each of several inputs takes the flags that apply to it.
+# A flag for reading a file is refused for a format without that choice, for an archive that was made with another
+# value, and together with a flag that contradicts it. Each of several inputs takes the flags that apply to it.
 states="$TESTDATA/llamacpp/states"
 cp "$states/s260k-v050-f16.seq0.bin" state.bin
 try() { echo "$ $*"; "$KVTOOL" "$@" -q 2>&1 > out.txt || echo "exit $?"; }
@@ -15,7 +15,7 @@ for file in state.bin cache.mnn-dump cache.infinilm-dump "plain.raw $raw"; do
   try inspect $file --k-pattern 'k_{i}' --v-pattern 'v_{i}'
   try inspect $file --rotated yes
 done
-# Accepted by formats with this choice.
+# Accepted by formats that have this choice.
 try inspect cache.npz --layout thd --k-pattern 'k_{i}' --v-pattern 'v_{i}' --rotated no
 try inspect cache.mnn-dump --layout logical
 try inspect state.bin --layout E

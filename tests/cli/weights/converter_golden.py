@@ -48,7 +48,8 @@ def same_reason(error, stderr):
 
 
 def agrees(item, golden, done, name):
-    """Returns True if a conversion did what the original does or, if the manifest says so, refused or wrote a better file."""
+    """Returns True if a conversion gave the original's result or, where the manifest allows it, a refusal or a better
+    file."""
     product = item.get("product_expects", "")
     refused = product.startswith(("refuse", "error: "))
     weights = re.search(r"bin/\S+", product)

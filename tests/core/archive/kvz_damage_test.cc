@@ -37,8 +37,7 @@ Sample MakeSample() {
   return sample;
 }
 
-// Checks that restored bytes equal the original except in the lost ranges, which are zero and
-// reported.
+// Checks that restored bytes equal the original except in the reported lost ranges, which are zero.
 void CheckRestored(const Sample& sample, const test::Unpacked& unpacked) {
   REQUIRE(unpacked.files.size() == 1);
   REQUIRE(unpacked.files[0].size() == sample.original.size());

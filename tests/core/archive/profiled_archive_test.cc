@@ -10,7 +10,7 @@
 namespace kv::profiled_archive_test {
 namespace {
 
-// Returns layer 0 of the profile's model.
+// Returns a cache that is layer 0 of the profile's model.
 Snapshot CacheOf(Source& source) {
   Bytes bytes = test::ModelRows(DType::kF16, false, 200, 64, 3);
   const Bytes values = test::ModelRows(DType::kF16, true, 200, 64, 4);

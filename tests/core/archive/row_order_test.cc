@@ -216,7 +216,7 @@ TEST_CASE("row order: archives that lie about cells are refused", "[kvz][rows][r
     table.description->cell_groups[0].cells.pop_back();
   };
   CHECK(DecodingFails(OpenBytes(WithTable(bytes, too_few))) == Finding::kInconsistent);
-  // If the order differs, the hash of the rows is over their order in the source.
+  // The hash covers the rows in their order in the source, so another coding order fails its check.
   const auto others = [](kvz::SourceTable& table) {
     std::swap(table.description->cell_groups[0].cells[5],
               table.description->cell_groups[0].cells[6]);

@@ -102,7 +102,8 @@ TEST_CASE("any grid and any bits survive being coded whole", "[cdf]") {
   }
 }
 
-// Partners that are neither near channels nor in another group are dropped.
+// Some rotation partners are neither among the near channels nor in another group: such taps are
+// dropped.
 TEST_CASE("keys of heads of any size come back", "[cdf]") {
   for (uint64_t half = 1; half <= 33; ++half) {
     Grid grid = MakeGrid(80, 4 * half, 2 * half, false, 0);
@@ -174,7 +175,7 @@ TEST_CASE("headers of cdf frames have limits", "[cdf][reject]") {
   refuse(0, bytes(uint8_t{0}));
   refuse(0, bytes(uint8_t{254}));
   refuse(1, bytes(uint8_t{33}));
-  refuse(1, bytes(uint8_t{32}));  // not to the left of every channel
+  refuse(1, bytes(uint8_t{32}));  // columns that are not left of every channel
   refuse(2, bytes(uint8_t{17}));
   refuse(3, bytes(uint8_t{2}));
   refuse(4, bytes(uint32_t{161}));

@@ -296,7 +296,7 @@ TEST_CASE("rows refuse references to what is not there, and themselves", "[codec
     CHECK_THROWS_AS(DecodeChunk(id, ShapeOf(DType::kU8, 1), raw, out, scratch), Error);
     CHECK_THROWS_AS(DecodeChunk(id, shape, ByteSpan(raw).first(3), out, scratch), Error);
   }
-  // A codec of rows inside floats inside rows would use the same buffer twice.
+  // A rows codec inside floats inside rows would use the same buffer twice.
   Bytes nested = {std::byte{1}, std::byte{18}};
   nested.resize(60);
   CHECK_THROWS_AS(DecodeChunk(CodecId::kWidened, ShapeOf(DType::kF32, 16), nested,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Checks on real data that a chunk at one of kvtool's levels is hardly larger than by the engine's
-// own choices.
+// Checks on real data that a chunk at one of kvtool's levels is hardly larger than with the
+// engine's own choices.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>

@@ -178,7 +178,7 @@ TEST_CASE("a frame of no values has no rows of any width", "[like][lms][reject]"
     return frame.begin() + static_cast<std::ptrdiff_t>(offset);
   };
 
-  // The complete frame.
+  // Writes the complete frame.
   ByteWriter writer;
   writer.Append(ByteSpan(frame).first(kAfterHeader));
   WriteLikenesses({}, scratch, writer);

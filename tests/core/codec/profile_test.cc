@@ -80,7 +80,8 @@ TEST_CASE("pages coded with a profile come back, whatever is in them", "[profile
   }
 }
 
-// In a profile learnt from zeros, field 0 of a symbol stands for exponent 0 and for all above 31.
+// A profile learnt only from zeros has exponent base 0, so field 0 of a symbol stands for exponent
+// 0 and for all above 31.
 TEST_CASE("pages come back by a profile that saw zeros, alone or first", "[profile]") {
   const Bytes zeros(64 * kColumns * 2), raw = ModelRows(DType::kBF16, true, 300, kColumns, 7);
   const auto trained = [&](const std::vector<ByteSpan>& pages) {
@@ -202,7 +203,7 @@ TEST_CASE("profiled chunks that are cut, changed or of another shape are refused
   for (size_t size = 0; size < payload.size(); ++size) {
     CHECK_THROWS_AS(Back(profile.get(), shape, ByteSpan(payload).first(size), raw.size()), Error);
   }
-  // Whatever value a byte has instead, nothing outside the chunk is read or written.
+  // Checks that no value of any byte leads to a read or a write outside the chunk.
   for (size_t at = 0; at < std::min<size_t>(payload.size(), 200); ++at) {
     for (const int value : {0, 1, 4, 0x7f, 0xff}) {
       Bytes changed = payload;

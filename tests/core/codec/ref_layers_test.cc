@@ -109,9 +109,8 @@ Values Turned(const Values& rows, uint32_t more = 0) {
   return turned;
 }
 
-// K or V of a layer with a reference. Its errors have the same cause as those of the layer before,
-// and as those of its own K. The reference numbers its layers from 10, and its positions are 7
-// higher.
+// K or V of a layer with a reference. Its errors correlate with those of the layer before and of
+// its own K. The reference numbers its layers from 10, and its positions are 7 higher.
 struct Case {
   explicit Case(bool is_value, DType dtype = DType::kF16, DType theirs = DType::kF32)
       : is_value(is_value), shape{dtype, kRows, 2, kColumns / 2, Order::kTokenHeadDim} {

@@ -285,7 +285,7 @@ TEST_CASE("where nearly all values are equal, those that are not are listed", "[
       CHECK((!two[0].equal && two[0].rows == 1 && two[1].equal));
       CHECK(RefusalOf(shape, chunk.payload, 2 * kRows * kColumns, nullptr, chunk.codec) ==
             Finding::kReferenceMissing);
-      // Short equal stretches beside rows that gain nothing stay equal.
+      // As few as 40 equal rows stay copies next to rows that gain nothing.
       std::vector<float> half = Values(kRows, 5);
       std::copy_n(values.begin(), 40 * kColumns, half.begin());
       const EncodedChunk part = Code(shape, As(dtype, half), {{.rows = kRows}}, rows, effort);

@@ -166,7 +166,7 @@ TEST_CASE("Token ranges decode alone") {
   CHECK(FindingOf([&] { coder.DecodeTokens(frame, nullptr, 0, 2, out); }) ==
         Finding::kOutputTooSmall);
 
-  // A small incompressible page: decoded as a whole, served in part.
+  // A small incompressible page: it is decoded as a whole, and parts of it are copied.
   const Bytes noise = Noise(4096);
   const Bytes stored = Encode(Described(16, 1, 128), noise);
   Bytes part(512);
@@ -286,7 +286,7 @@ TEST_CASE("A room that is too small is refused early, one that suffices is used"
         needed = 0;
         CHECK(coder.EncodeWithin(description, raw, room, &needed) == 0);
         CHECK(needed > room.size());
-        // Samples suffice to refuse: no worker was needed, and the size is an estimate.
+        // Samples suffice to refuse the page: no worker ran, and the size is an estimate.
         FrameCoder fresh(level);
         fresh.UseBlocks(blocks);
         room.resize(raw.size() / 4);

@@ -45,8 +45,8 @@ void Fill(State& state, uint32_t seed) {
     state.channels.sigma[i] = std::abs(state.channels.sigma[i]);
 }
 
-// Compares bit patterns, but all NaNs are equal: which one results depends on the processor, and no
-// result depends on it.
+// Compares bit patterns, but all NaNs are equal: the processor decides which NaN an operation
+// returns, and no decoded value depends on that.
 std::vector<uint32_t> Bits(const std::vector<float>& floats) {
   std::vector<uint32_t> bits(floats.size());
   std::memcpy(bits.data(), floats.data(), 4 * bits.size());

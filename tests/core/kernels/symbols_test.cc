@@ -109,7 +109,7 @@ TEST_CASE("escapes are listed and restored wherever they lie", "[symbols]") {
             REQUIRE(ListEscapes(at, from, count, shape, listed.data(), count) == escapes);
             listed.resize(escapes);
             REQUIRE(listed == expected);
-            // Writes no more than there is room for.
+            // Writes no more escapes than there is room for.
             std::vector<uint8_t> first(escapes, 0xee);
             const size_t room = escapes / 2;
             REQUIRE(ListEscapes(at, from, count, shape, first.data(), room) == escapes);

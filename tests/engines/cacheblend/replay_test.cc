@@ -170,7 +170,7 @@ TEST_CASE("requests that make no sense are refused", "[blend]") {
   request = RequestFor(6);
   request.check_layer = 4;
   CHECK_THROWS_AS(Run(*made, Chunked(*made), request), Error);
-  request.check_layer = 3;  // nothing follows it
+  request.check_layer = 3;  // no later layer follows it
   CHECK_THROWS_AS(Run(*made, Chunked(*made), request), Error);
   const CachePair same(WholePrompt(made->full, {}),
                        SplitOld(made->full, {}, BosRule::kNone, {KeyState::kGlobal, {}}),

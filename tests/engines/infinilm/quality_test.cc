@@ -187,7 +187,7 @@ TEST_CASE("queries are asked where each layer's own RoPE puts them", "[mlp]") {
       return true;
     };
     const StepQuality by_hand = Measure(cache, {}, options).quality;
-    // A query at the new position sees what it would see if the keys were rotated the other way.
+    // Moving the query to the new position gives the same scores as rotating the keys back.
     options.positions = PositionRule::kNewLength;
     const Measured moved = Measure(cache, {}, options);
     const double back = 40 - static_cast<double>(moved.plan.new_length);

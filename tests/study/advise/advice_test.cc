@@ -99,7 +99,7 @@ double NatsByHand(const AttentionCase& made, const std::vector<PlanOfLayer>& pla
   return nats / static_cast<double>(rows.rows * rows.samples);
 }
 
-// One layer in which all heads keep the same, from the study of another folder.
+// Replays one layer in which all heads keep the same tokens, by the eviction study's own replay.
 eviction::ReplayResult ReplayOf(const AttentionCase& made, const Candidate& candidate) {
   eviction::ReplayRequest request;
   request.policies = {candidate.policy};

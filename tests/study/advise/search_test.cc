@@ -56,7 +56,8 @@ Measured RandomCase(const Shape& shape, uint32_t seed) {
         for (size_t i = 0; i < effect.size(); ++i) {
           const float x = size * normal(random);
           if (shape.kind == LossKind::kSensitivity) {
-            // o' = o - e with o.e = |x|, and e.e above its minimum |x|^2 / o.o.
+            // Makes o' = o - e, with o.e = |x| and with e.e above |x|^2 / o.o, its smallest
+            // possible value.
             const float along = std::abs(i < shape.rows ? x : effect[i - shape.rows]);
             effect[i] = i < shape.rows ? -along : 0.3f - 2 * along + along * along / 8;
           }

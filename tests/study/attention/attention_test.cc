@@ -239,7 +239,7 @@ TEST_CASE("one key for a group of equal keys is exact once it is biased by the l
   CHECK(a.kl.mean > 0.001);
   CHECK(b.output_error.max < 1e-5);
   CHECK(b.kl.max < 1e-6);
-  CHECK(b.mass.max < 1);  // the group's tokens are no longer single keys
+  CHECK(b.mass.max < 1);  // a part of each group's attention is lost
 }
 
 TEST_CASE("mass grows with the budget, and top-k hits are counted against the kept set",

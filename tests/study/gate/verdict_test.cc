@@ -396,7 +396,8 @@ TEST_CASE("A baseline must be able to say something about this run") {
   more["cases"][1]["name"] = "b";
   fails(more, same, "case 'b' is not in this run");
 
-  // A missing figure fails, whether a movement or a rule watches it; a missing time does not.
+  // A figure that is no longer measured fails, whether a baseline rule or another rule watches it;
+  // a time does not.
   Measurements fewer;
   fewer.Set("lossy_worst", 3.0);
   fewer.Missing("whole_model_ratio", "no memory");

@@ -88,7 +88,7 @@ TEST_CASE("eviction and smaller types at once cost what the definition says", "[
 
 TEST_CASE("without a plan, types cost what they cost alone", "[quantisation]") {
   Case c;
-  const eviction::LayerPlan all;  // everything stays
+  const eviction::LayerPlan all;  // evicts nothing
   const std::vector<KeptPair> kept = {{nullptr, {0, 0}}, {&all, {0, 0}}, {&all, {}}};
   const auto measured = MeasureKept(c.attention, c.stored, c.request, kept, c.rows, c.pool);
   const auto alone = MeasurePairs(c.attention, c.stored, c.request, {{0, 0}}, c.rows, c.pool);

@@ -432,7 +432,7 @@ TEST_CASE("layers without rows count as kept, as the run's own plan has it", "[h
     const ReplayResult result = RunOn(*made, request);
     for (const ReplayRun& run : result.runs) {
       INFO(eviction::EngineText(result) << " " << run.policy);
-      uint64_t kept = 0;  // the plan from before the last row, or a budget's from after it
+      uint64_t kept = 0;  // from the plan before the last row or, with a budget, after it
       for (const LayerKv& layer : made->snapshot.layers) {
         const auto plan = std::find_if(run.plans.begin(), run.plans.end(),
                                        [&](const auto& each) { return each.layer == layer.index; });

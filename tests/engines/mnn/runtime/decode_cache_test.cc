@@ -41,7 +41,7 @@ TEST_CASE("the engine's cache forgets what was used longest ago", "[lossless]") 
   CHECK(cache.Find(EntryOf(8, 2, 0).id, true) == nullptr);
   CHECK(cache.Find(EntryOf(0, 1, 0).id, true) != nullptr);
   CHECK(cache.bytes() == 200);
-  // Other bytes at the same place replace the entry of a local cache; the global cache keeps both.
+  // A local cache replaces the entry of the same place by other bytes; the global cache keeps both.
   cache.Insert(EntryOf(0, 9, 0), true);
   CHECK(cache.size() == 2);
   CHECK(cache.Find(EntryOf(0, 1, 0).id, false) == nullptr);

@@ -106,8 +106,8 @@ TEST_CASE("replays with real threads lose nothing", "[threads]") {
   }
 }
 
-// Threads change when a result is ready, never how many bytes are held: every run must equal a
-// baseline of the same code.
+// Threads affect when a result is ready, but never how many bytes are held, so all runs of the same
+// code must be equal.
 TEST_CASE("resident bytes do not depend on when a worker was done", "[threads]") {
   const auto made =
       test::MakeAttentionCase({.layers = 6, .query_heads = 32, .dim = 64, .tokens = 140}, 12);
@@ -129,7 +129,7 @@ TEST_CASE("resident bytes do not depend on when a worker was done", "[threads]")
           request.codec = &codec;
           const ReplayResult result = test::RunCase(*made, request);
           CHECK(result.peak_bytes == steady.peak_bytes);
-          // Even a fast worker had its result counted as pending.
+          // Even if the worker was fast, its result had been counted as pending.
           CHECK(result.metrics.async_queue_peak > 0);
           CHECK(result.metrics.async_queue_peak == steady.metrics.async_queue_peak);
           CHECK(result.metrics.queue_depth_peak == steady.metrics.queue_depth_peak);
