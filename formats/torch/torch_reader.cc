@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Reads the three containers of torch: zip archives, legacy files and plain pickles, each with its
-// own place of storages.
+// Reads the three containers of torch: zip archives, legacy files and plain pickles, each of which
+// stores the values in its own place.
 
 #include <fmt/format.h>
 

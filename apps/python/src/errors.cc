@@ -64,8 +64,7 @@ void RunWatched(const std::function<void()>& work, const std::function<void()>& 
       done = true;
       finished.notify_one();
     });
-  } catch (const std::system_error&) {  // no thread could be started: runs here and cannot be
-                                        // interrupted
+  } catch (const std::system_error&) {  // no thread could be started: cannot interrupt
     const nb::gil_scoped_release released;
     return work();
   }
