@@ -313,7 +313,7 @@ class Keys {
   std::string prefix_;
 };
 
-// Returns for each layer if it has a sliding window.
+// Returns for each layer whether it has a sliding window.
 std::vector<bool> SlidingLayers(const Keys& keys, std::string_view architecture, uint32_t layers) {
   std::vector<bool> sliding(layers, false);
   const std::string_view pattern_key = "attention.sliding_window_pattern";

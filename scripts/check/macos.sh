@@ -25,7 +25,7 @@ else zig=$(python3 -c 'import ziglang, pathlib; print(pathlib.Path(ziglang.__fil
 fi
 command -v dpkg-source >/dev/null || skip "dpkg-source is not installed (apt install dpkg-dev)"
 
-# Wrappers, because CMake wants programs without arguments. By default zig traps undefined behaviour.
+# Wrappers, because CMake accepts only programs without arguments. By default zig traps undefined behaviour.
 mkdir -p "$build/bin" "$prefix/include" "$prefix/lib/pkgconfig" "$sources"
 for tool in cc c++ ar ranlib; do
   options=

@@ -15,7 +15,7 @@
 namespace kv {
 namespace {
 
-// Returns the fields of an input in a manifest, beside its content.
+// Returns the fields of an input in a manifest, except its content.
 nlohmann::ordered_json DescribeMember(const corpus::Member& member, const std::string& path,
                                       uint64_t max_bytes) {
   nlohmann::ordered_json line = {

@@ -181,7 +181,7 @@ class Searcher {
   }
 
   // Opening a folder opens everything below it. Avoids that if a file in it is a cache by itself,
-  // or is the only file, which is then meant.
+  // or is the only file, which is then the input.
   bool MayBeDump(const fs::path& folder, const std::vector<fs::path>& children) const {
     constexpr size_t kLookedAt = 3, kMostFiles = 4096;
     size_t files = 0;
@@ -240,7 +240,7 @@ class Searcher {
         return false;
       }
     }
-    // A single file, or a single folder one level down, is then meant.
+    // A single file, or a single folder one level down, is then the input.
     if (places.size() == 1) return false;
     OpenOptions alone;
     alone.max_bytes = reading_.max_bytes;

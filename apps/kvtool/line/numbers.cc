@@ -201,7 +201,7 @@ double ParseReal(std::string_view text, std::string_view flag, std::string_view 
   return *value;
 }
 
-// Appends FIRST-LAST+STEP or FIRST-LAST*FACTOR; the end belongs to the range up to rounding.
+// Appends FIRST-LAST+STEP or FIRST-LAST*FACTOR; the end is included, up to rounding.
 void AppendRange(std::string_view item, size_t dash, std::string_view flag, std::string_view whole,
                  std::vector<double>& list) {
   constexpr size_t kMost = 1000;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""Run folders (kvtool.run/1), as the capture programs write them: tokens, queries, gradients, caches. NumPy alone."""
+"""Run folders (kvtool.run/1), as the capture programs write them: tokens, queries, gradients, caches. Needs only NumPy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The kvtool authors
-"""How well predictions of many plans rank and size what these cost. NumPy alone.
+"""How well predictions of many plans rank and size what these cost. Needs only NumPy.
 
 Runs of one text and policy differ only in their budget, so their ranks are not independent. Therefore intervals
 resample such groups as a whole, and calibrations come from other texts than the one that they are used on.

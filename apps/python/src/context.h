@@ -49,7 +49,7 @@ class Context {
 std::shared_ptr<kvt_ctx> ContextOfThread(uint32_t level);
 
 // Runs one call on `ctx` without the GIL. Long ones on the main thread can be interrupted: Python
-// handles signals there alone.
+// handles signals only there.
 template <typename F>
 kvt_status RunCall(kvt_ctx* ctx, size_t bytes, F&& call) {
   constexpr size_t kLongBytes = size_t{4} << 20;

@@ -43,7 +43,7 @@ class Buffer {
   const std::vector<uint64_t>& shape() const { return shape_; }
 
  private:
-  // A view by the buffer protocol, or none.
+  // A view through the buffer protocol; may be empty.
   class View {
    public:
     View() = default;

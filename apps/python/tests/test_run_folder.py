@@ -90,7 +90,7 @@ def test_a_file_without_rows_is_complete_too(tmp_path):
 def test_the_header_has_room_for_any_number_of_rows(tmp_path):
     file = RowFile(str(tmp_path / "q"), "name", "F16", (1,))
     file.append(bytes(2))
-    file.rows = (1 << 62) - 1  # as if so many rows had been appended
+    file.rows = (1 << 62) - 1  # as if that many rows had been appended
     file.complete()
     (size,) = struct.unpack_from("<Q", (tmp_path / "q").read_bytes())
     assert 8 + size == file.data_begin

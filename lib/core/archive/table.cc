@@ -26,7 +26,7 @@ std::string ReadText(ByteReader& in, std::string_view field) {
   return std::string(in.Text(bytes, field));
 }
 
-// Reads a count and checks that so many items of at least `item_bytes` fit the remaining bytes.
+// Reads a count and checks that this many items of at least `item_bytes` fit the remaining bytes.
 // Throws kTruncated.
 uint32_t ReadCount(ByteReader& in, uint64_t item_bytes, std::string_view field) {
   const uint64_t at = in.offset();

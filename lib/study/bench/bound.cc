@@ -56,7 +56,7 @@ struct BitCounter {
   float p = 0.5f, seen = 0;
 
   void Learn(bool bit) {
-    // From this many bits on a counter forgets: it averages over about as many.
+    // A counter averages over about this many recent bits.
     constexpr float kMostSeen = 400;
     seen = std::min(seen + 1, kMostSeen);
     p += ((bit ? 1.0f : 0.0f) - p) / (seen + 0.6f);

@@ -117,7 +117,7 @@ class Tile {
     held_.clear();
     if (plan != nullptr) {
       const uint32_t unit = plan->units == 1 ? 0 : head_ / attention_.group();
-      // Adds every key and forgets it if it was lost: a branch would be mispredicted.
+      // Writes every key, but counts only those still held: a branch would be mispredicted.
       const std::span<const uint32_t> last_seen = plan->last_seen(unit);
       held_.resize(end - first);
       size_t held = 0;

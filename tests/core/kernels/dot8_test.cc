@@ -41,7 +41,7 @@ void CompareWithReference(const Extents& extents, size_t misalignment, int least
 }  // namespace
 
 TEST_CASE("dot products of 8-bit rows are the reference's", "[dot8]") {
-  // Around the kernel's pairs, vectors, tiles of 16 queries and slabs of 512 columns.
+  // Sizes around the kernel's pairs, vectors, tiles of 16 queries and slabs of 512 columns.
   for (const size_t columns : {0, 1, 2, 15, 16, 17, 63, 64, 511, 512, 513, 1025}) {
     for (const size_t queries : {1, 15, 16, 17, 33}) {
       for (const size_t rows : {1, 2, 3, 4, 5, 9})

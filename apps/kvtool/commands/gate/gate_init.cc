@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// No range can be cut from an eighth of a shorter cache.
+// The ranges of the config are eighths of a cache, which shorter caches cannot supply.
 constexpr uint64_t kFewestTokens = 32;
 constexpr size_t kMostRuns = 100;
 

@@ -224,7 +224,7 @@ bool IsNamed(const quantisation::CacheOrigin& origin) {
   return (!origin.k || origin.k->is_named()) && (!origin.v || origin.v->is_named());
 }
 
-// Returns the fields of kvtool.quant-origin, beside its inputs.
+// Returns the fields of kvtool.quant-origin, except its inputs.
 const Fields<quantisation::CacheOrigin>& CacheOriginFields() {
   using Origins = quantisation::CacheOrigin;
   static const Fields<Origins> fields = {

@@ -3,8 +3,7 @@
 
 // Similar rows as a list of the values that differ (near.h; FORMAT.md has the grammar of codec 30).
 // Gaps between differences and the distances are Rice codes around running means, with one mean for
-// the values of each exponent: differences from rounding are the more frequent the smaller a value
-// is.
+// the values of each exponent: differences from rounding are more frequent at smaller values.
 
 #include <algorithm>
 #include <array>

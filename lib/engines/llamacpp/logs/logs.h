@@ -45,8 +45,8 @@ bool IsBench(std::string_view text);
 // Reads a log of llama-server, llama-cli or llama-perplexity: one case, or none.
 std::vector<gate::CaseResult> ReadTextLog(std::string_view text, const std::string& name);
 
-// Returns the limits on the change of these figures against a baseline, beside those of every
-// engine's logs, which a config may override.
+// Returns the limits on the change of these figures against a baseline, in addition to those
+// of every engine's logs. A config may override them.
 std::span<const gate::DeltaRule> BaselineRules();
 
 }  // namespace kv::llamacpp
