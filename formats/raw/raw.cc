@@ -278,7 +278,7 @@ void FillGroup(const json& config, const Source& folder, PresetSpec& spec) {
     spec.sizes.try_emplace("L", names->size());
 }
 
-// Checks the word by which canonical pages say if heads or tokens are the outer axis.
+// Checks the word by which canonical pages say whether heads or tokens are the outer axis.
 void CheckCanonical(const std::string& word, const Preset& preset) {
   const bool tokens_outside = preset.order.find('P') < preset.order.find('H');
   if (!word.ends_with(tokens_outside ? "-hnd" : "-nhd")) return;

@@ -22,8 +22,8 @@ struct TraceStems {
   std::set<std::string> stems;
 };
 
-// Returns true if arrays of the trace STEM are in a folder. Caches the folder's stems: every file
-// of it asks, and listing the folder for each would take quadratic time.
+// Returns true if arrays of the trace STEM are in a folder. Caches the folder's stems, because
+// this is called for every file in it, and listing it each time would take quadratic time.
 bool IsTraceStem(const fs::path& of, const std::string& stem) {
   static Reuse<TraceStems> kept;
   const Reuse<TraceStems>::Lease lease(kept);

@@ -166,7 +166,7 @@ std::string ChooseExamples(const CommandEntry& entry, std::string_view verb, siz
   return chosen;
 }
 
-// The name and the options of a command, or of the verb of it that was given.
+// The name and the options of a command, or of its verb if one was given.
 struct Subject {
   std::string program, verb, summary;
   LineDescription line;

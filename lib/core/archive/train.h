@@ -13,8 +13,8 @@ namespace kv {
 
 class ProfileBuilder {
  public:
-  // Learns from every K and V of f16 or bf16. Throws kInconsistent if a layer's rows have another
-  // width than in an earlier snapshot, kLimit for more tensors than a profile may describe.
+  // Learns from every K and V of f16 or bf16. Throws kInconsistent if the width of a layer's rows
+  // differs from an earlier snapshot, kLimit for more tensors than a profile may describe.
   void Add(const Snapshot& snapshot);
   uint64_t values() const { return values_; }            // number of values learnt from
   uint64_t passed_over() const { return passed_over_; }  // bytes of other types, which are skipped

@@ -70,7 +70,7 @@ class SourceHasher {
 struct Task {
   ChunkHead head;
   const FileSource* file = nullptr;     // the chunk's file
-  std::shared_ptr<const Bytes> joined;  // instead of it, the bytes of its group
+  std::shared_ptr<const Bytes> joined;  // the bytes of its group, if joined
 
   ByteSpan bytes() const { return joined != nullptr ? ByteSpan(*joined) : file->bytes(); }
 };

@@ -63,7 +63,7 @@ Zstd& Zstd::operator=(Zstd&&) noexcept = default;
 size_t Zstd::Bound(size_t size) { return ZSTD_compressBound(size); }
 
 // Returns 0 if the output did not fit. Running out of memory is not a property of the data and
-// throws: treated as "did not fit", it would make the same input be stored in other bytes.
+// throws: treated as "did not fit", it would store the same input as different bytes.
 static size_t SizeOrNothing(size_t size) {
   if (ZSTD_getErrorCode(size) == ZSTD_error_memory_allocation) throw std::bad_alloc();
   return ZSTD_isError(size) ? 0 : size;
