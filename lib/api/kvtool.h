@@ -38,20 +38,20 @@
  *    call that takes the struct, also where the call fills it. Later versions append fields only. A
  *    library accepts every size that a version up to its own had: fields that an older caller lacks
  *    count as zero, zero is the old behaviour, and nothing beyond struct_size is written. Any other
- *    size is KVT_E_BAD_ARGUMENT. In an array the elements lie struct_size apart and all have the
- *    same one. Fields called reserved must be zero. Where one struct refers to another it holds a
- *    pointer, so that both can grow.
+ *    size is KVT_E_BAD_ARGUMENT. The elements of an array are struct_size bytes apart and
+ *    all have the same struct_size. Fields called reserved must be zero. Where one struct refers to
+ *    another it holds a pointer, so that both can grow.
  *  - Determinism. The encoded bytes depend on the input, the description, the level and the version
  *    of the library, never on the number of threads, the CPU or earlier calls.
  *  - Threads. An object serves one call at a time; a context that is busy answers KVT_E_BUSY
- *    (KV0007) at once. Only kvt_ctx_cancel and kvt_ctx_stats may be called beside a running call.
+ *    (KV0007) at once. Only kvt_ctx_cancel and kvt_ctx_stats may be called during another call.
  *    A queue takes calls from any number of threads at once. Functions without an object may be
  *    called from any thread at any time.
  *  - Lifetime. An object that was made from a context (kvt_writer, kvt_reader, and kvt_h2o and
  *    kvt_policy of kvtool_study.h) uses the threads and the error of that context and must be freed
  *    before it. A pool must be freed after the last context that uses it. A profile and a reference
  *    never change, serve any number of threads at once, and may be freed before or after contexts,
- *    but not beside a call that uses them. Every kvt_*_free accepts NULL. Nothing else needs to be
+ *    but not during a call that uses them. Every kvt_*_free accepts NULL. Nothing else needs to be
  *    freed.
  *  - Errors. A call that takes a context, or an object that was made from one, leaves its error
  *    with the context: kvt_ctx_error gives the text, the offset and a hint.
@@ -73,7 +73,7 @@ extern "C" {
 #endif
 
 /* KVT_API marks what the libraries export. A program for Windows that links the static library
- * defines KVT_STATIC. KVT_BUILDING is for the build of the libraries alone. */
+ * defines KVT_STATIC. Only the build of the libraries defines KVT_BUILDING. */
 #if defined(KVT_STATIC)
 #define KVT_API
 #elif defined(_WIN32) && defined(KVT_BUILDING)
@@ -164,7 +164,7 @@ enum {
 /* Statuses that a caller's own function may return, lowest and highest. */
 enum { KVT_CALLBACK_MIN = -39999, KVT_CALLBACK_MAX = -30000 };
 
-/* Tells whose fault a status is: what an engine acts on without knowing each number. */
+/* Tells whose fault a status is, so that an engine can react without knowing each number. */
 enum {
   KVT_FAULT_NONE = 0,
   KVT_FAULT_CALLER = 1,      /* an argument is wrong, or a profile or reference was not given */
@@ -234,7 +234,7 @@ enum {
   KVT_MAX = 4
 };
 /* Roles of a tensor. KVT_KV has K and V side by side in each head of each token, and head_dim
- * counts both; they are coded apart where that makes the frame smaller. */
+ * counts both; they are coded separately where that makes the frame smaller. */
 enum { KVT_ROLE_UNKNOWN = 0, KVT_K = 1, KVT_V = 2, KVT_KV = 3 };
 /* Numbers of codecs that callers compare with; kvt_codec_name names all of them. */
 enum {
@@ -247,7 +247,7 @@ enum {
   KVT_SEGMENT_CODED = 1,   /* the codec that the segment names */
   KVT_SEGMENT_PROFILED = 2 /* the profile that kvt_frame_profile names */
 };
-/* Layers in a row of an archive of KVT_MAX (kvt_ctx_join_layers), at most and at first. */
+/* Highest and default number of layers that kvt_pack joins at KVT_MAX (kvt_ctx_join_layers). */
 enum { KVT_JOINED_LAYERS_MAX = 16, KVT_JOINED_LAYERS_DEFAULT = 8 };
 
 /* Error of the last call on a context. */
@@ -267,7 +267,7 @@ typedef struct {
   kvt_pool* pool;         /* borrowed; NULL: calls run on the calling thread alone */
 } kvt_params;
 
-/* Description of the bytes to encode. Decoding checks `context` alone. Everything else helps the
+/* Description of the bytes to encode. Decoding checks only `context`. Everything else helps the
  * codec: a wrong value costs compression, never correctness. */
 typedef struct {
   uint32_t struct_size;
@@ -300,7 +300,7 @@ typedef struct {
   uint64_t segments; /* how many kvt_frame_segments lists */
 } kvt_info;
 
-/* One segment of a frame. Segments are coded apart and lie in order. */
+/* One segment of a frame. Segments are coded separately and stored in order. */
 typedef struct {
   uint32_t struct_size;
   uint32_t kind;  /* KVT_SEGMENT_RAW, KVT_SEGMENT_CODED or KVT_SEGMENT_PROFILED */
@@ -402,8 +402,8 @@ KVT_API kvt_status kvt_pool_create(uint32_t threads, kvt_pool** out);
 KVT_API void kvt_pool_free(kvt_pool* pool);
 
 /* Creates a context. An engine makes one for each of its threads; contexts may share a pool.
- * params: NULL is KVT_DEFAULT, no limit, the calling thread alone; copied. out: receives the
- * context.
+ * params: copied; NULL means KVT_DEFAULT without a limit, on the calling thread only. out: receives
+ * the context.
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT: the level or the struct_size does not exist;
  * KVT_E_NO_MEMORY. Any thread. */
 KVT_API kvt_status kvt_ctx_create(const kvt_params* params, kvt_ctx** out);
@@ -413,8 +413,8 @@ KVT_API kvt_status kvt_ctx_create(const kvt_params* params, kvt_ctx** out);
 KVT_API void kvt_ctx_free(kvt_ctx* ctx);
 
 /* Returns the most memory, in bytes, that a context of these parameters holds and uses while it
- * encodes, decodes and verifies: the threads of its pool included, their stacks not. A batch takes
- * up to 64 bytes more for each buffer and 128 for each item.
+ * encodes, decodes and verifies. Threads of its pool count, but not their stacks. A batch takes up
+ * to 64 bytes more for each buffer and 128 for each item.
  * Returns 0 where nothing bounds the memory (max_raw_bytes is 0, or the sum overflows) and for
  * parameters that kvt_ctx_create refuses. Any thread. */
 KVT_API uint64_t kvt_ctx_bytes(const kvt_params* params);
@@ -517,8 +517,8 @@ KVT_API kvt_status kvt_encode_batch(kvt_ctx* ctx, kvt_item* items, size_t count)
  * those of kvt_encode_batch. */
 KVT_API kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count);
 
-/* Estimates what levels make of given bytes, for choosing one: encodes and decodes a sample of at
- * most 64 KiB at each.
+/* Estimates the size and speed of levels on given bytes, to choose one: encodes and decodes a
+ * sample of at most 64 KiB at each.
  * desc, src, n: as for kvt_encode. rates: `count` entries whose struct_size and level are set; the
  * call fills the rest. The context's profile and blocks count (kvt_ctx_use_profile,
  * kvt_ctx_use_blocks), its own level does not.
@@ -543,14 +543,14 @@ KVT_API kvt_status kvt_profile_open(const void* src, size_t n, kvt_profile** out
 /* Destroys a profile. Contexts that use it keep what they need. */
 KVT_API void kvt_profile_free(kvt_profile* profile);
 
-/* Gives the 16 bytes by which frames and archives name the profile.
+/* Writes to `out` the 16 bytes by which frames and archives name the profile.
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT: a pointer is NULL. Any thread. */
 KVT_API kvt_status kvt_profile_hash(const kvt_profile* profile, uint8_t out[16]);
 
 /* Makes the context use a profile for all later calls; NULL removes it. The context encodes with
  * the profile at KVT_HIGH and KVT_MAX wherever that makes a frame smaller; at KVT_DEFAULT pages of
  * less than 256 KiB are not coded both ways, and one that gains almost nothing may be some bytes
- * larger. With kvt_ctx_use_blocks the profile serves decoding alone. The context decodes frames
+ * larger. With kvt_ctx_use_blocks the profile serves only decoding. The context decodes frames
  * that name the profile. Archives that it packs or writes then need the profile if it made them
  * smaller, and the context reads such archives. Its tables, up to 160 KiB for K or V of each layer
  * in use, are not included in kvt_ctx_bytes. The profile may be freed after the call. Returns
@@ -560,13 +560,13 @@ KVT_API kvt_status kvt_ctx_use_profile(kvt_ctx* ctx, const kvt_profile* profile)
 
 /* Sets how many layers in a row may be predicted from those before them, in later calls of kvt_pack
  * at KVT_MAX.
- * layers: 1 (each layer on its own) to KVT_JOINED_LAYERS_MAX; at first KVT_JOINED_LAYERS_DEFAULT.
- * More is smaller and slower, and reading one layer takes those before it too. Archives with
- * references and archives of kvt_writer join no layers.
+ * layers: 1 (each layer on its own) to KVT_JOINED_LAYERS_MAX; by default KVT_JOINED_LAYERS_DEFAULT.
+ * More make the archive smaller and slower, and reading one layer takes those before it too.
+ * Archives with references and archives of kvt_writer join no layers.
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT: another number; KVT_E_BUSY. */
 KVT_API kvt_status kvt_ctx_join_layers(kvt_ctx* ctx, uint32_t layers);
 
-/* Gives the hash of the profile that decoding a frame needs, 16 zeros where it needs none. A call
+/* Writes to `out` the hash of the profile that decoding a frame needs, 16 zeros if none. A call
  * that decodes the frame without it returns KVT_E_PROFILE_MISSING.
  * src, n: at least the first KVT_FRAME_HEADER_BYTES of the frame.
  * Returns the statuses of kvt_frame_info. Any thread. */
@@ -574,7 +574,7 @@ KVT_API kvt_status kvt_frame_profile(const void* src, size_t n, uint8_t out[16])
 
 /* ---- callbacks ---- */
 
-/* A caller's function is called on the calling thread alone. It returns KVT_OK, or a status of its
+/* A caller's function is called only on the calling thread. It returns KVT_OK, or a status of its
  * own from KVT_CALLBACK_MIN to KVT_CALLBACK_MAX, which the running call then returns unchanged; any
  * other number ends the call with KVT_E_BAD_ARGUMENT. It must not call the context that calls it,
  * which answers KVT_E_BUSY, and no exception may leave it. */
@@ -700,9 +700,9 @@ KVT_API kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t 
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT: past the last one; KVT_E_BUSY. */
 KVT_API kvt_status kvt_reader_need(const kvt_reader* reader, size_t index, kvt_need* out);
 
-/* Gives the reader the caches that its archive was coded against, in any order, also more than it
- * needs; a second call replaces the first. Fetches a few chunks, to tell which is which. Some
- * parts may be readable without the caches; for the others kvt_reader_read returns
+/* Gives the reader the caches that its archive was coded against, in any order; more than it
+ * needs may be given. A second call replaces the first. Fetches a few chunks, to tell which is
+ * which. Some parts may be readable without the caches; for the others kvt_reader_read returns
  * KVT_E_REFERENCE_MISSING where the cache was not given, and KVT_E_REFERENCE_DIFFERS where its rows
  * are not those of the archive.
  * references: `count` pointers; the references may be freed before the reader.
@@ -771,7 +771,7 @@ KVT_API kvt_status kvt_unpack_beside(kvt_ctx* ctx, const kvt_source* archive,
 
 /* ---- for engines that keep pages themselves ---- */
 
-/* Promises of the codec, the same for every level and context. */
+/* Guarantees of the codec, the same for every level and context. */
 typedef struct {
   uint32_t struct_size;
   uint32_t lossless;              /* 1: every byte comes back */
@@ -816,7 +816,7 @@ KVT_API kvt_status kvt_decode_heads(kvt_ctx* ctx, const void* src, size_t n,
 /* Sets whether later calls encode frames and tables in blocks, which a batched decoder on a device
  * takes as they are (kvt_frame_blocks). While they do, the context encodes without its profile
  * (kvt_ctx_use_profile), and still decodes with it. Decoding needs no such call.
- * blocks: 1: in blocks; 0, as at first: the smallest frames.
+ * blocks: 1: in blocks; 0, the default: the smallest frames.
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT: another number; KVT_E_BUSY. */
 KVT_API kvt_status kvt_ctx_use_blocks(kvt_ctx* ctx, int blocks);
 
@@ -986,7 +986,7 @@ KVT_API kvt_status kvt_queue_submit(kvt_queue* queue, const kvt_batch* batch, ui
 KVT_API kvt_status kvt_queue_poll(kvt_queue* queue, kvt_completion* out, size_t cap, size_t* count);
 
 /* Waits until one ticket is done and takes its completion.
- * timeout_ns: the most nanoseconds to wait; 0: does not wait; UINT64_MAX: without end. out: filled;
+ * timeout_ns: the most nanoseconds to wait; 0: does not wait; UINT64_MAX: no limit. out: filled;
  * struct_size is set.
  * Returns KVT_OK, whatever the status of the batch: that is in `out`; KVT_E_BUSY: the ticket was
  * not done in that time, and its completion is still to be taken; KVT_E_BAD_ARGUMENT: there is no
@@ -1000,7 +1000,7 @@ KVT_API kvt_status kvt_queue_wait(kvt_queue* queue, uint64_t ticket, uint64_t ti
  * result is already decided, or there is no such ticket. Any thread. */
 KVT_API int kvt_queue_cancel(kvt_queue* queue, uint64_t ticket);
 
-/* Gives a file descriptor that is readable while a completion can be taken, for poll, epoll and
+/* Returns a file descriptor that is readable while a completion can be taken, for poll, epoll and
  * event loops: an eventfd, on macOS the end of a pipe, opened by the first call. It belongs to the
  * queue. Never read it: kvt_queue_poll ends its readiness. It may be readable although
  * kvt_queue_poll then finds nothing, because kvt_queue_wait took the completion.

@@ -5,7 +5,7 @@
  *
  * This is the second tier: with each minor version its functions and structs may change, and the
  * SONAME of libkvtool_study with them. The rules of kvtool.h hold here too. libkvtool_study works
- * with the libkvtool of its own version alone, which the dynamic linker checks.
+ * only with the libkvtool of its own version, which the dynamic linker checks.
  *
  * Example: the keep plan of a policy for one layer.
  *
@@ -42,7 +42,7 @@ enum {
   KVT_H2O_STATIC = 0,  /* target_keep_ratio */
   KVT_H2O_ADAPTIVE = 1 /* target_lossy_ratio */
 };
-/* Bits of kvt_policy_info.needs: a policy looks at query rows, at keys. */
+/* Bits of kvt_policy_info.needs: the policy reads query rows, or keys. */
 enum { KVT_NEEDS_ROWS = 1, KVT_NEEDS_KEYS = 2 };
 
 /* Figures of one tensor: what compresses, and why. */
@@ -138,7 +138,7 @@ typedef struct {
  * filled; struct_size is set. json: NULL, or receives the object of the tensor in `kvtool analyze
  * --json`, on one line, with null for cross_channel_gain_bits.
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT: the description does not explain the bytes; KVT_E_INTERNAL:
- * the tensor did not come back; the status of the sink; KVT_E_CANCELLED; KVT_E_BUSY;
+ * decoding returned other bytes; the status of the sink; KVT_E_CANCELLED; KVT_E_BUSY;
  * KVT_E_NO_MEMORY. */
 KVT_API kvt_status kvt_analyze(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
                                kvt_analysis* out, const kvt_sink* json);
@@ -183,7 +183,7 @@ KVT_API kvt_status kvt_h2o_begin(kvt_h2o* h2o, uint64_t new_tokens, kvt_h2o_call
 KVT_API kvt_status kvt_h2o_finish(kvt_h2o* h2o, const float* block_sums, size_t blocks,
                                   uint64_t query_rows, kvt_h2o_call* call);
 
-/* Tells the object that the cache of a layer was cut outside, by a draft that was rolled back. A
+/* Tells the object that the engine cut a layer's cache, because a draft was rolled back. A
  * pending plan that no longer fits is dropped at the layer's next begin. Between calls only.
  * length: tokens that are left in the layer's cache.
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT: amid a call, no such layer, or more tokens than it has;
