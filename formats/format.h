@@ -89,7 +89,7 @@ enum class Confidence { kNo, kMaybe, kCertain };
 
 // Properties of a format, which code asks for instead of comparing its name.
 enum FormatTraits : unsigned {
-  // Flags that the format reads, beside those of all formats.
+  // Flags that the format reads, in addition to those of all formats.
   kReadsLayout = 1,  // --layout
   kReadsBatch = 2,   // --batch
   kReadsNames = 4,   // --k-pattern, --v-pattern

@@ -26,7 +26,7 @@ class Config {
   uint32_t Need(const char* key, uint32_t most) const;
   uint32_t head_dim() const;
   uint32_t layers() const;
-  // Returns for each layer if it has a sliding window.
+  // Returns for each layer whether it has a sliding window.
   std::vector<bool> Sliding() const;
 
  private:

@@ -243,7 +243,7 @@ inline void RequireApart(ByteSpan read, ByteSpan written, std::string_view what)
   Require(!overlap || read.empty() || written.empty(), what);
 }
 
-// Throws kLimit if kvt_params does not allow so many bytes.
+// Throws kLimit if kvt_params does not allow this many bytes.
 inline void RequireWithinLimit(const kvt_ctx* ctx, uint64_t raw_bytes) {
   if (ctx->max_raw_bytes == 0 || raw_bytes <= ctx->max_raw_bytes) return;
   throw Error(Finding::kLimit, "{} raw bytes, the context's limit is {}", raw_bytes,

@@ -861,7 +861,7 @@ KVT_API kvt_status kvt_planes_split(uint8_t dtype, const void* src, size_t n, vo
  * Returns the statuses of kvt_planes_split. Any thread. */
 KVT_API kvt_status kvt_planes_join(uint8_t dtype, const void* src, size_t n, void* dst);
 
-/* Entry of one page, in an engine's own table: what decoding the page needs beside its bytes. */
+/* Entry of one page, in an engine's own table: what decoding the page needs besides its bytes. */
 typedef struct {
   uint32_t struct_size;
   uint32_t bytes;    /* length of the coded page */
@@ -870,8 +870,8 @@ typedef struct {
   uint64_t raw_hash; /* XXH3-64 of the raw bytes */
 } kvt_entry;
 
-/* Pages of one size and shape, as engines hold them, and room for what they are coded to. Page i of
- * the call is the page_bytes at pages + index[i] * stride. Its coded bytes lie at data + i * room,
+/* Pages of one size and shape, as engines hold them, and room for their coded bytes. Page i of the
+ * call is the page_bytes at pages + index[i] * stride. Its coded bytes lie at data + i * room,
  * without a header. */
 typedef struct {
   uint32_t struct_size, reserved;
