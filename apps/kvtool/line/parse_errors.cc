@@ -72,14 +72,14 @@ KnownWords ListKnownWords(const CLI::App& app, const Option::WriteNotes& notes) 
         add("--" + name, is_shown && !IsAlias(*option, "--" + name, notes));
       }
     }
-    // Beside a given verb, the others are known, but not meant.
+    // Once a verb is given, the other verbs are known but not suggested.
     for (const CLI::App* child : level->get_subcommands(nullptr))
       add(child->get_name(), level->get_subcommands().empty());
   }
   return words;
 }
 
-// Our words, each with those that other programs have taught for it.
+// kvtool's words, each with the words that other programs use for it.
 constexpr std::pair<std::string_view, std::string_view> kLearntWords[] = {
     {"list", "ls"},
     {"add", "put save create"},
