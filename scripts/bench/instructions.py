@@ -6,7 +6,8 @@
                                              cmake --build BUILD --target chunk_loop
 
 QEMU runs the programs, and a plugin (count_instructions.c) counts; the difference between two runs is one chunk of 1
-MiB. Counts repeat exactly and need no machine of the architecture, but they are no times: instructions differ in cost.
+MiB. Counts of kernels repeat exactly, those of whole calls within 0.1 per byte. They need no machine of the architecture,
+but they are no times: instructions differ in cost.
 With --check the exit status is 1 if a kernel gains nothing from NEON for no reason in NO_GAIN. Skipped (77) without QEMU
 7.2 from Debian's qemu-user, whose static twin loads no plugins.
 """
