@@ -82,7 +82,7 @@ def figure(value: float | None) -> str:
 
 
 def banded(predicted: dict[str, Any]) -> str:
-    """Returns the expected nats with the range of 80 % of the study's runs, as replay-h2o prints
+    """Returns the expected nats with the range of 80 % of the study's runs, as replay evict prints
     them."""
     nats = [predicted[name] for name in ("expected_nats", "low_nats", "high_nats")]
     return "-" if None in nats else "{:.3g} ({:.3g}-{:.3g})".format(*nats)

@@ -11,19 +11,19 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ._loop_document import figure
+from ._loop_document import banded, figure
 from ._loop_statistics import IN_NATS, PREDICTORS, usable
 
 _STYLE = """*{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
-main{max-width:72rem;margin:0 auto;padding:1.2rem 1rem 3rem}
+main{max-width:72rem;margin:0 auto;padding:1.2rem 1rem 3rem;overflow-wrap:anywhere}
 h1{font-size:1.5rem;margin:.2rem 0 0}h2{font-size:1.1rem;margin:2rem 0 .5rem}
 .sub,footer,figcaption{color:var(--dim)}p{max-width:46rem;margin:.4rem 0}
 .row{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,22.4rem),1fr));gap:1rem}
 figure{margin:.5rem 0;max-width:27rem}figcaption,footer{font-size:.85rem}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.5rem 0}
-th,td{padding:.25rem .7rem;border-bottom:1px solid var(--rule);text-align:left;white-space:nowrap}
-th{color:var(--dim);font-weight:600;font-size:.85rem}.n{text-align:right}footer{margin-top:2rem}
+td,th{padding:.25rem .5rem;border-bottom:1px solid var(--rule);text-align:left;overflow-wrap:normal}td{white-space:nowrap}
+th{vertical-align:bottom;color:var(--dim);font-weight:600;font-size:.85rem}.n{text-align:right}footer{margin-top:2rem}
 """
 SHOWN = 2  # number of figures with a chart, those in nats first
 
@@ -75,10 +75,10 @@ def _plan_rows(document: dict[str, Any]) -> list[list[str]]:
     for row in document["plans"]:
         layers = "all" if row["layers"] is None else f"{row['layers'][0]}-{row['layers'][1]}"
         predicted, real = row["predicted"], row["real"]
-        figures = [predicted[name] for name in ("output_error", "cosine_loss", "lost_mass", "predicted_kl")]
-        figures += [real[name] for name in ("kl", "delta_nll", "agreement")]
         words = [row["run"], row["policy"], row["budget"] or "-", layers, f"{row['kept_share']:.3f}"]
-        rows.append([*words, *map(figure, figures)])
+        errors = [figure(predicted[name]) for name in ("output_error", "cosine_loss", "lost_mass")]
+        losses = [figure(real[name]) for name in ("kl", "delta_nll", "agreement")]
+        rows.append([*words, *errors, banded(predicted), *losses])
     return rows
 
 
@@ -92,8 +92,10 @@ def _charts(document: dict[str, Any]) -> str:
             for row in rows
         ]
         svg = scatter(points, f"{PREDICTORS[name]} and real KL", PREDICTORS[name], "real KL, nats", diagonal=name in IN_NATS)
-        note = "Points on the line were predicted exactly." if name in IN_NATS else "It has no unit: only its order matters."
-        parts.append(f"<figure>\n{svg}\n<figcaption>{html.escape(PREDICTORS[name])}. {note}</figcaption>\n</figure>")
+        note = "It has no unit: only its order matters."
+        if name in IN_NATS:
+            note = "Points on the line were predicted exactly. The expected KL of the table is this figure, calibrated."
+        parts.append(f"<figure>\n{svg}\n<figcaption>{note}</figcaption>\n</figure>")
     return '<div class="row">\n' + "\n".join(parts) + "\n</div>\n" if parts else ""
 
 
@@ -106,7 +108,7 @@ def _plans(document: dict[str, Any]) -> str:
     if document["sizes"]:
         head = ["in nats", "real over predicted", "off by", "calibrated on other runs", "of these below 0.2", "nine in ten within"]
         body += table(head, size_rows(document), 1)
-    head = ["run", "policy", "budget", "layers", "kept", "output error", "1 - cosine", "lost mass", "predicted KL", "real KL"]
+    head = ["run", "policy", "budget", "layers", "kept", "output error", "1 - cosine", "attention lost", "expected KL", "real KL"]
     return body + "<h2>Plans</h2>\n" + table([*head, "delta NLL", "greedy agreement"], _plan_rows(document), 4)
 
 
@@ -211,8 +213,12 @@ class _Axis(NamedTuple):
         share = (math.log10(value) - self.low) / (self.high - self.low)
         return self.begin + share * (self.end - self.begin)
 
-    def decades(self) -> list[int]:
-        return list(range(math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9) + 1))
+    def ticks(self) -> list[float]:
+        """Powers of ten, and on a short axis 2 and 5 times these."""
+        steps = (1, 2, 5) if self.high - self.low < 2.5 else (1,)
+        powers = range(math.floor(self.low), math.ceil(self.high) + 1)
+        values = [step * 10.0**power for power in powers for step in steps]
+        return [value for value in values if self.low - 1e-9 <= math.log10(value) <= self.high + 1e-9]
 
 
 def _extent(values: Sequence[float]) -> tuple[float, float]:
@@ -267,14 +273,14 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 def _grid(x: _Axis, y: _Axis, x_label: str, y_label: str) -> list[str]:
     parts = []
-    for power in x.decades():
-        at = x.at(10.0**power)
+    for value in x.ticks():
+        at = x.at(value)
         parts.append(_line(at, y.begin, at, y.end, "g"))
-        parts.append(f'<text class="m" x="{at:.1f}" y="{y.begin + 14}">{10.0**power:g}</text>')
-    for power in y.decades():
-        at = y.at(10.0**power)
+        parts.append(f'<text class="m" x="{at:.1f}" y="{y.begin + 14}">{value:g}</text>')
+    for value in y.ticks():
+        at = y.at(value)
         parts.append(_line(x.begin, at, x.end, at, "g"))
-        parts.append(f'<text class="e" x="{x.begin - 5}" y="{at + 4:.1f}">{10.0**power:g}</text>')
+        parts.append(f'<text class="e" x="{x.begin - 5}" y="{at + 4:.1f}">{value:g}</text>')
     parts.append(f'<text class="m" x="{(x.begin + x.end) / 2:.1f}" y="{y.begin + 28}">{html.escape(x_label)}</text>')
     middle = (y.begin + y.end) / 2
     parts.append(f'<text class="m" transform="translate(14 {middle:.1f}) rotate(-90)">{html.escape(y_label)}</text>')

@@ -75,7 +75,9 @@ def test_document_and_page(workplace, capsys):
     assert (workplace / "calls").read_text().count("call") == 2 * (1 + 3)  # keep-all, and three batches of a run
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) == 19 and shown[0].split()[:3] == ["run", "policy", "budget"]
-    check_page((workplace / "page.html").read_text(), charts=2)
+    page = (workplace / "page.html").read_text()
+    check_page(page, charts=2)
+    assert _loop_document.banded(document["plans"][0]["predicted"]) in page  # the figure that the terminal shows
 
 
 def check_page(page, charts):
@@ -175,7 +177,7 @@ def test_force_replaces_files(workplace):
 
 def row(run, policy, predicted, real):
     figures = {"output_error": predicted, "cosine_loss": None, "lost_mass": None, "weighted_kl": None}
-    figures["predicted_kl"] = predicted / 2
+    figures |= {"predicted_kl": predicted / 2, "expected_nats": predicted / 2, "low_nats": 0.0, "high_nats": predicted}
     cost = {"kl": real, "kl_standard_error": 0.0, "delta_nll": 0.0, "agreement": 1.0, "rows": 9, "by": "torch mask"}
     head = {"run": run, "policy": policy, "budget": "1t", "layers": None, "kept_share": 0.5}
     return {**head, "predicted": figures, "real": cost}
@@ -211,6 +213,8 @@ def test_chart():
     assert [float(text.get("x")) for text in key] == [16, 190, 16] and len({text.get("y") for text in key}) == 2
     lost = ElementTree.fromstring(_loop_page.scatter([*points, _loop_page.Point(0, 1, "s", "")], "t", "x", "y"))
     assert any("1 at or below 0 not shown" in (text.text or "") for text in lost.iter(f"{name}text"))
+    near = ElementTree.fromstring(_loop_page.scatter([_loop_page.Point(0.2, 0.3, "s", "")], "t", "x", "y"))
+    assert {"0.1", "0.2", "0.5"} <= {text.text for text in near.iter(f"{name}text")}  # not only a power of ten
     assert "<svg" in _loop_page.scatter([], "t", "x", "y")
     assert "<svg" in _loop_page.scatter([_loop_page.Point(1, 1, "s", "t")], "t", "x", "y")
 
