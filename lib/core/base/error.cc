@@ -116,7 +116,7 @@ constexpr FindingInfo kFindings[] = {
     {kReferenceDiffers, kInvalidData, "a reference is not the one that the archive was made with",
      "The rows that the archive needs of it are gone or have changed. A copy of the "
      "original in any format that keeps its values will do, as will an archive of it."},
-    {kProfileMissing, kIo, "the profile that the data was coded with was not found",
+    {kProfileMissing, kIo, "the profile or transform that the data was coded with was not found",
      "Pages coded with a profile hold no tables of their own. The message names the profile by its "
      "hash; a newly trained profile is a different one."},
     {kForbiddenGlobal, kInvalidData, "a pickle names something that can run code",

@@ -447,7 +447,7 @@ class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
     if (quantised.layers.empty() || full.layers.empty()) {
       throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers").File(input_);
     }
-    RequireHeads(full, "how a cache was rotated");
+    RequireHeads(full, "the search for the rotation");
     ThreadPool pool(context.global.thread_count());
     QuantTraced traced{{}, quantisation::FindOrigin(quantised, full, pool)};
     const quantisation::CacheOrigin& origin = traced.origin;
