@@ -484,15 +484,20 @@ void Archive::DecodeTransformed(const ArchivedChunk& chunk, ByteSpan payload,
   const auto& group = transform_->FindGroup(chunk.head.layer, is_value);
   if (&transform_->FindGroup(holder.head.layer, is_value) != &group)
     throw Error(Finding::kBadFrame, "its coefficients belong to other layers");
-  ByteSpan stream = payload;
-  if (&holder != &chunk) {
-    try {
-      stream = ReadPayload(holder);
-    } catch (const Error& error) {
-      throw LostWith(holder.head, "is damaged: " + std::string(error.message()));
+  // Most chunks find their coefficients decoded, which also spares the hash of the payload.
+  ArchiveTransform::Coefficients coefficients = transform_->FindDecoded(place);
+  if (coefficients == nullptr) {
+    ByteSpan stream = payload;
+    if (&holder != &chunk) {
+      try {
+        stream = ReadPayload(holder);
+      } catch (const Error& error) {
+        throw LostWith(holder.head, "is damaged: " + std::string(error.message()));
+      }
     }
+    coefficients = transform_->Decode(holder.head, place, stream);
   }
-  transform_->Restore(chunk.head, *transform_->Decode(holder.head, place, stream), raw);
+  transform_->Restore(chunk.head, *coefficients, raw);
 }
 
 void Archive::DecodePayload(const ArchivedChunk& chunk, ByteSpan payload,

@@ -78,14 +78,17 @@ const ArchiveTransform::Group& ArchiveTransform::FindGroup(uint32_t layer, bool 
   });
 }
 
+ArchiveTransform::Coefficients ArchiveTransform::FindDecoded(size_t place) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [of, coefficients] : cache_) {
+    if (of == place) return coefficients;
+  }
+  return nullptr;
+}
+
 ArchiveTransform::Coefficients ArchiveTransform::Decode(const ChunkHead& holder, size_t place,
                                                         ByteSpan payload) const {
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [of, coefficients] : cache_) {
-      if (of == place) return coefficients;
-    }
-  }
+  if (Coefficients decoded = FindDecoded(place)) return decoded;
   const Group& group = FindGroup(holder.layer, holder.kind == ChunkKind::kValue);
   if (holder.tokens > kStreamTokens) RefuseChunk("more than 128 tokens");
   std::vector<int16_t> symbols(holder.tokens * group.code.tables.size());

@@ -38,6 +38,8 @@ class ArchiveTransform {
   // Returns the group of a layer's number. Throws kBadFrame if the transform has no such layer.
   const Group& FindGroup(uint32_t layer, bool is_value) const;
 
+  // Returns the coefficients of a block that Decode has decoded; null if it must do so again.
+  Coefficients FindDecoded(size_t place) const;
   // Returns decoded coefficients, [token][component]; the caller's `place` identifies the block in
   // the cache. Throws as DecodeCoefficients.
   Coefficients Decode(const ChunkHead& holder, size_t place, ByteSpan payload) const;
