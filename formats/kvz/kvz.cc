@@ -331,11 +331,14 @@ std::string DescribeLoss(const Approximation& approximation) {
   const std::string hash = ProfileHashText(approximation.hash);
   return fmt::format(
       "LOSSY: K and V between the first {} and last {} tokens are approximated by {} at ratio {}; "
-      "in a layer, K is off by at most {:.2g}% (largest error {:.3g}), V by {:.2g}% ({:.3g})",
+      "in a layer, K is off by at most {:.2g}% (largest error {:.3g}), V by {:.2g}% ({:.3g}){}",
       approximation.sinks, approximation.window,
       approximation.file.empty() ? hash
                                  : fmt::format("{} ({})", Printable(approximation.file), hash),
-      approximation.ratio, 100 * k.relative, k.largest, 100 * v.relative, v.largest);
+      approximation.ratio, 100 * k.relative, k.largest, 100 * v.relative, v.largest,
+      approximation.expected_kl
+          ? fmt::format("; expected loss {:.2g} nats a token", *approximation.expected_kl)
+          : "");
 }
 
 // Archives whose values lie in opaque chunks (packed tiles, deflated members): the source is

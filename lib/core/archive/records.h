@@ -65,12 +65,13 @@ struct Loss {
 // An archive whose values a learnt transform approximates, as its source table describes it: it
 // restores the approximated state, byte for byte, and never the original.
 struct Approximation {
-  std::string file;                // name of the transform without folders; empty if unknown
-  std::string model;               // model, as the transform states it
-  Hash128Bytes hash{};             // hash at the end of the transform's file
-  double ratio = 1;                // ratio asked for: of 16-bit values to coefficients
-  uint32_t sinks = 0, window = 0;  // first and last tokens that are exact
-  uint64_t source_hash = 0;        // of the original; the index has that of what is restored
+  std::string file;                   // name of the transform without folders; empty if unknown
+  std::string model;                  // model, as the transform states it
+  Hash128Bytes hash{};                // hash at the end of the transform's file
+  double ratio = 1;                   // ratio asked for: of 16-bit values to coefficients
+  uint32_t sinks = 0, window = 0;     // first and last tokens that are exact
+  uint64_t source_hash = 0;           // of the original; the index has that of what is restored
+  std::optional<double> expected_kl;  // nats of a next token; needs a transform's weights
   std::vector<Rotation> rotations;
   struct Layer {
     uint32_t number = 0;

@@ -274,9 +274,11 @@ void CheckNames(const SourceTable& table) {
 }
 
 constexpr uint32_t kIsFolder = 1, kHasDescription = 2, kHasAttributes = 4, kHasReferences = 8,
-                   kHasProfile = 16, kHasGroups = 32, kByCells = 64, kIsApproximated = 128;
+                   kHasProfile = 16, kHasGroups = 32, kByCells = 64, kIsApproximated = 128,
+                   kHasExpectedLoss = 256;
 constexpr uint32_t kKnownFlags = kIsFolder | kHasDescription | kHasAttributes | kHasReferences |
-                                 kHasProfile | kHasGroups | kByCells | kIsApproximated;
+                                 kHasProfile | kHasGroups | kByCells | kIsApproximated |
+                                 kHasExpectedLoss;
 
 void AppendAttributes(const SourceTable& table, ByteWriter& out) {
   for (const ArchivedFile& file : table.files) out.U8(file.executable ? 1 : 0);
@@ -474,7 +476,8 @@ Bytes EncodeTable(const SourceTable& table) {
           (table.has_attributes() ? kHasAttributes : 0) |
           (table.references.empty() ? 0 : kHasReferences) | (table.profile ? kHasProfile : 0) |
           (table.groups.empty() ? 0 : kHasGroups) | (table.by_cells ? kByCells : 0) |
-          (table.approximation ? kIsApproximated : 0));
+          (table.approximation ? kIsApproximated : 0) |
+          (table.approximation && table.approximation->expected_kl ? kHasExpectedLoss : 0));
   out.U32(static_cast<uint32_t>(table.files.size()));
   for (const ArchivedFile& file : table.files) {
     out.U64(file.size);
@@ -486,6 +489,8 @@ Bytes EncodeTable(const SourceTable& table) {
   if (!table.references.empty()) AppendReferences(table, out);
   if (table.profile) AppendProfile(*table.profile, out);
   if (table.approximation) AppendApproximation(*table.approximation, out);
+  if (table.approximation && table.approximation->expected_kl)
+    out.Write(*table.approximation->expected_kl);
   return out.Release();
 }
 
@@ -502,6 +507,8 @@ SourceTable DecodeTable(ByteSpan bytes) {
       throw Error(Finding::kBadField, "rows are in cell order, but no cells are described");
     if ((flags & kIsApproximated) != 0 && (flags & kHasDescription) == 0)
       throw Error(Finding::kBadField, "values are approximated, but no layers are described");
+    if ((flags & kHasExpectedLoss) != 0 && (flags & kIsApproximated) == 0)
+      throw Error(Finding::kBadField, "a loss is expected, but no values are approximated");
     uint64_t total = 0;
     for (uint32_t left = ReadCount(in, 12, "files"); left > 0; --left) {
       const uint64_t size = in.U64("file size");
@@ -516,6 +523,8 @@ SourceTable DecodeTable(ByteSpan bytes) {
     if ((flags & kHasReferences) != 0) ReadReferences(in, table);
     if ((flags & kHasProfile) != 0) table.profile = ReadProfile(in);
     if ((flags & kIsApproximated) != 0) table.approximation = ReadApproximation(in, table);
+    if ((flags & kHasExpectedLoss) != 0)
+      table.approximation->expected_kl = ReadFigure(in, 0, "expected loss");
     in.ExpectEnd("the source table");
   } catch (Error& error) {
     throw error.In("source table");

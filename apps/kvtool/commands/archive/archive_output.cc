@@ -189,6 +189,9 @@ const Fields<Approximation>& ApproximationFields() {
        [](const Approximation& of) { return of.WorstLoss(false); }, loss_fields},
       {"v", "Largest errors of any layer's values",
        [](const Approximation& of) { return of.WorstLoss(true); }, loss_fields},
+      {"expected_kl",
+       "Expected KL divergence of a next token in nats, by the transform's weights; absent without",
+       &Approximation::expected_kl, Absent()},
       {"layers", "Errors of each layer", &Approximation::layers, layer_fields}};
   return fields;
 }
