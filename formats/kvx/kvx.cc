@@ -22,7 +22,7 @@ namespace kv {
 namespace {
 
 constexpr std::string_view kKvxMagic = "KVTOOL-X";
-constexpr uint32_t kKvxVersion = 1;
+constexpr uint32_t kKvxVersion = 1, kKvxWeightedVersion = 2;
 constexpr uint32_t kKvxFeatures = 1 << 20;  // features of one side
 constexpr uint64_t kKvxHash = sizeof(Hash128Bytes);
 
@@ -62,6 +62,7 @@ void PutSide(const TransformSide& side, bool is_bfloat, ByteWriter& out) {
   out.U32(side.heads);
   out.U32(side.dim);
   PutArray(side.mean, out);
+  PutArray(side.weights, out);
   out.U32(static_cast<uint32_t>(side.parts.size()));
   for (const TransformPart& part : side.parts) {
     out.U32(part.features);
@@ -75,7 +76,7 @@ void PutSide(const TransformSide& side, bool is_bfloat, ByteWriter& out) {
 
 class KvxReader {
  public:
-  explicit KvxReader(ByteSpan body) : reader_(body) {}
+  KvxReader(ByteSpan body, bool is_weighted) : reader_(body), is_weighted_(is_weighted) {}
 
   Transform Read() {
     Transform transform;
@@ -122,6 +123,7 @@ class KvxReader {
           .At(at);
     }
     side.mean = Array<float>(row * transform.layers, "mean");
+    if (is_weighted_) side.weights = Array<float>(side.features(), "weights");
     uint64_t next = 0;
     for (uint32_t parts = reader_.U32("parts"); parts > 0; --parts) {
       TransformPart& part = side.parts.emplace_back();
@@ -168,6 +170,7 @@ class KvxReader {
   }
 
   ByteReader reader_;
+  const bool is_weighted_;
 };
 
 }  // namespace
@@ -176,7 +179,7 @@ Bytes WriteTransform(const Transform& transform) {
   RequireSound(transform);
   ByteWriter out;
   out.Append(kKvxMagic);
-  out.U32(kKvxVersion);
+  out.U32(transform.k.weights.empty() ? kKvxVersion : kKvxWeightedVersion);
   out.U32(transform.is_bfloat ? 1 : 0);
   PutText(transform.model, out);
   PutText(transform.rope, out);
@@ -203,9 +206,9 @@ Transform ReadTransform(ByteSpan file) {
   if (head.Text(kKvxMagic.size(), "magic") != kKvxMagic)
     throw Error(Finding::kBadMagic, "is not a transform of kvtool").At(0);
   const uint32_t version = head.U32("version");
-  if (version != kKvxVersion) {
-    throw Error(Finding::kUnsupportedVersion, "a transform of version {}, expected {}", version,
-                kKvxVersion)
+  if (version != kKvxVersion && version != kKvxWeightedVersion) {
+    throw Error(Finding::kUnsupportedVersion, "a transform of version {}, expected {} or {}",
+                version, kKvxVersion, kKvxWeightedVersion)
         .At(8);
   }
   if (file.size() < head.offset() + kKvxHash) head.Skip(kKvxHash, "hash");
@@ -213,7 +216,7 @@ Transform ReadTransform(ByteSpan file) {
   const Hash128Bytes hash = Hash128(body);
   if (std::memcmp(hash.data(), file.data() + body.size(), kKvxHash) != 0)
     throw Error(Finding::kChecksum, "transform: checksum mismatch").At(body.size());
-  Transform transform = KvxReader(body).Read();
+  Transform transform = KvxReader(body, version == kKvxWeightedVersion).Read();
   RequireSound(transform);
   return transform;
 }

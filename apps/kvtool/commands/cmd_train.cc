@@ -9,14 +9,17 @@
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/documents/transform_report.h"
+#include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/numbers.h"
 #include "apps/kvtool/line/options.h"
 #include "formats/kvx/kvx.h"
 #include "formats/registry.h"
+#include "formats/trace/trace.h"
 #include "lib/core/archive/train.h"
 #include "lib/core/base/number.h"
 #include "lib/engines/sglang/ascend.h"
 #include "lib/study/transform/learn.h"
+#include "lib/study/transform/weights.h"
 
 namespace kv {
 namespace {
@@ -27,6 +30,7 @@ struct LearnFlags {
   uint64_t rank = 0;
   uint32_t sinks = 4, window = 128;
   double hold = 0.2;
+  std::vector<std::string> weights_from;
   RopeOptions rope;
 
   void Declare(CommandLine& line);
@@ -53,8 +57,8 @@ void AppendRows(const transform::CacheRows& from, transform::CacheRows& to) {
 void TakeShape(const Snapshot& snapshot, const std::string& rope, Transform& transform) {
   const LayerKv& first = snapshot.layers.front();
   const auto layers = static_cast<uint32_t>(snapshot.layers.size());
-  TransformSide k{first.k.heads, first.k.head_dim, {}, {}, {}};
-  TransformSide v{first.v->heads, first.v->head_dim, {}, {}, {}};
+  TransformSide k{first.k.heads, first.k.head_dim, {}, {}, {}, {}};
+  TransformSide v{first.v->heads, first.v->head_dim, {}, {}, {}, {}};
   const bool fits =
       transform.layers == 0 ||
       (transform.layers == layers && transform.k.heads == k.heads && transform.k.dim == k.dim &&
@@ -114,6 +118,36 @@ class Lessons {
   Lesson k_, v_;
 };
 
+// Adds a recorded run to the weights; the transform then counts as learnt from it.
+void AddRun(std::string path, SnapshotOptions snapshots, const LearnFlags& flags,
+            Transform& transform, transform::LossWeights& weights, ThreadPool& pool) {
+  RopeOptions rope_options = flags.rope;
+  const std::optional<RecordedRun> run = TakeRun(path, snapshots);
+  if (!run) {
+    snapshots.Open(path);  // a missing file is reported as such
+    throw Error(Finding::kUsage, "--weights-from: not a recorded run")
+        .Hint("python -m kvtool.capture MODEL --fisher 8 ... -o RUN records one");
+  }
+  std::string trace_path;
+  TakeTrace(run, trace_path);
+  TakeRope(run, snapshots, rope_options);
+  RequireTrace(trace_path, path);
+  const OpenOptions options = snapshots.Resolve(FlagsFor::kSeveral);
+  const AttentionTrace trace = OpenTrace(trace_path, options);
+  const Snapshot snapshot = OpenSnapshot(snapshots.Open(path), options, FindGeometry(trace));
+  RequireMatch(trace, snapshot);
+  transform::RequireRows(snapshot);
+  const std::optional<ModelRope> rope = rope_options.Resolve(options, &snapshot);
+  const bool turns = snapshot.key_rotation != KeyRotation::kUnrotated;
+  const auto layers = static_cast<uint32_t>(snapshot.layers.size());
+  const uint32_t dim = snapshot.layers.front().k.head_dim;
+  TakeShape(snapshot, turns && rope ? RopeText(*rope, layers, dim) : "", transform);
+  weights.Add(snapshot, trace, rope ? &*rope : nullptr, flags.sinks, flags.window, pool);
+  for (const uint64_t hash : transform::Fingerprints(snapshot))
+    transform.fingerprints.push_back(hash);
+  transform.sources.push_back(HashedFile::Of(snapshot.source).xxh3);
+}
+
 // Warns if there is little to learn from; throws kUsage if there is nothing.
 void RequireEnough(const Lesson& k, const LearnFlags& flags, const std::vector<std::string>& inputs,
                    Console& console) {
@@ -158,6 +192,9 @@ void LearnFlags::Declare(CommandLine& line) {
   line.OnText(
       "--hold", [this](const std::string& text) { hold = ParseShare(text, "--hold", 0.01, 0.9); },
       "Share of the inputs that is held out to judge what was learnt from the others (0.2)");
+  line.Add("--weights-from", weights_from,
+           "Recorded runs with gradients: weigh each feature by its share in the loss (repeatable)")
+      .KeepAll();
   rope.Declare(line, "How K is rotated, for --transform");
 }
 
@@ -190,10 +227,20 @@ Transform LearnFlags::Learn(const std::vector<std::string>& inputs,
                               LayersOfGroup(grouping, transform.layers),
                               transform.is_bfloat,
                               ParseRatios(ratios, "--ratio"),
-                              {&transform::kKvtcForm, &sglang::kAscendForm}};
+                              {&transform::kKvtcForm, &sglang::kAscendForm},
+                              {}};
   ThreadPool pool(context.global.thread_count());
+  transform::LossWeights weights;
+  for (const std::string& path : weights_from) {
+    try {
+      AddRun(path, snapshots, *this, transform, weights, pool);
+    } catch (Error& error) {
+      throw error.File(path);
+    }
+  }
   for (TransformSide* side : {&transform.k, &transform.v}) {
     const Lesson& lesson = side == &transform.k ? lessons.k() : lessons.v();
+    if (!weights_from.empty()) how.weights = weights.Get(side == &transform.k);
     *side = transform::LearnSide(lesson.learn, lesson.held_out, transform.layers, side->heads,
                                  side->dim, how, pool);
   }
@@ -250,6 +297,7 @@ class Train : public Command {
 
   void Files(CommandFiles& files) const override {
     files.Reads(inputs_);
+    files.Reads(learn_.weights_from);
     files.Writes(output_.path, "-o");
     Command::Files(files);
   }

@@ -43,6 +43,8 @@ const Fields<Transform>& BasisFields() {
        [](const Transform& of) { return of.is_bfloat ? "bf16" : "f32"; }, OneOf("f32", "bf16")},
       {"basis_bytes", "Bytes of means and bases of K and V", &Transform::basis_bytes},
       {"rows", "Tokens that it was learnt from", &Transform::rows},
+      {"weighted", "Whether features count by their share in the loss",
+       [](const Transform& of) { return !of.k.weights.empty(); }},
       {"learnt_from", "XXH3 of each cache that it was learnt from", &Transform::sources}};
   return fields;
 }
@@ -78,10 +80,12 @@ std::string TransformText(const Transform& transform) {
   }
   return fmt::format(
       "{}\n  rope     {}\n  in full  the first {} and the last {} tokens of a prompt\n"
-      "  basis    {}, {}\n\n{}",
+      "  basis    {}, {}{}\n\n{}",
       TransformSummary(transform), transform.rope.empty() ? "keys are not rotated" : transform.rope,
       transform.sinks, transform.window, transform.is_bfloat ? "bf16" : "f32",
-      HumanBytes(transform.basis_bytes()), table.Text("  "));
+      HumanBytes(transform.basis_bytes()),
+      transform.k.weights.empty() ? "" : ", features weighted by their share in the loss",
+      table.Text("  "));
 }
 
 }  // namespace kv

@@ -62,6 +62,25 @@ std::vector<float> Transpose(const ArchiveTransform::Group& group) {
   return out;
 }
 
+void RequireReplaceableBy(std::span<const ChunkHead> heads, const Snapshot& snapshot) {
+  std::map<std::pair<uint32_t, bool>, uint64_t> held;  // bytes
+  for (const ChunkHead& head : heads) {
+    if (head.kind == ChunkKind::kOpaque) continue;
+    held[{head.layer, head.kind == ChunkKind::kValue}] += head.raw_bytes;
+  }
+  for (const LayerKv& layer : snapshot.layers) {
+    for (const bool is_value : {false, true}) {
+      const KvTensor& tensor = Tensor(layer, is_value);
+      if (!TakesTransform(tensor.dtype)) {
+        throw Error(Finding::kUnsupportedDtype,
+                    "only f16, bf16 and f32 can be approximated, not {}", Name(tensor.dtype));
+      }
+      if (held[{layer.index, is_value}] != tensor.bytes())
+        RefuseLayout("values are packed, deflated or padded");
+    }
+  }
+}
+
 class Approximator {
  public:
   Approximator(const Source& source, const Snapshot& snapshot,
@@ -96,6 +115,8 @@ class Approximator {
         ApproximateGroup(is_value, group);
     }
     SumLosses();
+    if (!transform_->k.weights.empty())
+      wanted_.expected_kl = std::max(0.0, error_) / 2 / static_cast<double>(end_ - begin_);
     chunks_->transform = std::make_shared<ArchiveTransform>(transform_, wanted_);
     made_.tokens = end_ - begin_;
     made_.chunks = chunks_;
@@ -108,15 +129,16 @@ class Approximator {
 
   struct Block {
     uint64_t begin = 0, count = 0;
-    Bytes stream;
+    Bytes stream = {};
     uint64_t clipped = 0;
+    double error = 0;  // sum of squared errors of features, each times its weight
     bool is_exact = false;
   };
 
   // Finds the chunks of every block.
   void PlaceHeads() {
-    RequireReplaceable(source_, snapshot_);
     heads_ = PlanHeads(source_, snapshot_, chunks_->cuts);
+    RequireReplaceableBy(heads_, snapshot_);
     sums_.resize(heads_.size());
     for (size_t i = 0; i < heads_.size(); ++i) {
       const ChunkHead& head = heads_[i];
@@ -133,20 +155,22 @@ class Approximator {
     const std::vector<float> columns = Transpose(group);
     std::vector<Block> blocks;
     for (uint64_t begin = begin_; begin < end_; begin += kStreamTokens)
-      blocks.push_back({begin, std::min(kStreamTokens, end_ - begin), {}, 0, false});
+      blocks.push_back({begin, std::min(kStreamTokens, end_ - begin)});
     pool_.ParallelFor(blocks.size(),
                       [&](uint64_t i) { ApproximateBlock(is_value, group, columns, blocks[i]); });
     const uint32_t holder = wanted_.layers[group.first_layer].number;
     for (Block& block : blocks) {
       made_.clipped += block.clipped;
       made_.exact_blocks += block.is_exact ? 1 : 0;
-      if (!block.is_exact)
-        chunks_->streams[Key{is_value, holder, block.begin}] = std::move(block.stream);
+      if (block.is_exact) continue;
+      error_ += block.error;
+      chunks_->streams[Key{is_value, holder, block.begin}] = std::move(block.stream);
     }
   }
 
-  // Returns the centred rows of a group's layers, keys without rotation.
-  std::vector<float> CentredRows(bool is_value, const Group& group, const Block& block) const {
+  // Returns the centred rows of a group's layers times the weights, keys without rotation, and sets
+  // the error of a block without coefficients.
+  std::vector<float> WeighedRows(bool is_value, const Group& group, Block& block) const {
     const TransformSide& side = is_value ? transform_->v : transform_->k;
     const uint64_t features = group.part->features, row = uint64_t{side.heads} * side.dim;
     std::vector<float> rows(block.count * features);
@@ -158,8 +182,12 @@ class Approximator {
       for (uint64_t t = 0; t < block.count; ++t) {
         const std::span<float> token = std::span(values).subspan(t * row, row);
         if (!is_value) turner.Turn(static_cast<uint32_t>(-(block.begin + t)), token);
-        for (uint64_t i = 0; i < row; ++i)
-          rows[t * features + l * row + i] = token[i] - side.mean[place * row + i];
+        for (uint64_t i = 0; i < row; ++i) {
+          const float centred = token[i] - side.mean[place * row + i];
+          const float weighed = side.Weigh(place * row + i, centred);
+          block.error += static_cast<double>(centred) * static_cast<double>(weighed);
+          rows[t * features + l * row + i] = weighed;
+        }
       }
     }
     return rows;
@@ -167,19 +195,24 @@ class Approximator {
 
   void ApproximateBlock(bool is_value, const Group& group, const std::vector<float>& columns,
                         Block& block) {
-    const std::vector<float> rows = CentredRows(is_value, group, block);
+    const std::vector<float> rows = WeighedRows(is_value, group, block);
     block.is_exact = !AllFinite(rows);
     if (block.is_exact) return;
     const uint64_t count = group.code.tables.size();
     std::vector<float> coefficients(block.count * count);
     AddProducts(rows.data(), block.count, group.part->features, columns.data(), count, count,
                 coefficients.data());
+    block.is_exact = !AllFinite(coefficients);  // sums of large values overflow
+    if (block.is_exact) return;
     std::vector<int16_t> symbols(coefficients.size());
     for (size_t i = 0; i < symbols.size(); ++i) {
       const float symbol = std::nearbyint(coefficients[i] / group.code.step);
       const float kept = std::clamp<float>(symbol, INT16_MIN, INT16_MAX);
       block.clipped += kept != symbol;
       symbols[i] = static_cast<int16_t>(kept);
+      // The basis is orthonormal, so each coefficient explains its own share of the error.
+      const double whole = coefficients[i], off = kept * group.code.step - coefficients[i];
+      block.error += off * off - whole * whole;
       coefficients[i] = kept * group.code.step;
     }
     block.is_exact = !ReplaceBlock(is_value, group, block, coefficients);
@@ -232,6 +265,7 @@ class Approximator {
   std::shared_ptr<TransformedChunks> chunks_;
   std::vector<ChunkHead> heads_;
   std::vector<LossSums> sums_;                 // by head
+  double error_ = 0;                           // of all blocks
   std::map<Key, std::vector<size_t>> places_;  // heads of a layer's block
   ApproximatedSource made_;
 };
@@ -258,22 +292,7 @@ void TakeLayers(const Snapshot& snapshot, const ModelRope* rope, Approximation& 
 }
 
 void RequireReplaceable(const Source& source, const Snapshot& snapshot) {
-  std::map<std::pair<uint32_t, bool>, uint64_t> held;  // bytes
-  for (const ChunkHead& head : PlanHeads(source, snapshot, {})) {
-    if (head.kind == ChunkKind::kOpaque) continue;
-    held[{head.layer, head.kind == ChunkKind::kValue}] += head.raw_bytes;
-  }
-  for (const LayerKv& layer : snapshot.layers) {
-    for (const bool is_value : {false, true}) {
-      const KvTensor& tensor = Tensor(layer, is_value);
-      if (!TakesTransform(tensor.dtype)) {
-        throw Error(Finding::kUnsupportedDtype,
-                    "only f16, bf16 and f32 can be approximated, not {}", Name(tensor.dtype));
-      }
-      if (held[{layer.index, is_value}] != tensor.bytes())
-        RefuseLayout("values are packed, deflated or padded");
-    }
-  }
+  RequireReplaceableBy(PlanHeads(source, snapshot, {}), snapshot);
 }
 
 ApproximatedSource ApproximateSource(const Source& source, const Snapshot& snapshot,

@@ -85,7 +85,7 @@ const TransformPlan* TransformSide::Find(std::string_view form, double ratio) co
 uint64_t Transform::BasisBytes(const TransformSide& side) const {
   uint64_t vectors = 0;
   for (const TransformPart& part : side.parts) vectors += part.vectors.size();
-  return 4 * side.features() + (is_bfloat ? 2 : 4) * vectors;
+  return 4 * (side.features() + side.weights.size()) + (is_bfloat ? 2 : 4) * vectors;
 }
 
 std::string RopeText(const ModelRope& model, uint32_t layers, uint32_t head_dim) {
@@ -105,6 +105,8 @@ std::string RopeText(const ModelRope& model, uint32_t layers, uint32_t head_dim)
 namespace {
 
 constexpr uint32_t kTableTotal = 2048, kMostReach = 63;
+// Weights beyond these would overflow floats when they multiply values and divide vectors.
+constexpr float kLeastWeight = 1e-20f, kMostWeight = 1e20f;
 
 [[noreturn]] void RefuseSide(char side, std::string_view what) {
   throw Error(Finding::kBadField, "{} of the transform: {}", side, what);
@@ -113,6 +115,15 @@ constexpr uint32_t kTableTotal = 2048, kMostReach = 63;
 template <typename Values>
 bool AllFinite(const Values& values) {
   return std::all_of(values.begin(), values.end(), [](auto value) { return std::isfinite(value); });
+}
+
+void RequireWeights(char name, const TransformSide& side) {
+  if (!side.weights.empty() && side.weights.size() != side.features())
+    RefuseSide(name, "the weights are not one for each feature");
+  for (const float weight : side.weights) {
+    if (!(weight >= kLeastWeight && weight <= kMostWeight))
+      RefuseSide(name, fmt::format("a weight of {}, expected 1e-20 to 1e20", weight));
+  }
 }
 
 void RequireParts(char name, const TransformSide& side) {
@@ -152,12 +163,15 @@ void RequirePlan(char name, const TransformSide& side, const TransformPlan& plan
 }  // namespace
 
 void RequireSound(const Transform& transform) {
+  if (transform.k.weights.empty() != transform.v.weights.empty())
+    RefuseSide(transform.k.weights.empty() ? 'K' : 'V', "only the other side has weights");
   for (const auto& [name, side] : {std::pair{'K', &transform.k}, std::pair{'V', &transform.v}}) {
     if (side->features() == 0 ||
         side->features() != uint64_t{transform.layers} * side->heads * side->dim) {
       RefuseSide(name, "the mean does not have one value per feature");
     }
     if (!AllFinite(side->mean)) RefuseSide(name, "the mean holds values that are not finite");
+    RequireWeights(name, *side);
     RequireParts(name, *side);
     for (const TransformPlan& plan : side->plans) RequirePlan(name, *side, plan);
   }

@@ -55,7 +55,8 @@ uint64_t CountComponents(const CodeSchema& schema);
 // Returns "int8*16+int4*128"; adjacent groups of one type form one term.
 std::string Name(const CodeSchema& schema);
 
-// An orthonormal basis of the features of some adjacent layers.
+// A basis of the features of some adjacent layers: orthonormal without weights. With weights it is
+// orthonormal in the product that multiplies each feature by its weight.
 struct TransformPart {
   uint32_t first_feature = 0, features = 0;
   std::vector<double> variances;  // variance of each component, falling; 0 if unknown
@@ -73,13 +74,16 @@ struct TransformPlan {
   double ratio = 1;
   CodeSchema schema;
   StepCode steps;
-  double error = 0;  // |y' - y| / |y| of the centred rows that were held out
+  double error = 0;  // |y' - y| / |y| of the centred (and weighted) rows that were held out
 };
 
 // K or V. A row of its matrix is a token: [layer][head][dim].
 struct TransformSide {
   uint32_t heads = 0, dim = 0;
   std::vector<float> mean;
+  // Twice the nats that a mean squared error of 1 in each feature costs, over the coded tokens, so
+  // that features count by their share in the loss. Empty: all count alike.
+  std::vector<float> weights;
   std::vector<TransformPart> parts;  // consecutive, covering all features
   std::vector<TransformPlan> plans;
 
@@ -89,6 +93,11 @@ struct TransformSide {
   // all parts; plans count them in this order.
   std::vector<uint64_t> OrderComponents() const;
   const TransformPlan* Find(std::string_view form, double ratio) const;
+  // Replaces the centred value of a feature by the one whose products with the vectors are
+  // coefficients.
+  float Weigh(uint64_t feature, float centred) const {
+    return weights.empty() ? centred : weights[feature] * centred;
+  }
 };
 
 // A transform learnt from caches of one model (formats/kvx/FORMAT.md).
@@ -104,7 +113,7 @@ struct Transform {
   std::vector<uint64_t> fingerprints;
   TransformSide k, v;
 
-  // Returns the stored bytes of means and vectors.
+  // Returns the stored bytes of means, weights and vectors.
   uint64_t BasisBytes(const TransformSide& side) const;
   uint64_t basis_bytes() const { return BasisBytes(k) + BasisBytes(v); }
 };

@@ -112,6 +112,10 @@ CacheRows CollectRows(const Snapshot& snapshot, bool is_key, const ModelRope* ro
   return rows;
 }
 
+void TurnBack(const Snapshot& snapshot, const ModelRope& rope, TokenRange range, CacheRows& rows) {
+  if (snapshot.key_rotation != KeyRotation::kUnrotated) Turn(rope, snapshot, range, true, rows);
+}
+
 void TurnForth(const Snapshot& snapshot, const ModelRope& rope, TokenRange range, CacheRows& rows) {
   if (snapshot.key_rotation != KeyRotation::kUnrotated) Turn(rope, snapshot, range, false, rows);
 }

@@ -31,6 +31,8 @@ std::vector<uint64_t> DropNotFinite(CacheRows& rows);
 // Throws kUsage if that needs a rope that is not known.
 CacheRows CollectRows(const Snapshot& snapshot, bool is_key, const ModelRope* rope,
                       TokenRange range);
+// Undoes the rotation of rows of keys, or of gradients with respect to keys, which rotate alike.
+void TurnBack(const Snapshot& snapshot, const ModelRope& rope, TokenRange range, CacheRows& rows);
 // Rotates keys again whose rotation CollectRows undid.
 void TurnForth(const Snapshot& snapshot, const ModelRope& rope, TokenRange range, CacheRows& rows);
 

@@ -20,12 +20,21 @@ float RoundedAs(DType dtype, float value) {
   return dtype == DType::kBF16 ? BF16ToF32(F32ToBF16(value)) : value;
 }
 
-double Energy(std::span<const float> values, const std::vector<float>* mean) {
+double Energy(std::span<const float> coefficients) {
+  double sum = 0;
+  for (const float value : coefficients)
+    sum += static_cast<double>(value) * static_cast<double>(value);
+  return sum;
+}
+
+// Returns the energy that all coefficients of a complete basis would have.
+double CentredEnergy(std::span<const float> values, const TransformSide& side) {
   double sum = 0;
   for (size_t i = 0; i < values.size(); ++i) {
-    const double off = static_cast<double>(values[i]) -
-                       (mean == nullptr ? 0 : static_cast<double>((*mean)[i % mean->size()]));
-    sum += off * off;
+    const uint64_t feature = i % side.features();
+    const double off = static_cast<double>(values[i]) - static_cast<double>(side.mean[feature]);
+    const double weight = side.weights.empty() ? 1 : static_cast<double>(side.weights[feature]);
+    sum += off * off * weight;
   }
   return sum;
 }
@@ -89,7 +98,7 @@ CodedCache CodeCache(const Snapshot& snapshot, const TransformSide& side, bool i
   std::vector<float> stored(values.size());
   coded.middle_bytes = coder({values, middle.tokens, basis.components()}, stored, coded.faults);
   coded.bytes += coded.middle_bytes;
-  coded.retained = Energy(values, nullptr) / Energy(middle.values, &side.mean);
+  coded.retained = Energy(values) / CentredEnergy(middle.values, side);
   const CacheRows restored = basis.Restore(stored, middle.tokens);
   CacheRows turned{std::vector<float>((range.end - range.begin) * coded.rows.features),
                    range.end - range.begin, coded.rows.features};

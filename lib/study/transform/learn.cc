@@ -31,7 +31,10 @@ Basis::Basis(const TransformSide& side) : side_(side), order_(side.OrderComponen
 std::vector<float> Basis::Project(const CacheRows& rows) const {
   const uint64_t features = side_.features(), count = components();
   std::vector<float> centred = rows.values, by_part(rows.tokens * count), out(rows.tokens * count);
-  for (size_t i = 0; i < centred.size(); ++i) centred[i] -= side_.mean[i % features];
+  for (size_t i = 0; i < centred.size(); ++i) {
+    const uint64_t feature = i % features;
+    centred[i] = side_.Weigh(feature, centred[i] - side_.mean[feature]);
+  }
   uint64_t first = 0;
   for (const TransformPart& part : side_.parts) {
     GemmNT(centred.data() + part.first_feature, features, part.vectors.data(), part.features,
@@ -67,9 +70,11 @@ void RequireOrthonormal(const Transform& transform) {
   for (const TransformSide* side : {&transform.k, &transform.v}) {
     for (const TransformPart& part : side->parts) {
       const uint64_t rank = part.rank();
-      std::vector<float> products(rank * rank);
-      GemmNT(part.vectors.data(), part.features, part.vectors.data(), part.features,
-             products.data(), rank, rank, rank, part.features);
+      std::vector<float> products(rank * rank), weighed = part.vectors;
+      for (size_t i = 0; i < weighed.size(); ++i)
+        weighed[i] = side->Weigh(part.first_feature + i % part.features, weighed[i]);
+      GemmNT(part.vectors.data(), part.features, weighed.data(), part.features, products.data(),
+             rank, rank, rank, part.features);
       for (uint64_t i = 0; i < products.size(); ++i) {
         const float wanted = i % (rank + 1) == 0 ? 1 : 0;
         if (std::fabs(products[i] - wanted) <= most) continue;
@@ -84,8 +89,13 @@ void RequireOrthonormal(const Transform& transform) {
 
 namespace {
 
-// Sums products of the centred features of a part, in double.
-std::vector<double> ComputeCovariance(const CacheRows& rows, const std::vector<float>& mean,
+// Returns the root of a feature's weight: errors of values times it weigh equally.
+double FactorFor(const TransformSide& side, uint64_t feature) {
+  return side.weights.empty() ? 1 : std::sqrt(static_cast<double>(side.weights[feature]));
+}
+
+// Sums products of the centred features of a part, in double, each times its factor.
+std::vector<double> ComputeCovariance(const CacheRows& rows, const TransformSide& side,
                                       const TransformPart& part, ThreadPool& pool) {
   const uint64_t n = part.features;
   std::vector<double> sums(n * n), chunk(n * kChunkRows), products(n * n);
@@ -94,8 +104,10 @@ std::vector<double> ComputeCovariance(const CacheRows& rows, const std::vector<f
     for (uint64_t t = 0; t < count; ++t) {
       const uint64_t at = (begin + t) * rows.features + part.first_feature;
       for (uint64_t i = 0; i < n; ++i) {
-        chunk[i * count + t] = static_cast<double>(rows.values[at + i]) -
-                               static_cast<double>(mean[part.first_feature + i]);
+        const uint64_t feature = part.first_feature + i;
+        chunk[i * count + t] =
+            FactorFor(side, feature) *
+            (static_cast<double>(rows.values[at + i]) - static_cast<double>(side.mean[feature]));
       }
     }
     pool.ParallelFor(CeilDiv(n, kTileFeatures), [&](uint64_t tile) {
@@ -121,14 +133,15 @@ uint64_t RankFor(const CacheRows& rows, uint64_t features, uint64_t asked) {
   return asked == 0 ? most : asked;
 }
 
-void LearnPart(const CacheRows& rows, const std::vector<float>& mean, const LearnOptions& options,
+void LearnPart(const CacheRows& rows, const TransformSide& side, const LearnOptions& options,
                TransformPart& part, ThreadPool& pool) {
   const uint64_t rank = RankFor(rows, part.features, options.rank);
   const Eigen eigen =
-      SymmetricEigen(ComputeCovariance(rows, mean, part, pool), part.features, pool);
+      SymmetricEigen(ComputeCovariance(rows, side, part, pool), part.features, pool);
   for (uint64_t c = 0; c < rank; ++c) part.variances.push_back(std::max(0.0, eigen.values[c]));
   for (uint64_t i = 0; i < rank * part.features; ++i) {
-    const auto value = static_cast<float>(eigen.vectors[i]);
+    const double factor = FactorFor(side, part.first_feature + i % part.features);
+    const auto value = static_cast<float>(eigen.vectors[i] / factor);
     part.vectors.push_back(options.is_bfloat ? BF16ToF32(F32ToBF16(value)) : value);
   }
 }
@@ -175,8 +188,9 @@ class Planner {
     judge_ = {judged_, judged.tokens, basis_.components()};
     learn_ = {tables_, tables.tokens, basis_.components()};
     for (size_t i = 0; i < judged.values.size(); ++i) {
-      const double off = static_cast<double>(judged.values[i]) -
-                         static_cast<double>(side.mean[i % side.features()]);
+      const uint64_t feature = i % side.features();
+      const double off = FactorFor(side, feature) * (static_cast<double>(judged.values[i]) -
+                                                     static_cast<double>(side.mean[feature]));
       energy_ += off * off;
     }
   }
@@ -220,7 +234,7 @@ class Planner {
 TransformSide LearnSide(const CacheRows& learn, const CacheRows& held_out, uint32_t layers,
                         uint32_t heads, uint32_t dim, const LearnOptions& options,
                         ThreadPool& pool) {
-  TransformSide side{heads, dim, ComputeMean(learn), {}, {}};
+  TransformSide side{heads, dim, ComputeMean(learn), options.weights, {}, {}};
   const uint32_t step = options.group_layers == 0 ? layers : options.group_layers;
   for (uint32_t layer = 0; layer < layers; layer += step) {
     const uint32_t count = std::min(step, layers - layer);
@@ -230,7 +244,7 @@ TransformSide LearnSide(const CacheRows& learn, const CacheRows& held_out, uint3
                   part.features, kMostPartFeatures)
           .Hint("--grouping N learns one for each N layers");
     }
-    LearnPart(learn, side.mean, options, part, pool);
+    LearnPart(learn, side, options, part, pool);
     side.parts.push_back(std::move(part));
   }
   const Planner planner(side, learn, held_out);

@@ -31,7 +31,8 @@ class Basis {
   std::vector<uint64_t> order_;  // component: its index among the components of all parts
 };
 
-// Throws kBadField if a basis is not orthonormal to 1e-3, or 1e-2 where it is stored in bfloat16.
+// Throws kBadField if a basis is not orthonormal to 1e-3, or 1e-2 where it is stored in bfloat16,
+// in the product of its weights.
 void RequireOrthonormal(const Transform& transform);
 
 struct LearnOptions {
@@ -40,6 +41,7 @@ struct LearnOptions {
   bool is_bfloat = false;
   std::vector<double> ratios;
   std::vector<const Form*> forms;  // forms that get a schema for each ratio
+  std::vector<float> weights;      // of each feature; empty: all equal
 };
 // Learns mean, basis and plans of K or V from rows of `layers` layers; the rows in `held_out` only
 // judge the plans. Throws kUsage for a rank of more than half of the rows or of less than 16

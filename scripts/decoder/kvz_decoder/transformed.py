@@ -23,9 +23,11 @@ def array(read, dtype, count):
 class Side:
     """K or V: mean, parts of the basis, and steps with tables by ratio."""
 
-    def __init__(self, read, layers, is_bfloat):
+    def __init__(self, read, layers, is_bfloat, is_weighted):
         self.heads, self.dim = read.take("II")
         self.mean = array(read, "<f4", layers * self.heads * self.dim)
+        if is_weighted:
+            array(read, "<f4", len(self.mean))  # weights, which only encoders need
         self.parts, variances, first = [], [], 0
         for _ in range(read.take("I")):
             features, rank = read.take("II")
@@ -64,8 +66,9 @@ class Side:
 
 class Transform:
     def __init__(self, data):
-        if data[:8] != b"KVTOOL-X" or struct.unpack_from("<I", data, 8)[0] != 1:
-            raise Damaged("not a transform of version 1")
+        version = struct.unpack_from("<I", data, 8)[0]
+        if data[:8] != b"KVTOOL-X" or version not in (1, 2):
+            raise Damaged("not a transform of version 1 or 2")
         self.hash = bytes(data[-16:])
         read = Reader(data, 12)
         flags = read.take("I")
@@ -76,7 +79,7 @@ class Transform:
         for _ in range(read.take("I")):
             array(read, "u1", read.take("H"))
         array(read, "<u8", read.take("I"))
-        self.k, self.v = Side(read, self.layers, flags == 1), Side(read, self.layers, flags == 1)
+        self.k, self.v = [Side(read, self.layers, flags == 1, version == 2) for _ in range(2)]
 
 
 class Approximation:

@@ -21,7 +21,7 @@ constexpr uint64_t kRow = kHeads * kDim, kTokens = 300;
 
 // A basis of Hadamard's matrix, of `group` layers in each part.
 TransformSide MakeSide(uint32_t group) {
-  TransformSide side{kHeads, kDim, std::vector<float>(kLayers * kRow), {}, {}};
+  TransformSide side{kHeads, kDim, std::vector<float>(kLayers * kRow), {}, {}, {}};
   for (size_t i = 0; i < side.mean.size(); ++i) side.mean[i] = 0.25f * static_cast<float>(i % 5);
   TransformPlan plan{std::string(kStepForm), 4, {}, {0.125f, {}}, 0};
   for (uint32_t layer = 0; layer < kLayers; layer += group) {
@@ -366,10 +366,16 @@ TEST_CASE("a damaged section of the source table is refused", "[kvz][transformed
   REQUIRE(back.approximation);
   CHECK(back.approximation->layers == good.approximation->layers);
   CHECK(back.approximation->source_hash == 7);
+  CHECK_FALSE(back.approximation->expected_kl);
+  good.approximation->expected_kl = 0.25;
+  CHECK(kvz::DecodeTable(kvz::EncodeTable(good)).approximation->expected_kl == 0.25);
+  good.approximation->expected_kl.reset();
 
   CHECK(refuse([](auto& of) { of.approximation->file = "../x.kvx"; }) == Finding::kUnsafeName);
   CHECK(refuse([](auto& of) { of.approximation->ratio = 0.5; }) == Finding::kBadField);
   CHECK(refuse([](auto& of) { of.approximation->ratio = NAN; }) == Finding::kBadField);
+  CHECK(refuse([](auto& of) { of.approximation->expected_kl = NAN; }) == Finding::kBadField);
+  CHECK(refuse([](auto& of) { of.approximation->expected_kl = -1; }) == Finding::kBadField);
   CHECK(refuse([](auto& of) { of.approximation->layers[0].v.largest = INFINITY; }) ==
         Finding::kBadField);
   CHECK(refuse([](auto& of) { of.approximation->layers[0].k.relative = -1; }) ==

@@ -34,9 +34,10 @@ CacheRows RowsFrom(uint32_t seed, uint64_t tokens) {
   return rows;
 }
 
-Transform Learnt(uint32_t group_layers = 0, bool is_bfloat = false) {
+Transform Learnt(uint32_t group_layers = 0, bool is_bfloat = false,
+                 const std::vector<float>& weights = {}) {
   ThreadPool pool(2);
-  LearnOptions options{0, group_layers, is_bfloat, {4, 8}, {&kKvtcForm}};
+  LearnOptions options{0, group_layers, is_bfloat, {4, 8}, {&kKvtcForm}, weights};
   Transform transform;
   transform.layers = 4;
   transform.is_bfloat = is_bfloat;
@@ -129,6 +130,65 @@ TEST_CASE("transform: bases of layers apart keep less in as many components") {
   CHECK(apart.k.parts.size() == 4);
   RequireOrthonormal(apart);
   CHECK(apart.k.Find("kvtc", 8)->error > joint.k.Find("kvtc", 8)->error);
+}
+
+// Returns the mean squared error of features below and from 32 on at ratio 8.
+std::pair<double, double> ErrorsOfHalves(const TransformSide& side) {
+  const CacheRows rows = RowsFrom(3, 200);
+  const Basis basis(side);
+  const std::vector<float> values = basis.Project(rows);
+  std::vector<float> stored(values.size());
+  Faults faults;
+  CodeBySteps(side.Find(kStepForm, 8)->steps)({values, 200, basis.components()}, stored, faults);
+  const CacheRows back = basis.Restore(stored, 200);
+  double low = 0, high = 0;
+  for (size_t i = 0; i < rows.values.size(); ++i)
+    (i % 64 < 32 ? low : high) += std::pow(static_cast<double>(back.values[i] - rows.values[i]), 2);
+  return {low / 6400, high / 6400};
+}
+
+TEST_CASE("transform: features of large weight are restored more closely") {
+  std::vector<float> weights(64, 100.0f);
+  std::fill(weights.begin() + 32, weights.end(), 1.0f);
+  for (const uint32_t grouping : {0, 2}) {
+    const Transform plain = Learnt(grouping), weighted = Learnt(grouping, false, weights);
+    RequireOrthonormal(weighted);
+    CHECK(WriteTransform(ReadTransform(WriteTransform(weighted))) == WriteTransform(weighted));
+    const auto [low, high] = ErrorsOfHalves(plain.k);
+    const auto [weighty, light] = ErrorsOfHalves(weighted.k);
+    CHECK(weighty < low / 2);
+    CHECK(100 * weighty + light < 100 * low + high);
+  }
+  // Equal weights change nothing but the unit of coefficients.
+  const auto [low, high] = ErrorsOfHalves(Learnt().k);
+  const auto [same, other] = ErrorsOfHalves(Learnt(0, false, std::vector<float>(64, 4.0f)).k);
+  CHECK(same == Approx(low).epsilon(0.02));
+  CHECK(other == Approx(high).epsilon(0.02));
+}
+
+TEST_CASE("transform: forged weights are refused") {
+  const Transform transform = Learnt(0, false, std::vector<float>(64, 1.0f));
+  const auto refuses = [&](auto&& forge) {
+    Transform forged = transform;
+    forge(forged);
+    CHECK_THROWS_AS(RequireSound(forged), Error);
+  };
+  for (const float weight : {0.0f, -1.0f, NAN, INFINITY, 1e-30f, 1e30f})
+    refuses([&](Transform& forged) { forged.v.weights[7] = weight; });
+  refuses([](Transform& forged) { forged.k.weights.clear(); });
+  refuses([](Transform& forged) { forged.k.weights.pop_back(); });
+  Transform forged = transform;
+  forged.k.weights[3] = 2;
+  RequireSound(forged);
+  CHECK_THROWS_AS(RequireOrthonormal(forged), Error);
+  // A file cut within the weights, or one whose version claims weights that it lacks.
+  const Bytes file = WriteTransform(transform);
+  for (size_t size = 40; size < file.size(); size += 53)
+    CHECK(RefusalOf(Rehashed({file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size)})) !=
+          Finding::kInternal);
+  Bytes plain = WriteTransform(Learnt());
+  plain[8] = std::byte{2};
+  CHECK(RefusalOf(Rehashed(plain)) != Finding::kInternal);
 }
 
 TEST_CASE("transform: a cache has rows if its positions are those of one sequence, named or not") {

@@ -208,7 +208,7 @@ Transform MakeTransform(const KvtcArtifact& artifact, const Snapshot& snapshot,
   transform.layers = static_cast<uint32_t>(snapshot.layers.size());
   if (rope != nullptr) transform.rope = RopeText(*rope, transform.layers, first.k.head_dim);
   const auto take = [](const KvtcArtifact::Side& from, const KvTensor& like, TransformSide& side) {
-    side = {like.heads, like.head_dim, from.mean, {from.basis}, {}};
+    side = {like.heads, like.head_dim, from.mean, {}, {from.basis}, {}};
     for (const auto& [ratio, groups] : from.schemas) {
       std::vector<sglang::SchemaEntry> entries;
       for (const KvtcArtifact::Group& group : groups) entries.push_back({group.size, group.type});
