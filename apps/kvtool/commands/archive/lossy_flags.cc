@@ -3,7 +3,10 @@
 #include "apps/kvtool/commands/archive/lossy_flags.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 
@@ -11,27 +14,38 @@
 #include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/base/hash.h"
+#include "lib/core/base/number.h"
 #include "lib/study/transform/coded_cache.h"
 
 namespace kv {
 namespace {
 
-std::string ListRatios(const Transform& transform) {
-  std::string ratios;
+// Returns the ratios that both sides have tables for, in ascending order.
+std::vector<double> FindRatios(const Transform& transform) {
+  std::vector<double> ratios;
   for (const TransformPlan& plan : transform.k.plans) {
-    if (plan.form == kStepForm)
-      ratios += fmt::format("{}{}", ratios.empty() ? "" : ", ", plan.ratio);
+    if (plan.form == kStepForm && transform.v.Find(kStepForm, plan.ratio) != nullptr)
+      ratios.push_back(plan.ratio);
   }
+  std::ranges::sort(ratios);
   return ratios;
 }
 
 void RequireRatio(const Transform& transform, double ratio) {
-  if (transform.k.Find(kStepForm, ratio) != nullptr &&
-      transform.v.Find(kStepForm, ratio) != nullptr)
-    return;
+  const std::vector<double> ratios = FindRatios(transform);
+  if (std::ranges::find(ratios, ratio) != ratios.end()) return;
   throw Error(Finding::kUsage, "--ratio {}: the transform has no such ratio", ratio)
       .Hint("it has {}; 'kvtool train --transform kvtc --ratio R' learns others",
-            ListRatios(transform));
+            fmt::join(ratios, ", "));
+}
+
+// Parses "0.001nats" or "0.001".
+double ParseNats(std::string_view text) {
+  const std::string_view whole = text;
+  if (text.ends_with("nats")) text.remove_suffix(4);
+  const auto nats = ParseNumber<double>(text);
+  if (nats && *nats > 0 && std::isfinite(*nats)) return *nats;
+  throw Error(Finding::kUsage, "--loss {}: expected nats, such as 0.001nats", whole);
 }
 
 }  // namespace
@@ -43,16 +57,25 @@ void LossyFlags::Declare(CommandLine& line) {
            "the archive is named FILE.lossy.kvz");
   line.Add("--ratio", ratio_, "Factor by which K and V shrink: one of the transform's ratios")
       .Positive();
+  line.OnText(
+      "--loss", [this](const std::string& text) { nats_ = ParseNats(text); },
+      "Choose the largest ratio whose expected loss is at most this, as 0.001nats; needs a "
+      "transform "
+      "with weights (train --weights-from)");
   line.AddFlag("--allow-self", allow_self_,
                "Use a transform even if it was learnt from this very cache");
   rope_.Declare(line, "How K is rotated, for --transform");
 }
 
 void LossyFlags::Check(Effort level, const OpenOptions& options) const {
-  if (is_wanted() != (ratio_ > 0)) {
+  if (ratio_ > 0 && nats_ > 0)
+    throw Error(Finding::kUsage, "--ratio and --loss: the loss follows from the ratio");
+  if (is_wanted() != (ratio_ > 0 || nats_ > 0)) {
     throw Error(Finding::kUsage, is_wanted()
-                                     ? "--transform needs --ratio R, how much smaller K and V get"
-                                     : "--ratio needs --transform FILE");
+                                     ? "--transform needs --ratio R or --loss NATS, how much "
+                                       "smaller K and V get or what that may cost"
+                                 : ratio_ > 0 ? "--ratio needs --transform FILE"
+                                              : "--loss needs --transform FILE");
   }
   if (!is_wanted()) return;
   if (level == Effort::kCompat)
@@ -60,6 +83,32 @@ void LossyFlags::Check(Effort level, const OpenOptions& options) const {
                 "--level compat writes what the engine reads, and it reads no transforms");
   if (!options.bases.empty() || !options.profiles.empty())
     throw Error(Finding::kUsage, "--transform excludes --base and --profile");
+}
+
+ApproximatedSource LossyFlags::Choose(const Source& source, const Snapshot& snapshot,
+                                      const std::shared_ptr<const Transform>& transform,
+                                      const Approximation& wanted, ThreadPool& pool) const {
+  const auto approximate = [&](double ratio) {
+    Approximation by_ratio = wanted;
+    by_ratio.ratio = ratio;
+    return ApproximateSource(source, snapshot, transform, std::move(by_ratio), pool);
+  };
+  if (ratio_ > 0) return approximate(ratio_);
+  if (transform->k.weights.empty()) {
+    throw Error(Finding::kUsage,
+                "--loss: the transform has no weights, so no loss in nats is known")
+        .Hint("'kvtool train --transform kvtc --weights-from RUN' learns one with weights");
+  }
+  double least = 0;
+  const std::vector<double> ratios = FindRatios(*transform);
+  for (auto ratio = ratios.rbegin(); ratio != ratios.rend(); ++ratio) {
+    ApproximatedSource made = approximate(*ratio);
+    least = *made.chunks->transform->approximation().expected_kl;
+    if (least <= nats_) return made;
+  }
+  throw Error(Finding::kUsage, "--loss {}: the smallest ratio, {}, is expected to cost {:.2g} nats",
+              nats_, ratios.empty() ? 0 : ratios.front(), least)
+      .Hint("'kvtool train --transform kvtc --ratio R' learns smaller ratios");
 }
 
 LossyFlags::Result LossyFlags::Approximate(const Source& source, const Snapshot& snapshot,
@@ -84,7 +133,7 @@ LossyFlags::Result LossyFlags::Approximate(const Source& source, const Snapshot&
     throw error.File(file_);
   }
   transform::RequireFit(*transform, snapshot, rope ? &*rope : nullptr);
-  RequireRatio(*transform, ratio_);
+  if (ratio_ > 0) RequireRatio(*transform, ratio_);
   if (!allow_self_ && transform::LearntFrom(*transform, snapshot)) {
     throw Error(Finding::kUsage, "the transform was learnt from this very cache")
         .Hint("the stated errors do not hold for other caches; --allow-self archives it anyway");
@@ -92,13 +141,11 @@ LossyFlags::Result LossyFlags::Approximate(const Source& source, const Snapshot&
   const std::string name = std::filesystem::path(file_).filename().string();
   if (IsSafeRelativePath(name)) wanted.file = name;
   wanted.model = transform->model;
-  wanted.ratio = ratio_;
   wanted.sinks = transform->sinks;
   wanted.window = transform->window;
   wanted.source_hash = HashSource(source);
   TakeLayers(snapshot, rope ? &*rope : nullptr, wanted);
-  ApproximatedSource made =
-      ApproximateSource(source, snapshot, std::move(transform), std::move(wanted), pool);
+  ApproximatedSource made = Choose(source, snapshot, transform, wanted, pool);
 
   Result result;
   result.source = source;

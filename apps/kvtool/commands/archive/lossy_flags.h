@@ -11,13 +11,15 @@
 
 namespace kv {
 
-// --transform and --ratio of compress: archives of values that a learnt transform approximates.
+// --transform with --ratio or --loss of compress: archives of values that a learnt transform
+// approximates.
 class LossyFlags {
  public:
   void Declare(CommandLine& line);
   void Files(CommandFiles& files) const { files.Reads(file_); }
   bool is_wanted() const { return !file_.empty(); }
-  // Throws kUsage if only one of --transform and --ratio is given, or another flag excludes them.
+  // Throws kUsage for --transform without one of --ratio and --loss, for these without --transform,
+  // or if another flag excludes them.
   void Check(Effort level, const OpenOptions& options) const;
 
   struct Result {
@@ -27,14 +29,20 @@ class LossyFlags {
     std::vector<std::string> warnings;
   };
   // Approximates K and V of a source. Throws kUsage if the transform was learnt from this very
-  // cache without --allow-self, or has no tables for the ratio; kInconsistent if it belongs to
-  // other caches; kUnsupportedLayout if the source cannot hold other values.
+  // cache without --allow-self, has no tables for the ratio, no weights for --loss, or no ratio
+  // with so small a loss; kInconsistent if it belongs to other caches; kUnsupportedLayout if the
+  // source cannot hold other values.
   Result Approximate(const Source& source, const Snapshot& snapshot, const OpenOptions& options,
                      ThreadPool& pool) const;
 
  private:
+  // Approximates by --ratio, or by the largest ratio whose expected loss --loss allows.
+  ApproximatedSource Choose(const Source& source, const Snapshot& snapshot,
+                            const std::shared_ptr<const Transform>& transform,
+                            const Approximation& wanted, ThreadPool& pool) const;
+
   std::string file_;
-  double ratio_ = 0;
+  double ratio_ = 0, nats_ = 0;
   bool allow_self_ = false;
   RopeOptions rope_;
 };
