@@ -41,7 +41,7 @@ KeyPairs PairsNow(const Snapshot& snapshot, const std::optional<RopeOrder>& orde
   return is_same && FindTraits(snapshot.engine).runs_exports ? order->llama : KeyPairs::kUnknown;
 }
 
-struct Turn {
+struct PairsChange {
   KeyPairs from = KeyPairs::kUnknown, to = KeyPairs::kUnknown;
 };
 
@@ -52,7 +52,7 @@ Error BadFlag(const std::string& flag) {
       Escaped(flag, 40));
 }
 
-Turn ByFlag(const std::string& flag, KeyPairs now, const Snapshot& snapshot) {
+PairsChange ByFlag(const std::string& flag, KeyPairs now, const Snapshot& snapshot) {
   const size_t colon = flag.find(':');
   const auto parse = [&](std::string_view word) {
     const auto pairs = ParseRopePairs(word);
@@ -100,9 +100,9 @@ Error Unrecorded(const Snapshot& snapshot) {
 }
 
 // Chooses the order that the reader of the cache expects; nothing if the keys have it anyway.
-std::optional<Turn> ByReader(PairsWanted wanted, KeyPairs now,
-                             const std::optional<RopeOrder>& order, const std::string& architecture,
-                             const Snapshot& snapshot) {
+std::optional<PairsChange> ByReader(PairsWanted wanted, KeyPairs now,
+                                    const std::optional<RopeOrder>& order,
+                                    const std::string& architecture, const Snapshot& snapshot) {
   const bool is_recorded = RecordedPairs(snapshot).has_value();
   const PairsOwner owner = FindPairsOwner(snapshot);
   const bool is_of_model = wanted == PairsWanted::kOfModel;
@@ -114,7 +114,7 @@ std::optional<Turn> ByReader(PairsWanted wanted, KeyPairs now,
                       : is_of_model ? order->llama
                                     : order->transformers;
   if (now == KeyPairs::kUnknown || to == KeyPairs::kUnknown) throw Unknown(architecture);
-  return Turn{now, to};
+  return PairsChange{now, to};
 }
 
 }  // namespace
@@ -128,12 +128,12 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
   if (architecture.empty() && IsLlama(snapshot)) architecture = snapshot.model;
   const std::optional<RopeOrder> order = FindRopeOrder(architecture);
   const KeyPairs now = PairsNow(snapshot, order);
-  const std::optional<Turn> turn = flag.empty()
-                                       ? ByReader(wanted, now, order, architecture, snapshot)
-                                       : ByFlag(flag, now, snapshot);
-  if (!turn) return {};
-  if (flag.find(':') != flag.npos) snapshot.storage[kRopePairs] = Name(turn->to);
-  if (turn->from == turn->to) return {};
+  const std::optional<PairsChange> change =
+      flag.empty() ? ByReader(wanted, now, order, architecture, snapshot)
+                   : ByFlag(flag, now, snapshot);
+  if (!change) return {};
+  if (flag.find(':') != flag.npos) snapshot.storage[kRopePairs] = Name(change->to);
+  if (change->from == change->to) return {};
   if (geometry && geometry->rope_dims != 0 && !snapshot.layers.empty() &&
       geometry->rope_dims != snapshot.layers.front().k.head_dim) {
     throw Error(
@@ -142,10 +142,10 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
         geometry->rope_dims, snapshot.layers.front().k.head_dim)
         .Hint("--rope-pairs keep leaves the keys as they are");
   }
-  ReorderKeys(turn->from, turn->to, snapshot);
-  snapshot.storage[kRopePairs] = Name(turn->to);
+  ReorderKeys(change->from, change->to, snapshot);
+  snapshot.storage[kRopePairs] = Name(change->to);
   return fmt::format(
-      "RoPE pairs of K were reordered from {} to {}{}", Name(turn->from), Name(turn->to),
+      "RoPE pairs of K were reordered from {} to {}{}", Name(change->from), Name(change->to),
       flag.empty() ? fmt::format(", as the format has them for {} models", architecture) : "");
 }
 

@@ -197,7 +197,7 @@ namespace {
 
 // Opens one source in its own format or the one that the options name: OpenSnapshot without --order
 // and without applying the geometry.
-Snapshot OpenUndivided(Source source, const OpenOptions& options) {
+Snapshot OpenOneSource(Source source, const OpenOptions& options) {
   const std::string path = source.path;
   try {
     const FormatEntry& format = DetectFormat(source, options);
@@ -223,7 +223,7 @@ Source PageSource(const Source& folder, const SourceFile& page) {
 }
 
 // Reads the files of a folder one by one and joins them in the order of --order. Like
-// OpenUndivided, it leaves rows as one head if the files do not record the heads.
+// OpenOneSource, it leaves rows as one head if the files do not record the heads.
 Snapshot OpenPages(Source folder, const OpenOptions& options) {
   if (!folder.is_folder)
     throw Error(Finding::kUsage, "--order: is one file, not a folder of pages");
@@ -237,7 +237,7 @@ Snapshot OpenPages(Source folder, const OpenOptions& options) {
   }
   std::vector<Snapshot> parts;
   for (const SourceFile* page : pages)
-    parts.push_back(OpenUndivided(PageSource(folder, *page), each));
+    parts.push_back(OpenOneSource(PageSource(folder, *page), each));
 
   size_t others = 0;
   for (const SourceFile& file : folder.files) others += !file.name.ends_with(".json");
@@ -264,7 +264,7 @@ Snapshot OpenDivided(Source source, const OpenOptions& options, bool is_told) {
     // A file of slots is like a folder of pages, but its reader applies --order itself.
     const bool pages = !options.order.empty() && lmcache::ProbeBlocks(source) == Confidence::kNo;
     Snapshot snapshot =
-        pages ? OpenPages(std::move(source), options) : OpenUndivided(std::move(source), options);
+        pages ? OpenPages(std::move(source), options) : OpenOneSource(std::move(source), options);
     if (options.geometry) ApplyGeometry(*options.geometry, snapshot);
     if (is_told) RequireAgreement(options, snapshot);
     if (is_told && !options.is_shared) RequireUse(options, *FindFormat(snapshot.format), snapshot);

@@ -193,9 +193,10 @@ void FillProportional(const Config& config, const Rope& rope, double partial, do
                       RopeScaling& scaling) {
   const uint32_t dim = config.head_dim();
   scaling.kind = Kind::kGiven;
-  const auto turned = static_cast<uint32_t>(partial * dim / 2);
+  const auto rotated = static_cast<uint32_t>(partial * dim / 2);
   for (uint32_t i = 0; i < dim / 2; ++i) {
-    scaling.frequencies.push_back(i < turned ? std::pow(rope.theta, -2.0 * i / dim) / factor : 0.0);
+    scaling.frequencies.push_back(i < rotated ? std::pow(rope.theta, -2.0 * i / dim) / factor
+                                              : 0.0);
   }
 }
 

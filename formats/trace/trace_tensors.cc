@@ -280,10 +280,10 @@ class Builder {
   TensorView TokensFirst(const NamedTensor& tensor) const {
     TensorView view = ThreeAxes(tensor, "tokens, kv heads, head dim");
     if (metadata_.is_marked || layout_ == "thd") return view;
-    TensorView turned = view;
-    std::swap(turned.shape[0], turned.shape[1]);
-    std::swap(turned.strides[0], turned.strides[1]);
-    if (layout_ == "htd") return turned;
+    TensorView swapped = view;
+    std::swap(swapped.shape[0], swapped.shape[1]);
+    std::swap(swapped.strides[0], swapped.strides[1]);
+    if (layout_ == "htd") return swapped;
     const auto may_be_heads = [&](uint64_t heads) {
       return trace_.kv_heads != 0 ? heads == trace_.kv_heads
                                   : trace_.query_heads % heads == 0 && heads <= trace_.query_heads;
@@ -292,10 +292,10 @@ class Builder {
       return tokens >= trace_.end_position() && may_be_heads(heads);
     };
     const bool as_is = may_be(view.shape[0], view.shape[1]);
-    const bool as_turned = may_be(view.shape[1], view.shape[0]);
-    if (as_is != as_turned) return as_is ? view : turned;
+    const bool as_swapped = may_be(view.shape[1], view.shape[0]);
+    if (as_is != as_swapped) return as_is ? view : swapped;
     const TokenAxis evidence = FindTokenAxis(view);
-    if (const auto axis = evidence.axis()) return *axis == 0 ? view : turned;
+    if (const auto axis = evidence.axis()) return *axis == 0 ? view : swapped;
     throw Error(Finding::kAmbiguousFormat,
                 "ambiguous: [{}] is [token, head, dim] or [head, token, dim], and its values do "
                 "not show which (margin {:.2f} standard errors, {} needed)",

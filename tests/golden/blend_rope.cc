@@ -64,19 +64,19 @@ class RopeFile {
   void Check(Run& run) {
     CheckFrequencies(run);
     const Positions zero(to_.size(), 0);
-    const std::vector<float> at_new = Turned("k_unrotated", zero, to_);
+    const std::vector<float> at_new = Rotated("k_unrotated", zero, to_);
     if (tensors_.Has("k_at_new_f64")) {
       const std::vector<double> expected = tensors_.Doubles("k_at_new_f64");
       CheckNear(at_new, expected, zero, ToleranceOf(item_, "f64"), run);
       if (tensors_.Has("k_at_old")) {
         const Positions from = tensors_.Integers("pos_old");
-        CheckNear(Turned("k_at_old", from, to_), expected, from, ToleranceOf(item_, "f64"), run);
+        CheckNear(Rotated("k_at_old", from, to_), expected, from, ToleranceOf(item_, "f64"), run);
       }
     }
     if (tensors_.Has("k_at_new")) {
       const double tolerance = ToleranceOf(item_, "f32");
       CheckWithin(at_new, tensors_.Floats("k_at_new"), tolerance, run);
-      CheckWithin(Turned("k_at_new", to_, zero), tensors_.Floats("k_unrotated"), tolerance, run);
+      CheckWithin(Rotated("k_at_new", to_, zero), tensors_.Floats("k_unrotated"), tolerance, run);
     }
     if (tensors_.Has("k_at_new_rounded")) CheckRounded(at_new, run);
   }
@@ -91,8 +91,8 @@ class RopeFile {
     run.Checked();
   }
 
-  std::vector<float> Turned(const std::string& name, const Positions& from,
-                            const Positions& to) const {
+  std::vector<float> Rotated(const std::string& name, const Positions& from,
+                             const Positions& to) const {
     REQUIRE(from.size() == to.size());
     Positions turns(to);
     for (size_t t = 0; t < turns.size(); ++t) turns[t] -= from[t];
@@ -137,8 +137,8 @@ class RopeFile {
       const size_t pair = halves ? dim % pairs : dim / 2;
       const size_t first = at - dim + (halves ? pair : 2 * pair);
       const double length = std::hypot(expected[first], expected[first + (halves ? pairs : 1)]);
-      const double turned = static_cast<double>(std::abs(to_[token]) + std::abs(from[token]));
-      beyond += !(error <= length * (1e-6 + 2.4e-7 * turned * frequencies[pair]));
+      const double rotated = static_cast<double>(std::abs(to_[token]) + std::abs(from[token]));
+      beyond += !(error <= length * (1e-6 + 2.4e-7 * rotated * frequencies[pair]));
     }
     CHECK(beyond == 0);
   }

@@ -326,7 +326,7 @@ void CheckAscendProgramme(const json& vector, Run& run) {
   run.Checked();
 }
 
-void CheckAscendTurn(const json& vector, Run& run) {
+void CheckAscendUnrotation(const json& vector, Run& run) {
   const Npz npz(vector.at("file"));
   std::vector<float> keys = npz.Floats("k");
   const Shape shape = npz.ShapeOf("k");
@@ -334,7 +334,7 @@ void CheckAscendTurn(const json& vector, Run& run) {
   REQUIRE(npz.ShapeOf("cos_sin") == Shape{shape[0], shape[3]});
   const std::string name = vector.at("file");
   const bool is_bfloat = name.find("bfloat16") != std::string::npos;
-  sglang::TurnBack(
+  sglang::UnrotateKeys(
       keys, static_cast<uint32_t>(shape[3]), npz.Floats("cos_sin"),
       name.find("neox") != std::string::npos ? RopePairs::kHalves : RopePairs::kNeighbours,
       is_bfloat);
@@ -361,8 +361,8 @@ void CheckAscendSide(const Npz& npz, const std::string& side) {
   const auto heads = static_cast<uint32_t>(features / dim);
   std::vector<int64_t> positions(tokens);
   std::iota(positions.begin(), positions.end(), 0);
-  std::vector<KeyTurn> back = TurnsBack(positions, tokens), forth = back;
-  for (KeyTurn& turn : forth) std::swap(turn.from, turn.to);
+  std::vector<KeyShift> back = ShiftsToZero(positions, tokens), forth = back;
+  for (KeyShift& shift : forth) std::swap(shift.from, shift.to);
   const Rope rope;
   const RopeTable undo(rope, dim, back), redo(rope, dim, forth);
   const bool is_key = side == "k";
@@ -542,7 +542,7 @@ constexpr KindCheck kKinds[] = {{"dynamo_fp8", CheckDynamoFp8},
                                 {"ascend_quant", CheckAscendQuant},
                                 {"ascend_page", CheckAscendPage},
                                 {"ascend_dp", CheckAscendProgramme},
-                                {"ascend_unrope", CheckAscendTurn},
+                                {"ascend_unrope", CheckAscendUnrotation},
                                 {"ascend_endtoend", CheckAscendEndToEnd},
                                 {"pr21768_stream", CheckPageStream},
                                 {"pr21768_page", CheckPage},

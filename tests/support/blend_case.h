@@ -52,17 +52,17 @@ struct BlendCase {
   }
 };
 
-inline std::vector<float> Turned(const BlendCase& made, const std::vector<float>& keys,
-                                 int64_t first) {
-  std::vector<float> turned = keys;
+inline std::vector<float> Rotated(const BlendCase& made, const std::vector<float>& keys,
+                                  int64_t first) {
+  std::vector<float> rotated = keys;
   const size_t row = size_t{made.kv_heads} * made.dim;
   std::vector<int64_t> positions(keys.size() / row);
   for (size_t t = 0; t < positions.size(); ++t) positions[t] = first + static_cast<int64_t>(t);
   const RopeTable table(made.rope, made.dim, positions);
   for (size_t t = 0; t < positions.size(); ++t) {
-    table.Rotate(t, made.kv_heads, &turned[t * row]);
+    table.Rotate(t, made.kv_heads, &rotated[t * row]);
   }
-  return turned;
+  return rotated;
 }
 
 inline std::unique_ptr<BlendCase> MakeBlendCase(std::vector<uint64_t> lengths, uint32_t seed,
@@ -101,14 +101,14 @@ inline std::unique_ptr<BlendCase> MakeBlendCase(std::vector<uint64_t> lengths, u
         const std::vector<float> part(
             old.begin() + static_cast<std::ptrdiff_t>(t * row),
             old.begin() + static_cast<std::ptrdiff_t>((t + made->lengths[c]) * row));
-        KvTensor tensor = made->Store(is_value ? part : Turned(*made, part, 0), made->lengths[c],
+        KvTensor tensor = made->Store(is_value ? part : Rotated(*made, part, 0), made->lengths[c],
                                       c % 2 == 0 ? Order::kTokenHeadDim : Order::kHeadTokenDim);
         if (!is_value) chunks[c]->layers.push_back({l, {}, {}, tensor, {}});
         if (is_value) chunks[c]->layers.back().v = tensor;
         t += made->lengths[c];
       }
       const KvTensor whole =
-          made->Store(is_value ? full : Turned(*made, full, 0), tokens, Order::kTokenHeadDim);
+          made->Store(is_value ? full : Rotated(*made, full, 0), tokens, Order::kTokenHeadDim);
       const KvTensor unrotated = made->Store(old, tokens, Order::kTokenHeadDim);
       if (is_value) {
         full_layer.v = whole;

@@ -44,7 +44,7 @@ const Fields<Converted>& ConvertedFields() {
   return fields;
 }
 
-class Convert : public EachOf<Convert> {
+class Convert : public ForEachInput<Convert> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "IN", "Snapshots: files, folders, '-' for stdin");

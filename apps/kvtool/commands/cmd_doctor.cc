@@ -143,7 +143,7 @@ const Fields<Diagnosis>& DiagnosisFields() {
   return fields;
 }
 
-class Doctor : public EachOf<Doctor> {
+class Doctor : public ForEachInput<Doctor> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "FILE",
@@ -166,7 +166,7 @@ class Doctor : public EachOf<Doctor> {
     if (const auto most = limit_.most()) options.max_bytes = *most;
     return options;
   }
-  bool GoesOn() const override { return true; }
+  bool ContinuesAfterFailure() const override { return true; }
   // Without --recursive, a folder represents the caches in it, and other files are ignored.
   bool Takes(std::string_view format, bool is_run) const override {
     return inputs_.recursive || is_run || !format.empty();

@@ -15,7 +15,7 @@
 namespace kv {
 namespace {
 
-class Inspect : public EachOf<Inspect> {
+class Inspect : public ForEachInput<Inspect> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(
@@ -38,7 +38,7 @@ class Inspect : public EachOf<Inspect> {
     report_.Files(files);
   }
 
-  bool GoesOn() const override { return true; }
+  bool ContinuesAfterFailure() const override { return true; }
   bool JoinsInputs() const override { return page_.wanted(); }
   OpenOptions Reading() const override { return snapshot_.WithLimit(); }
 

@@ -83,8 +83,8 @@ class Lessons {
     transform::RequireRows(snapshot);
     const KvTensor& k = snapshot.layers.front().k;
     const auto layers = static_cast<uint32_t>(snapshot.layers.size());
-    const bool turns = snapshot.key_rotation != KeyRotation::kUnrotated;
-    TakeShape(snapshot, turns && rope ? RopeText(*rope, layers, k.head_dim) : "", transform);
+    const bool rotates = snapshot.key_rotation != KeyRotation::kUnrotated;
+    TakeShape(snapshot, rotates && rope ? RopeText(*rope, layers, k.head_dim) : "", transform);
     const TokenRange middle = transform::MiddleRange(k.tokens(), flags_.sinks, flags_.window);
     for (Lesson* lesson : {&k_, &v_}) {
       transform::CacheRows rows =
@@ -138,10 +138,10 @@ void AddRun(std::string path, SnapshotOptions snapshots, const LearnFlags& flags
   RequireMatch(trace, snapshot);
   transform::RequireRows(snapshot);
   const std::optional<ModelRope> rope = rope_options.Resolve(options, &snapshot);
-  const bool turns = snapshot.key_rotation != KeyRotation::kUnrotated;
+  const bool rotates = snapshot.key_rotation != KeyRotation::kUnrotated;
   const auto layers = static_cast<uint32_t>(snapshot.layers.size());
   const uint32_t dim = snapshot.layers.front().k.head_dim;
-  TakeShape(snapshot, turns && rope ? RopeText(*rope, layers, dim) : "", transform);
+  TakeShape(snapshot, rotates && rope ? RopeText(*rope, layers, dim) : "", transform);
   weights.Add(snapshot, trace, rope ? &*rope : nullptr, flags.sinks, flags.window, pool);
   for (const uint64_t hash : transform::Fingerprints(snapshot))
     transform.fingerprints.push_back(hash);

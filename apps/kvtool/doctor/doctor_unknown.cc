@@ -414,7 +414,7 @@ std::string Numbers(ByteSpan bytes) {
 }
 
 // Returns the format that the file seems to have, if it were intact.
-std::string Meant(const Source& source) {
+std::string GuessFormat(const Source& source) {
   try {
     return std::string(DetectFormat(source, {}).id);
   } catch (const Error&) {
@@ -422,7 +422,7 @@ std::string Meant(const Source& source) {
   }
 }
 
-std::string Seeming(const Source& source) {
+std::string DescribeContent(const Source& source) {
   if (source.is_folder)
     return fmt::format("a folder of {} files, {}", source.files.size(),
                        HumanBytes(source.total_bytes()));
@@ -528,13 +528,13 @@ void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out) {
   out.findings.clear();
   const std::string message = Printable(error.message());
   if (error.code() == ErrorCode::kUnsupported) {
-    out.what = fmt::format("{}; {}{}{}", Seeming(source), message,
+    out.what = fmt::format("{}; {}{}{}", DescribeContent(source), message,
                            error.hint().empty() ? "" : "; instead: ", Printable(error.hint()));
   } else {
-    if (known) out.format = Meant(source);
-    out.what = !known ? fmt::format("not known: {}", Seeming(source))
+    if (known) out.format = GuessFormat(source);
+    out.what = !known ? fmt::format("not known: {}", DescribeContent(source))
                : out.format.empty()
-                   ? Seeming(source)
+                   ? DescribeContent(source)
                    : fmt::format("{} by its first bytes ({}), but it cannot be read", out.format,
                                  HumanBytes(source.total_bytes()));
     if (known || source.total_bytes() == 0) {

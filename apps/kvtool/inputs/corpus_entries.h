@@ -76,9 +76,9 @@ struct InputOptions {
   // Declares all options but the inputs themselves.
   void DeclareRest(CommandLine& line, const std::string& keep_going_text = "");
   // Returns true if more than plain names are given.
-  bool searches() const { return recursive || !files_from.empty() || counts(); }
+  bool searches() const { return recursive || !files_from.empty() || is_corpus(); }
   // Returns true if the inputs form a corpus: each has its own result, however few they are.
-  bool counts() const { return !corpus.empty() || !results.empty() || !shard.empty(); }
+  bool is_corpus() const { return !corpus.empty() || !results.empty() || !shard.empty(); }
   void Files(CommandFiles& files) const;
 };
 

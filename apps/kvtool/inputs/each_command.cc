@@ -192,7 +192,7 @@ class EachRun {
         context_(context) {}
 
   ExitStatus Run() {
-    if (inputs_.counts()) TakeCorpus();
+    if (inputs_.is_corpus()) TakeCorpus();
     CheckFiles();
     if (!inputs_.results.empty()) {
       // Each command keeps -f in a variable of its own.
@@ -340,7 +340,7 @@ class EachRun {
       if (!outcome.is_known) RequireContent(entry, outcome.captured.document);
     } catch (const Error& error) {
       if (error.finding() == Finding::kCancelled) throw;
-      if (error.code() == ErrorCode::kUsage && !command_.GoesOn()) {
+      if (error.code() == ErrorCode::kUsage && !command_.ContinuesAfterFailure()) {
         outcome.usage = error;
       } else {
         outcome.status = StatusOfFailure(console, entry.path);
@@ -348,7 +348,8 @@ class EachRun {
     } catch (...) {
       outcome.status = StatusOfFailure(console, entry.path);
     }
-    if (outcome.usage || (outcome.status >= kInvalid && !command_.GoesOn())) stopped_ = true;
+    if (outcome.usage || (outcome.status >= kInvalid && !command_.ContinuesAfterFailure()))
+      stopped_ = true;
     if (results_ && !outcome.is_known && !outcome.usage) {
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
       results_->Append(Line(index, key, outcome, took.count()));
@@ -457,7 +458,7 @@ class EachRun {
       documents_.push_back(std::move(outcome.captured.document));
       rules_ = outcome.captured.rules;
     }
-    ended_ = outcome.status >= kInvalid && !command_.GoesOn();
+    ended_ = outcome.status >= kInvalid && !command_.ContinuesAfterFailure();
   }
 
   const std::string name_;
@@ -546,11 +547,12 @@ ExitStatus RunEach(std::string_view name, EachCommand& command,
   CommandInputs found = FindInputs(command.inputs(), rules, command.place(), context.console);
   std::vector<CorpusEntry>& entries = found.entries;
   command.PlaceResults(found);
-  if (command.JoinsInputs() && command.inputs().counts()) {
+  if (command.JoinsInputs() && command.inputs().is_corpus()) {
     throw Error(Finding::kUsage, "a corpus has no page or plan of all inputs")
         .Hint("'kvtool merge --html-out' makes the page of a corpus");
   }
-  const bool is_one = (entries.size() == 1 && !command.inputs().counts()) || command.JoinsInputs();
+  const bool is_one =
+      (entries.size() == 1 && !command.inputs().is_corpus()) || command.JoinsInputs();
   if (!is_one) {
     const bool tells = command.inputs().searches() || !found.searched.empty();
     return EachRun(name, command, std::move(entries), tells, parameters, context).Run();

@@ -32,7 +32,7 @@ class EachCommand : public Command {
   // Called once, before the files are checked, with the destination of these inputs' results.
   virtual void PlaceResults(const CommandInputs&) {}
   // Returns true if failures never end the run, even without --keep-going.
-  virtual bool GoesOn() const { return inputs_.keep_going; }
+  virtual bool ContinuesAfterFailure() const { return inputs_.keep_going; }
   // Returns true if --output-dir takes the results of many.
   virtual bool HasOutputDir() const { return false; }
   // Called if the run resumes an earlier one: an input without a result may have an output, which
@@ -81,9 +81,10 @@ class EachCommand : public Command {
 // This hint follows a failure that ends a run over several inputs.
 inline constexpr const char* kGoOnHint = "hint: --keep-going goes on with the other inputs";
 
-// Base class of commands: EachOf<Inspect>, or EachOf<Inspect, Base> if commands share a base.
+// Base class of commands: ForEachInput<Inspect>, or ForEachInput<Inspect, Base> if commands share a
+// base.
 template <typename Self, typename Base = EachCommand>
-class EachOf : public Base {
+class ForEachInput : public Base {
  public:
   std::unique_ptr<EachCommand> Copy() const override {
     return std::make_unique<Self>(static_cast<const Self&>(*this));

@@ -80,7 +80,7 @@ KnownWords ListKnownWords(const CLI::App& app, const Option::WriteNotes& notes) 
 }
 
 // kvtool's words, each with the words that other programs use for it.
-constexpr std::pair<std::string_view, std::string_view> kLearntWords[] = {
+constexpr std::pair<std::string_view, std::string_view> kOtherWords[] = {
     {"list", "ls"},
     {"add", "put save create"},
     {"remove", "rm delete"},
@@ -176,8 +176,8 @@ std::string MismatchText(std::string text) {
 }  // namespace
 
 std::string MeantWord(std::string_view word, const std::vector<std::string>& words) {
-  for (const auto& [ours, learnt] : kLearntWords) {
-    if (HasWord(learnt, word) && std::find(words.begin(), words.end(), ours) != words.end())
+  for (const auto& [ours, theirs] : kOtherWords) {
+    if (HasWord(theirs, word) && std::find(words.begin(), words.end(), ours) != words.end())
       return std::string(ours);
   }
   return Nearest(word, words);

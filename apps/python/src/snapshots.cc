@@ -318,13 +318,13 @@ void StoreAs(nb::handle values, const std::string& type, bool is_key, uint32_t h
     throw nb::value_error((type + ": expected a block type, and whole blocks of f32").c_str());
   }
   const std::span floats(static_cast<float*>(memory.data()), memory.bytes() / 4);
-  const uint32_t turned = kv::HadamardSize(!is_key, head_dim);
+  const uint32_t hadamard = kv::HadamardSize(!is_key, head_dim);
   const nb::gil_scoped_release released;
   std::vector<std::byte> packed(kv::BytesOf(*dtype, floats.size()));
-  if (turned != 0) kv::HadamardScaledFirst(floats.data(), floats.size(), turned);
+  if (hadamard != 0) kv::HadamardScaledFirst(floats.data(), floats.size(), hadamard);
   kv::QuantiseBlocks(*dtype, floats, packed.data());
   kv::ToFloats(*dtype, packed, floats);
-  if (turned != 0) kv::HadamardScaledFirst(floats.data(), floats.size(), turned);
+  if (hadamard != 0) kv::HadamardScaledFirst(floats.data(), floats.size(), hadamard);
 }
 
 }  // namespace

@@ -25,10 +25,10 @@ Rotation MakeRotation(const Rope& rope, uint32_t head_dim, uint64_t tokens) {
   Rotation rotation;
   for (const double frequency : InverseFrequencies(rope, head_dim, tokens)) {
     const double circles = frequency / (2 * std::numbers::pi);
-    rotation.turns.push_back(static_cast<uint32_t>(std::llround(circles * 4294967296.0)));
+    rotation.angles.push_back(static_cast<uint32_t>(std::llround(circles * 4294967296.0)));
   }
-  const bool halves = rope.pairs == RopePairs::kHalves && !rotation.turns.empty();
-  rotation.distance = halves ? static_cast<uint32_t>(rotation.turns.size()) : 1;
+  const bool halves = rope.pairs == RopePairs::kHalves && !rotation.angles.empty();
+  rotation.distance = halves ? static_cast<uint32_t>(rotation.angles.size()) : 1;
   return rotation;
 }
 
@@ -178,10 +178,10 @@ class Approximator {
       const uint64_t place = group.first_layer + l;
       std::vector<float> values = GatherFloats(Tensor(snapshot_.layers[place], is_value),
                                                block.begin, block.count, Order::kTokenHeadDim);
-      HeadTurner turner(wanted_.rotations.at(wanted_.layers[place].rotation), side.dim);
+      HeadRotator rotator(wanted_.rotations.at(wanted_.layers[place].rotation), side.dim);
       for (uint64_t t = 0; t < block.count; ++t) {
         const std::span<float> token = std::span(values).subspan(t * row, row);
-        if (!is_value) turner.Turn(static_cast<uint32_t>(-(block.begin + t)), token);
+        if (!is_value) rotator.Rotate(static_cast<uint32_t>(-(block.begin + t)), token);
         for (uint64_t i = 0; i < row; ++i) {
           const float centred = token[i] - side.mean[place * row + i];
           const float weighed = side.Weigh(place * row + i, centred);
@@ -274,16 +274,16 @@ class Approximator {
 
 void TakeLayers(const Snapshot& snapshot, const ModelRope* rope, Approximation& wanted) {
   const KvTensor& first = snapshot.layers.front().k;
-  const bool turns = snapshot.key_rotation != KeyRotation::kUnrotated;
-  if (turns && rope == nullptr) {
+  const bool rotates = snapshot.key_rotation != KeyRotation::kUnrotated;
+  if (rotates && rope == nullptr) {
     throw Error(Finding::kUsage, "K is coded before RoPE, and how it is rotated is unknown")
         .Hint("give --model MODEL, or --rope-base and --rope-style");
   }
   for (const LayerKv& layer : snapshot.layers) {
     Rotation rotation;
-    if (turns) rotation = MakeRotation(rope->Of(layer.index), first.head_dim, first.tokens());
+    if (rotates) rotation = MakeRotation(rope->Of(layer.index), first.head_dim, first.tokens());
     const auto same = std::ranges::find_if(wanted.rotations, [&](const Rotation& known) {
-      return known.distance == rotation.distance && known.turns == rotation.turns;
+      return known.distance == rotation.distance && known.angles == rotation.angles;
     });
     const auto place = static_cast<uint32_t>(same - wanted.rotations.begin());
     if (same == wanted.rotations.end()) wanted.rotations.push_back(std::move(rotation));

@@ -247,8 +247,10 @@ BesideNeighbours ChunkEncoder::NeighboursBeside(const ChunkHead& head,
                                                 std::span<const ReferenceRun> runs,
                                                 const std::vector<Neighbour>& neighbours,
                                                 const NeighbourSource& source) const {
-  BesideNeighbours beside{
-      .all = {}, .turns = {}, .source = source, .is_value = head.kind == ChunkKind::kValue};
+  BesideNeighbours beside{.all = {},
+                          .position_shifts = {},
+                          .source = source,
+                          .is_value = head.kind == ChunkKind::kValue};
   const auto runs_of = [&](uint32_t layer, bool is_value) {
     return bases_.plan.ListRuns(layer, is_value, head.token_begin, head.tokens);
   };
@@ -261,7 +263,8 @@ BesideNeighbours ChunkEncoder::NeighboursBeside(const ChunkHead& head,
     if (std::equal(runs.begin(), runs.end(), theirs.begin(), theirs.end(), same_rows))
       beside.all.push_back({one, std::move(theirs)});
   }
-  for (const ReferenceRun& run : runs_of(head.layer, false)) beside.turns.push_back(run.turn);
+  for (const ReferenceRun& run : runs_of(head.layer, false))
+    beside.position_shifts.push_back(run.position_shift);
   return beside;
 }
 

@@ -148,9 +148,9 @@ bool WantsOrder(const ChunkHead& head, const RowOrder& order, Effort effort) {
   if (!floats || head.order != Order::kTokenHeadDim || effort < Effort::kDefault) return false;
   // Positions tell codecs how far keys are rotated: level high uses that for keys, level max also
   // for V, which it predicts from K.
-  const bool turns =
+  const bool rotates =
       effort >= Effort::kMax || (effort >= Effort::kHigh && head.kind == ChunkKind::kKey);
-  return order.moves || (order.jumps && turns);
+  return order.moves || (order.jumps && rotates);
 }
 
 std::span<std::byte> TryHeadsApart(ChunkHead& head, ByteSpan raw, Effort effort,

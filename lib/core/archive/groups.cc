@@ -85,9 +85,9 @@ constexpr size_t kMostCuts = 4096;
 using RegionsOfFile = std::span<const Region>;
 
 // Files with equal keys can be joined.
-struct LikenessKey {
+struct JoinKey {
   std::vector<uint64_t> numbers;
-  auto operator<=>(const LikenessKey&) const = default;
+  auto operator<=>(const JoinKey&) const = default;
 };
 
 // Returns true if the file has only rows of one tensor. Such files can be joined at any length.
@@ -96,8 +96,8 @@ bool IsRowsAlone(RegionsOfFile regions, uint64_t size) {
          regions[0].offset == 0 && regions[0].size == size;
 }
 
-LikenessKey MakeKey(RegionsOfFile regions, uint64_t size) {
-  LikenessKey key;
+JoinKey MakeKey(RegionsOfFile regions, uint64_t size) {
+  JoinKey key;
   if (regions.empty()) return key;
   const bool rows_alone = IsRowsAlone(regions, size);
   if (!rows_alone) key.numbers.push_back(size);
@@ -155,7 +155,7 @@ class Grouper {
   }
 
   Grouping Run() {
-    std::map<LikenessKey, std::vector<uint32_t>> alike;
+    std::map<JoinKey, std::vector<uint32_t>> alike;
     for (uint32_t file = 0; file < source_.files.size(); ++file) {
       if (IsSmall(file)) alike[MakeKey(Of(file), FindSize(file))].push_back(file);
     }

@@ -130,7 +130,7 @@ std::vector<ReferenceRun> ReferencePlan::ListRuns(uint32_t layer, bool is_value,
                     .first_row = static_cast<uint32_t>(from - begin),
                     .rows = static_cast<uint32_t>(to - from),
                     .first_token = run.there + from - run.here,
-                    .turn = is_value ? 0 : run.turn});
+                    .position_shift = is_value ? 0 : run.position_shift});
   }
   return runs;
 }
@@ -279,13 +279,13 @@ struct Pair {
   TokenRun From(uint64_t a, uint64_t b) const {
     TokenRun run{.reference = reference, .here = a, .there = b};
     if (a >= here.of.size() || b >= there.of.size()) return run;
-    const int64_t turn = here.positions[a] - there.positions[b];
+    const int64_t shift = here.positions[a] - there.positions[b];
     while (a < here.of.size() && b < there.of.size() && here.of[a] == there.of[b] &&
-           here.positions[a] - there.positions[b] == turn) {
+           here.positions[a] - there.positions[b] == shift) {
       ++a, ++b;
     }
-    run.tokens = turn == static_cast<int32_t>(turn) ? a - run.here : 0;
-    run.turn = static_cast<int32_t>(turn);
+    run.tokens = shift == static_cast<int32_t>(shift) ? a - run.here : 0;
+    run.position_shift = static_cast<int32_t>(shift);
     return run;
   }
 };
@@ -379,7 +379,7 @@ Rotation FindKeyRotation(const Snapshot& snapshot, const std::vector<const Layer
     Rotation rotation =
         FindRotation(values, bfloat, LmsScale(LmsLargestExponent(values, bfloat)), rows,
                      keys.channels(), keys.heads_known ? keys.head_dim : 0, {});
-    if (!rotation.turns.empty()) return rotation;
+    if (!rotation.angles.empty()) return rotation;
   }
   return {};
 }
@@ -451,8 +451,9 @@ ReferencePlan::ReferencePlan(const Snapshot& snapshot, const References& referen
     group.runs =
         Cover(ComparePairs(snapshot, layers, group.layers, references), layers[0]->k.tokens());
     if (group.runs.empty()) continue;
-    if (rotation_wanted || std::any_of(group.runs.begin(), group.runs.end(),
-                                       [](const TokenRun& run) { return run.turn != 0; })) {
+    if (rotation_wanted ||
+        std::any_of(group.runs.begin(), group.runs.end(),
+                    [](const TokenRun& run) { return run.position_shift != 0; })) {
       group.rotation = FindKeyRotation(snapshot, layers);
     }
     groups_.push_back(std::move(group));

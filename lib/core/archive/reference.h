@@ -73,7 +73,7 @@ class RowsOfReferences : public ReferenceRows {
 struct TokenRun {
   uint16_t reference = 0;
   uint64_t here = 0, there = 0, tokens = 0;
-  int32_t turn = 0;  // position here minus position in the reference
+  int32_t position_shift = 0;  // position here minus position in the reference
 };
 
 // Decides which rows are coded by which rows of references.

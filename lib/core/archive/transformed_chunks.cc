@@ -21,7 +21,7 @@ void RequireRotations(const Transform& transform, const Approximation& approxima
                 approximation.layers.size(), transform.layers);
   }
   for (const Rotation& rotation : approximation.rotations) {
-    const uint64_t pairs = rotation.turns.size();
+    const uint64_t pairs = rotation.angles.size();
     if (2 * pairs > transform.k.dim || (rotation.distance != 1 && rotation.distance != pairs))
       throw Error(Finding::kInconsistent, "{} pairs do not fit heads of {}", pairs,
                   transform.k.dim);
@@ -120,7 +120,7 @@ void ArchiveTransform::Restore(const ChunkHead& head, const std::vector<float>& 
     RefuseChunk("the chunk's heads are not among the transform's");
   }
   const Rotation* rotation = is_value ? nullptr : &approximation_.rotations.at(layer->rotation);
-  if (rotation != nullptr && rotation->turns.empty()) rotation = nullptr;
+  if (rotation != nullptr && rotation->angles.empty()) rotation = nullptr;
   if (rotation != nullptr && head.units != side.dim) RefuseChunk("rotated keys of partial heads");
   if (coefficients.size() != head.tokens * group.code.tables.size() || head.by_cells ||
       !TakesTransform(head.dtype)) {

@@ -179,7 +179,7 @@ std::optional<EncodedChunk> EncodeFast(ByteSpan raw, CodecScratch& scratch) {
 // bytes. With a plan `like`, rows are also predicted from earlier rows that they resemble.
 std::optional<EncodedChunk> EncodePredicted(const ChunkShape& shape, ByteSpan raw,
                                             const HalfSurvey& survey, const ChunkGrid& grid,
-                                            const LikenessPlan* like, uint64_t to_beat,
+                                            const EarlierRowsPlan* like, uint64_t to_beat,
                                             const RowSteps& steps, CodecScratch& scratch) {
   EncodedChunk chunk{like != nullptr ? CodecId::kLike : CodecId::kLms, scratch.NewPayload(), {}};
   if (!EncodeLms(raw, survey, grid.rows, grid.columns, HeadDim(shape), like, to_beat, scratch,
@@ -200,9 +200,9 @@ std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan ra
   const bool predict = effort >= Effort::kHigh && grid.rows > 1 && grid.columns >= kRansLanes;
   std::optional<EncodedChunk> best;
   if (predict) {
-    const std::optional<LikenessPlan> like =
-        PlanLikenesses(raw, survey.form.bfloat, grid.rows, grid.columns, HeadDim(shape), steps,
-                       &scratch.context.arena);
+    const std::optional<EarlierRowsPlan> like =
+        PlanEarlierRows(raw, survey.form.bfloat, grid.rows, grid.columns, HeadDim(shape), steps,
+                        &scratch.context.arena);
     if (like) best = EncodePredicted(shape, raw, survey, grid, &*like, literal, steps, scratch);
     if (best && best->payload.size() < literal - literal / kClearGainOneIn) return best;
     if (best) literal = best->payload.size();

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 
 // Finding and applying rotations (rotation.h). FindRotation tries layouts of pairs and bases on a
-// sample and takes the one whose counter-rotation makes the rows' means largest. Turner applies a
+// sample and takes the one whose counter-rotation makes the rows' means largest. Rotator applies a
 // rotation with a table of angles that every machine computes alike.
 
 #include "lib/core/codec/rotation.h"
@@ -140,8 +140,8 @@ double BitsSavedAt(const Pairs& pairs, const ArenaVector<double>& angles, const 
     float sum_a = 0, sum_b = 0, power = 1e-12f;
     for (uint64_t row = 0; row < pairs.rows; ++row) {
       const uint64_t at = (n / kTogether * pairs.rows + row) * kTogether + n % kTogether;
-      const uint64_t turn = row * in_head + pairs.pair_of_head[n];
-      const float a = pairs.first[at], b = pairs.second[at], c = cosines[turn], s = sines[turn];
+      const uint64_t entry = row * in_head + pairs.pair_of_head[n];
+      const float a = pairs.first[at], b = pairs.second[at], c = cosines[entry], s = sines[entry];
       sum_a += a * c + b * s;
       sum_b += b * c - a * s;
       power += a * a + b * b;
@@ -156,13 +156,13 @@ double ComputeAngle(double base, uint64_t pair, uint64_t head_dim) {
 }
 
 // Returns the angles of a head, spaced by `base`, in units of 2^-32 full circles.
-std::vector<uint32_t> ComputeTurns(double base, uint64_t head_dim) {
-  std::vector<uint32_t> turns;
+std::vector<uint32_t> ComputeAngles(double base, uint64_t head_dim) {
+  std::vector<uint32_t> angles;
   for (uint64_t pair = 0; pair < head_dim / 2; ++pair) {
-    const double turn = ComputeAngle(base, pair, head_dim) / (2 * std::numbers::pi);
-    turns.push_back(static_cast<uint32_t>(std::lround(turn * 4294967296.0)));
+    const double angle = ComputeAngle(base, pair, head_dim) / (2 * std::numbers::pi);
+    angles.push_back(static_cast<uint32_t>(std::lround(angle * 4294967296.0)));
   }
-  return turns;
+  return angles;
 }
 
 // Returns the head dims to try: the model's, or else the usual ones that divide a row. Half of a
@@ -237,7 +237,7 @@ Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, 
         const double gain = saved() - still;
         if (!(gain > most + 0.02)) continue;  // skips NaN sums, too
         most = gain;
-        best = {static_cast<uint32_t>(distance), ComputeTurns(base, dim)};
+        best = {static_cast<uint32_t>(distance), ComputeAngles(base, dim)};
       }
     }
   }
@@ -252,15 +252,15 @@ void CheckSteps(const RowSteps& steps, uint64_t rows) {
 
 void WriteRotation(const Rotation& rotation, ByteWriter& out) {
   out.U16(static_cast<uint16_t>(rotation.distance));
-  out.U16(static_cast<uint16_t>(rotation.turns.size()));
-  for (const uint32_t turn : rotation.turns) out.U32(turn);
+  out.U16(static_cast<uint16_t>(rotation.angles.size()));
+  for (const uint32_t angle : rotation.angles) out.U32(angle);
 }
 
-void CheckRotation(uint64_t distance, uint64_t turns, uint64_t columns, uint64_t offset) {
-  if (distance == 0 || distance > columns || turns > columns ||
-      (distance > 1 && turns > 0 && turns != distance)) {
+void CheckRotation(uint64_t distance, uint64_t angles, uint64_t columns, uint64_t offset) {
+  if (distance == 0 || distance > columns || angles > columns ||
+      (distance > 1 && angles > 0 && angles != distance)) {
     throw Error(Finding::kBadFrame, "{} angles do not fit partners that are {} channels apart",
-                turns, distance)
+                angles, distance)
         .At(offset);
   }
 }
@@ -269,9 +269,9 @@ Rotation ReadRotation(ByteReader& reader, uint64_t columns) {
   Rotation rotation;
   const uint64_t at = reader.offset();
   rotation.distance = reader.U16("distance of partners");
-  const uint32_t turns = reader.U16("number of angles");
-  CheckRotation(rotation.distance, turns, columns, at);
-  for (uint32_t i = 0; i < turns; ++i) rotation.turns.push_back(reader.U32("angle"));
+  const uint32_t angles = reader.U16("number of angles");
+  CheckRotation(rotation.distance, angles, columns, at);
+  for (uint32_t i = 0; i < angles; ++i) rotation.angles.push_back(reader.U32("angle"));
   return rotation;
 }
 
@@ -292,7 +292,7 @@ void CopyPartners(uint32_t distance, const float* x, uint64_t columns, float* ou
   std::fill(out + block, out + columns, 0.0f);
 }
 
-Turner::Turner(const Rotation& rotation, uint64_t columns, Arena* arena)
+Rotator::Rotator(const Rotation& rotation, uint64_t columns, Arena* arena)
     : rotation_(rotation),
       columns_(columns),
       cosines_(columns, arena),
@@ -303,14 +303,14 @@ Turner::Turner(const Rotation& rotation, uint64_t columns, Arena* arena)
     signs_[c] = c / std::max(rotation.distance, 1u) % 2 == 0 ? -1.0f : 1.0f;
 }
 
-void Turner::Angles(uint32_t steps, float* cosines, float* sines) {
+void Rotator::Angles(uint32_t steps, float* cosines, float* sines) {
   // Computes the pairs of the first head and copies them to the others.
-  const uint64_t pairs = rotation_.turns.size(), head = 2 * pairs;
+  const uint64_t pairs = rotation_.angles.size(), head = 2 * pairs;
   const bool neighbours = rotation_.distance == 1;
   for (uint64_t pair = 0; pair < pairs; ++pair) {
     const uint64_t first = neighbours ? 2 * pair : pair, second = first + rotation_.distance;
     float cosine, sine;
-    kCircle.At(rotation_.turns[pair] * steps, cosine, sine);
+    kCircle.At(rotation_.angles[pair] * steps, cosine, sine);
     for (const uint64_t channel : {first, second}) {
       if (channel >= columns_) continue;
       cosines[channel] = cosine;
@@ -324,8 +324,8 @@ void Turner::Angles(uint32_t steps, float* cosines, float* sines) {
   }
 }
 
-void Turner::Turn(uint32_t steps, const float* x, float* out) {
-  if (rotation_.turns.empty()) {
+void Rotator::Rotate(uint32_t steps, const float* x, float* out) {
+  if (rotation_.angles.empty()) {
     std::copy_n(x, columns_, out);
     return;
   }

@@ -41,7 +41,7 @@ struct Rotation {
   uint32_t distance = 1;
   // Angle by which each pair of a head rotates per row, in units of 2^-32 circles; empty if no
   // rotation is known. If distance > 1, a head has `distance` pairs.
-  std::vector<uint32_t> turns;
+  std::vector<uint32_t> angles;
 };
 
 // Finds the rotation of keys by trying the usual layouts of pairs and the usual bases. `values` are
@@ -52,7 +52,7 @@ Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, 
 
 // Throws kBadFrame at `offset` if a row of `columns` cannot have this distance and number of
 // angles.
-void CheckRotation(uint64_t distance, uint64_t turns, uint64_t columns, uint64_t offset);
+void CheckRotation(uint64_t distance, uint64_t angles, uint64_t columns, uint64_t offset);
 // Writes u16 distance of partners, u16 number of angles, then each angle as u32.
 void WriteRotation(const Rotation& rotation, ByteWriter& out);
 // Throws kTruncated, and kBadFrame if a row of `columns` cannot have this rotation.
@@ -65,13 +65,13 @@ void CopyPartners(uint32_t distance, const float* x, uint64_t columns, float* ou
 // Rotates rows by whole numbers of steps; negative numbers count modulo 2^32. Angles come from a
 // table of 4096, and all operations are plain floats in a fixed order, because archives depend on
 // every bit.
-class Turner {
+class Rotator {
  public:
-  Turner(const Rotation& rotation, uint64_t columns, Arena* arena = nullptr);
+  Rotator(const Rotation& rotation, uint64_t columns, Arena* arena = nullptr);
   // Writes the cosine and the sine of every channel after `steps` steps.
   void Angles(uint32_t steps, float* cosines, float* sines);
   // Writes the rotated `x` to `out`; channels without a rotation are copied.
-  void Turn(uint32_t steps, const float* x, float* out);
+  void Rotate(uint32_t steps, const float* x, float* out);
 
  private:
   const Rotation& rotation_;

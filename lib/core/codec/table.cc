@@ -118,26 +118,26 @@ void DecodePrev(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> 
   DecodeContext(payload, MakeForm(shape), raw, scratch.context);
 }
 
-template <bool kWithLikenesses>
+template <bool kWithEarlierRows>
 bool EncodePrediction(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,
                       const RowSteps& steps, CodecScratch& scratch, EncodedChunk& out) {
   const ChunkGrid grid = FindGrid(shape, raw.size());
   if (!IsWhole(raw, 2) || grid.rows < 2 || grid.columns < kRansLanes) return false;
   const HalfForm form = MakeForm(shape);
-  std::optional<LikenessPlan> like;
-  if (kWithLikenesses) {
-    like = PlanLikenesses(raw, form.bfloat, grid.rows, grid.columns, HeadDim(shape), steps,
-                          &scratch.context.arena);
+  std::optional<EarlierRowsPlan> like;
+  if (kWithEarlierRows) {
+    like = PlanEarlierRows(raw, form.bfloat, grid.rows, grid.columns, HeadDim(shape), steps,
+                           &scratch.context.arena);
     if (!like) return false;
   }
   return EncodeLms(raw, SurveyHalves(raw, form, false), grid.rows, grid.columns, HeadDim(shape),
                    like ? &*like : nullptr, to_beat, scratch, out.payload, steps);
 }
 
-template <bool kWithLikenesses>
+template <bool kWithEarlierRows>
 void DecodePrediction(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                       CodecScratch& scratch, const ChunkInputs& inputs) {
-  DecodeLms(payload, MakeForm(shape), kWithLikenesses, raw, scratch, inputs.steps);
+  DecodeLms(payload, MakeForm(shape), kWithEarlierRows, raw, scratch, inputs.steps);
 }
 
 bool EncodeWindow4(const ChunkShape&, ByteSpan raw, uint64_t, const RowSteps&,

@@ -34,7 +34,7 @@ void ExpectHadamardKnown(const Snapshot& snapshot, const KvTensor& tensor, bool 
   if (!IsBlockQuantised(tensor.dtype) || state == HadamardState::kNo) return;
   if (state == HadamardState::kYes) return RequireHeads(snapshot, "undoing a Hadamard rotation");
   // Only some engines transform blocks; the files of others need not say whether they do.
-  if (!FindTraits(snapshot.engine).may_turn_blocks) return;
+  if (!FindTraits(snapshot.engine).may_rotate_blocks) return;
   throw Error(Finding::kGeometryMissing,
               "it is not known whether the quantised values are Hadamard-rotated")
       .File(snapshot.source.path)
@@ -114,12 +114,12 @@ bool IsHadamardTransformed(const Snapshot& snapshot, const KvTensor& tensor, boo
 }
 
 std::string HadamardRemark(const Snapshot& snapshot) {
-  bool is_turned_back = false, is_as_stored = false;
+  bool is_unrotated = false, is_as_stored = false;
   const auto look = [&](const KvTensor& tensor, bool is_value) {
     const HadamardState state = is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
-    if (!IsBlockQuantised(tensor.dtype) || !FindTraits(snapshot.engine).may_turn_blocks) return;
+    if (!IsBlockQuantised(tensor.dtype) || !FindTraits(snapshot.engine).may_rotate_blocks) return;
     if (IsHadamardTransformed(snapshot, tensor, is_value) && tensor.heads_known) {
-      is_turned_back = true;
+      is_unrotated = true;
     } else if (state != HadamardState::kNo) {
       is_as_stored = true;
     }
@@ -132,7 +132,7 @@ std::string HadamardRemark(const Snapshot& snapshot) {
     return "it is unknown whether the quantised values are Hadamard-rotated: figures describe the "
            "values as stored (--kv-heads or --head-dim, and --rotated yes or no, settle it)";
   }
-  if (is_turned_back) {
+  if (is_unrotated) {
     return "values are stored Hadamard-rotated: figures of values describe what the model "
            "computed, figures of bytes and codes what is stored";
   }

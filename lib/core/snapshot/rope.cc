@@ -51,26 +51,26 @@ void RequireOneSetOfFrequencies(const Rope& rope, uint64_t tokens, std::string_v
       .Hint("--rope-freqs FILE gives the frequencies that rotated all keys");
 }
 
-std::vector<KeyTurn> TurnsBack(std::span<const int64_t> positions, uint64_t length) {
-  std::vector<KeyTurn> turns;
-  turns.reserve(positions.size());
-  for (const int64_t position : positions) turns.push_back({position, 0, length, length, false});
-  return turns;
+std::vector<KeyShift> ShiftsToZero(std::span<const int64_t> positions, uint64_t length) {
+  std::vector<KeyShift> shifts;
+  shifts.reserve(positions.size());
+  for (const int64_t position : positions) shifts.push_back({position, 0, length, length, false});
+  return shifts;
 }
 
-RopeTable::RopeTable(const Rope& rope, uint32_t head_dim, std::span<const KeyTurn> turns)
+RopeTable::RopeTable(const Rope& rope, uint32_t head_dim, std::span<const KeyShift> shifts)
     : style_(rope.pairs), head_dim_(head_dim), pairs_(rope.CountRotated(head_dim) / 2) {
-  Add(turns, rope);
+  Add(shifts, rope);
 }
 
 RopeTable::RopeTable(const Rope& rope, uint32_t head_dim, std::span<const int64_t> positions)
     : style_(rope.pairs), head_dim_(head_dim), pairs_(rope.CountRotated(head_dim) / 2) {
-  std::vector<KeyTurn> turns(positions.size());
-  for (size_t i = 0; i < turns.size(); ++i) turns[i].to = positions[i];
-  Add(turns, rope);
+  std::vector<KeyShift> shifts(positions.size());
+  for (size_t i = 0; i < shifts.size(); ++i) shifts[i].to = positions[i];
+  Add(shifts, rope);
 }
 
-void RopeTable::Add(std::span<const KeyTurn> turns, const Rope& rope) {
+void RopeTable::Add(std::span<const KeyShift> shifts, const Rope& rope) {
   const bool by_length = rope.scaling.by_length();
   const double factor = AttentionFactor(rope.scaling);
   std::map<uint64_t, std::vector<double>> of_length;
@@ -81,28 +81,29 @@ void RopeTable::Add(std::span<const KeyTurn> turns, const Rope& rope) {
     return of_length.emplace(length, InverseFrequencies(rope, head_dim_, length)).first->second;
   };
   std::map<std::tuple<int64_t, int64_t, uint64_t, uint64_t, bool>, uint32_t> rows;
-  row_of_.reserve(turns.size());
-  for (const KeyTurn& turn : turns) {
-    const bool same_run = !by_length || turn.is_first || turn.from_length == turn.to_length;
-    const double scale = turn.is_first ? factor : 1;
-    const int64_t from = turn.is_first ? 0 : turn.from;
-    if (scale == 1 && same_run && turn.to == from) {
+  row_of_.reserve(shifts.size());
+  for (const KeyShift& shift : shifts) {
+    const bool same_run = !by_length || shift.is_first || shift.from_length == shift.to_length;
+    const double scale = shift.is_first ? factor : 1;
+    const int64_t from = shift.is_first ? 0 : shift.from;
+    if (scale == 1 && same_run && shift.to == from) {
       row_of_.push_back(kStays);
       continue;
     }
     // Within a run only the difference of positions matters.
-    const auto key = same_run ? std::tuple(turn.to - from, int64_t{0}, turn.to_length,
-                                           turn.to_length, turn.is_first)
-                              : std::tuple(turn.to, from, turn.to_length, turn.from_length, false);
+    const auto key = same_run
+                         ? std::tuple(shift.to - from, int64_t{0}, shift.to_length, shift.to_length,
+                                      shift.is_first)
+                         : std::tuple(shift.to, from, shift.to_length, shift.from_length, false);
     const auto [row, is_new] = rows.emplace(key, static_cast<uint32_t>(rows.size()));
     row_of_.push_back(row->second);
     if (!is_new) continue;
-    const std::vector<double>& there = frequencies(turn.to_length);
-    const std::vector<double>& here = same_run ? there : frequencies(turn.from_length);
+    const std::vector<double>& there = frequencies(shift.to_length);
+    const std::vector<double>& here = same_run ? there : frequencies(shift.from_length);
     for (uint32_t i = 0; i < pairs_; ++i) {
       const double angle =
-          same_run ? static_cast<double>(turn.to - from) * there[i]
-                   : static_cast<double>(turn.to) * there[i] - static_cast<double>(from) * here[i];
+          same_run ? static_cast<double>(shift.to - from) * there[i]
+                   : static_cast<double>(shift.to) * there[i] - static_cast<double>(from) * here[i];
       cosines_.push_back(std::cos(angle) * scale);
       sines_.push_back(std::sin(angle) * scale);
     }
@@ -188,15 +189,15 @@ double Llama3Frequency(double frequency, const RopeScaling& scaling) {
 
 // Returns the (fractional) index of the pair that rotates by this number of full circles over the
 // original length.
-double PairOfTurns(double turns, const Rope& rope, uint32_t dim) {
-  return dim * std::log(rope.scaling.original / (turns * 2 * std::numbers::pi)) /
+double PairOfRotations(double rotations, const Rope& rope, uint32_t dim) {
+  return dim * std::log(rope.scaling.original / (rotations * 2 * std::numbers::pi)) /
          (2 * std::log(rope.theta));
 }
 
 // Pairs that rotate fast keep their frequency and slow ones are stretched, with a ramp in between.
 void Yarn(const Rope& rope, uint32_t dim, std::vector<double>& frequencies) {
-  double low = PairOfTurns(rope.scaling.beta_fast, rope, dim);
-  double high = PairOfTurns(rope.scaling.beta_slow, rope, dim);
+  double low = PairOfRotations(rope.scaling.beta_fast, rope, dim);
+  double high = PairOfRotations(rope.scaling.beta_slow, rope, dim);
   if (rope.scaling.truncate) {
     low = std::floor(low);
     high = std::ceil(high);
@@ -386,7 +387,7 @@ PairsOwner FindPairsOwner(const Snapshot& snapshot) {
 const EngineTraits& FindTraits(std::string_view engine) {
   // InfiniLM reorders weights when loading them, and MNN keeps the order of its exporter.
   static constexpr EngineTraits kEngines[] = {
-      {.engine = kPairsOfLlama, .pairs = PairsOwner::kLlama, .may_turn_blocks = true},
+      {.engine = kPairsOfLlama, .pairs = PairsOwner::kLlama, .may_rotate_blocks = true},
       {.engine = "MNN", .pairs = PairsOwner::kUnknown, .runs_exports = true},
       {.engine = "InfiniLM", .pairs = PairsOwner::kUnknown},
       {.engine = ""}};

@@ -83,31 +83,31 @@ std::vector<double> InverseFrequencies(const Rope& rope, uint32_t head_dim, uint
 double AttentionFactor(const RopeScaling& scaling);
 
 // The current and the wanted position of a key, each with the length of its run.
-struct KeyTurn {
+struct KeyShift {
   int64_t from = 0, to = 0;
   uint64_t from_length = 0, to_length = 0;
   bool is_first = false;  // the key was not rotated before
 };
 // Returns the rotations that undo those of keys at these positions of a run of `length` tokens. The
 // factor of YaRN and LongRoPE stays applied.
-std::vector<KeyTurn> TurnsBack(std::span<const int64_t> positions, uint64_t length);
+std::vector<KeyShift> ShiftsToZero(std::span<const int64_t> positions, uint64_t length);
 
 // Rotates keys by a number of positions per token, which may be negative. Angles, cosines and sines
 // are computed in double; the table has one row per distinct rotation.
 class RopeTable {
  public:
-  RopeTable(const Rope& rope, uint32_t head_dim, std::span<const KeyTurn> turns);
+  RopeTable(const Rope& rope, uint32_t head_dim, std::span<const KeyShift> shifts);
   // Rotates keys that are already rotated by `positions`, within runs of one length.
   RopeTable(const Rope& rope, uint32_t head_dim, std::span<const int64_t> positions);
 
-  bool turns_anything() const { return !cosines_.empty(); }
+  bool rotates_anything() const { return !cosines_.empty(); }
   // Rotates all heads of one token, one after another. Keys that move by 0 keep their bits.
   void Rotate(size_t token, uint32_t heads, float* row) const;
 
  private:
   static constexpr uint32_t kStays = UINT32_MAX;
 
-  void Add(std::span<const KeyTurn> turns, const Rope& rope);
+  void Add(std::span<const KeyShift> shifts, const Rope& rope);
 
   RopePairs style_;
   uint32_t head_dim_, pairs_;
@@ -141,8 +141,8 @@ PairsOwner FindPairsOwner(const Snapshot& snapshot);
 struct EngineTraits {
   std::string_view engine;
   PairsOwner pairs = PairsOwner::kTransformers;
-  bool runs_exports = false;     // runs transformers models and keeps their order of pairs
-  bool may_turn_blocks = false;  // may store blocks Hadamard-transformed without saying so
+  bool runs_exports = false;       // runs transformers models and keeps their order of pairs
+  bool may_rotate_blocks = false;  // may store blocks Hadamard-transformed without saying so
 };
 // Returns the row of this engine; for engines without one, a row without a name.
 const EngineTraits& FindTraits(std::string_view engine);

@@ -152,27 +152,27 @@ void RequireSameTokens(const Snapshot& full, const KvRows::Part& part, uint64_t 
 
 // Returns the rotation of each old key to its place in the prompt. The run of a chunk was as long
 // as its last position says; keys at the prompt's positions come from a run over the prompt.
-std::vector<KeyTurn> PlanTurns(const OldCache& old, uint64_t prompt) {
-  std::vector<KeyTurn> turns(old.rows.tokens());
-  for (size_t t = 0; t < turns.size(); ++t) {
+std::vector<KeyShift> PlanShifts(const OldCache& old, uint64_t prompt) {
+  std::vector<KeyShift> shifts(old.rows.tokens());
+  for (size_t t = 0; t < shifts.size(); ++t) {
     const bool first = old.positions.empty();
-    turns[t] = {first ? 0 : old.positions[t], static_cast<int64_t>(t), prompt, prompt, first};
+    shifts[t] = {first ? 0 : old.positions[t], static_cast<int64_t>(t), prompt, prompt, first};
   }
-  if (old.positions.empty() || old.state == KeyState::kGlobal) return turns;
+  if (old.positions.empty() || old.state == KeyState::kGlobal) return shifts;
   for (const Chunk& chunk : old.chunks) {
-    const uint64_t end = std::min<uint64_t>(chunk.start + chunk.tokens, turns.size());
+    const uint64_t end = std::min<uint64_t>(chunk.start + chunk.tokens, shifts.size());
     if (chunk.start >= end) continue;
     const uint64_t length = static_cast<uint64_t>(std::max<int64_t>(old.positions[end - 1], 0)) + 1;
-    for (uint64_t t = chunk.start; t < end; ++t) turns[t].from_length = length;
+    for (uint64_t t = chunk.start; t < end; ++t) shifts[t].from_length = length;
   }
-  return turns;
+  return shifts;
 }
 
 // Returns true if keys must be rotated: because of their positions, or because the rotation depends
 // on the length of the run.
-bool Any(const std::vector<KeyTurn>& turns, bool by_length) {
-  return std::any_of(turns.begin(), turns.end(), [&](const KeyTurn& turn) {
-    return turn.from != turn.to || (by_length && turn.from_length != turn.to_length);
+bool Any(const std::vector<KeyShift>& shifts, bool by_length) {
+  return std::any_of(shifts.begin(), shifts.end(), [&](const KeyShift& shift) {
+    return shift.from != shift.to || (by_length && shift.from_length != shift.to_length);
   });
 }
 
@@ -438,33 +438,33 @@ void RequireSamePrompt(const FullCache& full, const OldCache& old, std::optional
 
 CachePair::CachePair(FullCache full, OldCache old, std::optional<ModelRope> rope)
     : full_(std::move(full)), old_(std::move(old)), rope_(std::move(rope)) {
-  const std::vector<KeyTurn> old_turns = PlanTurns(old_, tokens());
+  const std::vector<KeyShift> old_shifts = PlanShifts(old_, tokens());
   const bool by_length =
       rope_ && (rope_->rope.scaling.by_length() ||
                 std::any_of(rope_->layers.begin(), rope_->layers.end(),
                             [](const Rope& rope) { return rope.scaling.by_length(); }));
-  const bool turn_old = Any(old_turns, by_length);
-  if (!turn_old && !full_.unrotated) return;
+  const bool rotate_old = Any(old_shifts, by_length);
+  if (!rotate_old && !full_.unrotated) return;
   if (!rope_) {
     throw Error(Finding::kUsage,
                 "keys of the {} must be rotated to the prompt's positions: give --rope-base and "
                 "--rope-style",
-                turn_old ? "chunks" : "full run")
+                rotate_old ? "chunks" : "full run")
         .Hint(
             "--model reads them from a GGUF or a config.json; --rope-freqs FILE supplies the "
             "frequencies");
   }
   RequireUniformHeads(layers());
-  if (turn_old) turn_old_ = MakeTurns(old_turns);
+  if (rotate_old) old_tables_ = MakeTables(old_shifts);
   if (!full_.unrotated) return;
-  std::vector<KeyTurn> turns(tokens());
-  for (size_t t = 0; t < turns.size(); ++t)
-    turns[t] = {0, static_cast<int64_t>(t), tokens(), tokens(), /*is_first=*/true};
-  turn_full_ = MakeTurns(turns);
+  std::vector<KeyShift> shifts(tokens());
+  for (size_t t = 0; t < shifts.size(); ++t)
+    shifts[t] = {0, static_cast<int64_t>(t), tokens(), tokens(), /*is_first=*/true};
+  full_tables_ = MakeTables(shifts);
 }
 
-CachePair::Turns CachePair::MakeTurns(std::span<const KeyTurn> turns) const {
-  Turns made;
+CachePair::RopeTables CachePair::MakeTables(std::span<const KeyShift> shifts) const {
+  RopeTables made;
   std::vector<const Rope*> known;
   const std::vector<LayerKv>& stored = full_.rows.parts().front().snapshot->layers;
   for (size_t i = 0; i < layers().size(); ++i) {
@@ -476,7 +476,7 @@ CachePair::Turns CachePair::MakeTurns(std::span<const KeyTurn> turns) const {
     if (at < known.size()) continue;
     RequireFit(rope, layer.k_dim);
     known.push_back(&rope);
-    made.tables.emplace_back(rope, layer.k_dim, turns);
+    made.tables.emplace_back(rope, layer.k_dim, shifts);
   }
   return made;
 }
@@ -497,18 +497,18 @@ uint64_t CachePair::bytes() const { return full_.rows.bytes() + old_.rows.bytes(
 void CachePair::ReadFull(size_t layer, bool is_value, uint64_t begin, uint64_t count,
                          float* out) const {
   full_.rows.Read(layer, is_value, begin, count, out);
-  if (is_value || !turn_full_) return;
+  if (is_value || !full_tables_) return;
   const KvRows::Layer& shape = layers()[layer];
   for (uint64_t t = 0; t < count; ++t) {
-    turn_full_.Of(layer).Rotate(begin + t, shape.heads, out + t * shape.channels(false));
+    full_tables_.Of(layer).Rotate(begin + t, shape.heads, out + t * shape.channels(false));
   }
 }
 
-void CachePair::TurnAgain(size_t layer, uint64_t begin, uint64_t count, float* keys) const {
-  if (!turn_old_) return;
+void CachePair::RotateAgain(size_t layer, uint64_t begin, uint64_t count, float* keys) const {
+  if (!old_tables_) return;
   const KvRows::Layer& shape = layers()[layer];
   for (uint64_t t = 0; t < count && begin + t < covered(); ++t) {
-    turn_old_.Of(layer).Rotate(begin + t, shape.heads, keys + t * shape.channels(false));
+    old_tables_.Of(layer).Rotate(begin + t, shape.heads, keys + t * shape.channels(false));
   }
 }
 
@@ -516,7 +516,7 @@ void CachePair::ReadOld(size_t layer, bool is_value, uint64_t begin, uint64_t co
                         float* out) const {
   const uint64_t end = std::clamp(covered(), begin, begin + count);
   if (end > begin) old_.rows.Read(layer, is_value, begin, end - begin, out);
-  if (!is_value) TurnAgain(layer, begin, end - begin, out);
+  if (!is_value) RotateAgain(layer, begin, end - begin, out);
   if (end == begin + count) return;
   ReadFull(layer, is_value, end, begin + count - end,
            out + (end - begin) * layers()[layer].channels(is_value));
@@ -527,8 +527,8 @@ std::vector<float> CachePair::FullHead(size_t layer, bool is_value, uint32_t hea
   const uint64_t dim = is_value ? shape.v_dim : shape.k_dim;
   std::vector<float> values(tokens() * dim);
   full_.rows.ReadHead(layer, is_value, head, 0, tokens(), values.data());
-  if (!is_value && turn_full_) {
-    for (uint64_t t = 0; t < tokens(); ++t) turn_full_.Of(layer).Rotate(t, 1, &values[t * dim]);
+  if (!is_value && full_tables_) {
+    for (uint64_t t = 0; t < tokens(); ++t) full_tables_.Of(layer).Rotate(t, 1, &values[t * dim]);
   }
   return values;
 }
@@ -540,8 +540,8 @@ std::vector<float> CachePair::OldHead(size_t layer, bool is_value, uint32_t head
   std::vector<float> values =
       covered() == tokens() ? std::vector<float>(tokens() * dim) : FullHead(layer, is_value, head);
   old_.rows.ReadHead(layer, is_value, head, 0, covered(), values.data());
-  if (!is_value && turn_old_) {
-    for (uint64_t t = 0; t < covered(); ++t) turn_old_.Of(layer).Rotate(t, 1, &values[t * dim]);
+  if (!is_value && old_tables_) {
+    for (uint64_t t = 0; t < covered(); ++t) old_tables_.Of(layer).Rotate(t, 1, &values[t * dim]);
   }
   return values;
 }

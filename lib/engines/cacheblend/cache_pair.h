@@ -157,7 +157,7 @@ class CachePair {
   std::vector<float> OldHead(size_t layer, bool is_value, uint32_t head) const;
   // Rotates old keys, [token][head][dim], a second time, as the original does when it runs twice on
   // the same object.
-  void TurnAgain(size_t layer, uint64_t begin, uint64_t count, float* keys) const;
+  void RotateAgain(size_t layer, uint64_t begin, uint64_t count, float* keys) const;
   // Gives the pages of a layer back to the system.
   void Drop(size_t layer) const;
 
@@ -166,16 +166,16 @@ class CachePair {
   OldCache old_;
   // The rotations of all layers' keys; layers with equal rotations share a table. Empty if no key
   // is rotated.
-  struct Turns {
+  struct RopeTables {
     std::vector<RopeTable> tables;
     std::vector<size_t> of_layer;
     explicit operator bool() const { return !tables.empty(); }
     const RopeTable& Of(size_t layer) const { return tables[of_layer[layer]]; }
   };
-  Turns MakeTurns(std::span<const KeyTurn> turns) const;
+  RopeTables MakeTables(std::span<const KeyShift> shifts) const;
 
   std::optional<ModelRope> rope_;
-  Turns turn_full_, turn_old_;
+  RopeTables full_tables_, old_tables_;
 };
 
 }  // namespace kv::blend

@@ -172,7 +172,7 @@ std::string Describe(const Reading& reading, const CachePair& caches) {
 
 double MeasureOutputError(const Reading& reading, const Sample& sample, const CachePair& caches) {
   const KvRows::Layer& shape = caches.layers().front();
-  std::vector<int64_t> turns;
+  std::vector<int64_t> shifts;
   for (const uint64_t t : sample.tokens) {
     const auto position = static_cast<int64_t>(t);
     int64_t old = 0;
@@ -184,9 +184,9 @@ double MeasureOutputError(const Reading& reading, const Sample& sample, const Ca
               (chunk.is_prefix() ? 0 : reading.later_first);
       }
     }
-    turns.push_back(position - old);
+    shifts.push_back(position - old);
   }
-  const RopeTable table(reading.rope, shape.k_dim, turns);
+  const RopeTable table(reading.rope, shape.k_dim, shifts);
   double difference = 0, norm = 0;
   for (size_t i = 0; i < sample.tokens.size(); ++i) {
     std::vector<float> turned = sample.old[i];
@@ -344,7 +344,7 @@ double DoubleRotationError(const CachePair& caches, size_t layer, ThreadPool& po
                [&](uint64_t begin, uint64_t end, float* once, float* twice) {
                  caches.ReadOld(layer, false, begin, end - begin, once);
                  std::copy_n(once, (end - begin) * channels, twice);
-                 caches.TurnAgain(layer, begin, end - begin, twice);
+                 caches.RotateAgain(layer, begin, end - begin, twice);
                  for (uint64_t t = begin; t < end; ++t) {
                    const uint64_t at = (t - begin) * channels;
                    tokens[t] = DeviationOfRow(once + at, twice + at, channels);

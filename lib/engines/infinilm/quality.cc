@@ -100,7 +100,7 @@ class Measurement {
       last_ = std::max(last_, position + 1);
     }
     moves_ = options.rope && options.positions == PositionRule::kNewLength;
-    if (options.rope) MakeTurns(*options.rope);
+    if (options.rope) MakeTables(*options.rope);
   }
 
   StepQuality Run(ThreadPool& pool) {
@@ -123,14 +123,14 @@ class Measurement {
 
  private:
   // Rotations of the query rows, for all layers with the same rotation.
-  struct Turns {
+  struct QueryTables {
     Rope rope;
     uint32_t head_dim;
     RopeTable to_end;    // moves each row's stand-in to the position right after the prompt
     RopeTable to_moved;  // moves it from there to the position after the compression step
   };
 
-  void MakeTurns(const ModelRope& model) {
+  void MakeTables(const ModelRope& model) {
     const auto end = static_cast<int64_t>(plan_.tokens);
     std::vector<int64_t> to_end;
     for (const int64_t position : positions_)
@@ -139,14 +139,14 @@ class Measurement {
     for (const LayerKv& layer : cache_.layers) {
       const Rope& rope = model.Of(ModelNumber(layer));
       const uint32_t dim = layer.k.head_dim;
-      const auto known = std::find_if(turns_.begin(), turns_.end(), [&](const Turns& turns) {
-        return turns.head_dim == dim && turns.rope == rope;
-      });
-      turns_of_.push_back(static_cast<size_t>(known - turns_.begin()));
-      if (known != turns_.end()) continue;
+      const auto known = std::find_if(
+          tables_.begin(), tables_.end(),
+          [&](const QueryTables& tables) { return tables.head_dim == dim && tables.rope == rope; });
+      tables_of_.push_back(static_cast<size_t>(known - tables_.begin()));
+      if (known != tables_.end()) continue;
       RequireFit(rope, dim);
       RequireOneSetOfFrequencies(rope, static_cast<uint64_t>(last_), "moving queries");
-      turns_.push_back({rope, dim, {rope, dim, to_end}, {rope, dim, std::span(&to_moved, 1)}});
+      tables_.push_back({rope, dim, {rope, dim, to_end}, {rope, dim, std::span(&to_moved, 1)}});
     }
   }
 
@@ -205,7 +205,7 @@ class Measurement {
       asked.full.assign(k.row(plan_.tokens - rows), k.row(plan_.tokens - rows) + rows * dim);
     }
     if (options_.rope) {
-      const RopeTable& to_end = turns_[turns_of_[layer]].to_end;
+      const RopeTable& to_end = tables_[tables_of_[layer]].to_end;
       for (uint64_t i = 0; i < rows; ++i) to_end.Rotate(i, 1, &asked.full[i * dim]);
     }
     asked.moved = asked.full;
@@ -214,7 +214,7 @@ class Measurement {
   }
 
   void Move(size_t layer, uint64_t rows, float* values) const {
-    turns_[turns_of_[layer]].to_moved.Rotate(0, static_cast<uint32_t>(rows), values);
+    tables_[tables_of_[layer]].to_moved.Rotate(0, static_cast<uint32_t>(rows), values);
   }
 
   uint64_t CountTokens(const Method& method, const LayerKv& layer) const {
@@ -333,8 +333,8 @@ class Measurement {
   std::vector<int64_t> positions_, seen_;
   int64_t last_ = 0;  // tokens that some query sees
   bool moves_ = false;
-  std::vector<Turns> turns_;      // empty if RoPE is unknown
-  std::vector<size_t> turns_of_;  // [layer]: index into turns_
+  std::vector<QueryTables> tables_;  // empty if RoPE is unknown
+  std::vector<size_t> tables_of_;    // [layer]: index into tables_
 };
 
 }  // namespace

@@ -369,8 +369,8 @@ std::vector<float> ReadPage(const CodeSchema& schema, const Page& page, uint64_t
   return values;
 }
 
-void TurnBack(std::span<float> keys, uint32_t dim, std::span<const float> table, RopePairs pairs,
-              bool is_bfloat) {
+void UnrotateKeys(std::span<float> keys, uint32_t dim, std::span<const float> table,
+                  RopePairs pairs, bool is_bfloat) {
   const auto round = [&](float value) { return is_bfloat ? ToBFloat(value) : value; };
   const uint64_t tokens = table.size() / dim, heads = keys.size() / dim / tokens;
   const uint32_t half = dim / 2;

@@ -75,7 +75,7 @@ std::vector<float> ReadPage(const CodeSchema& schema, const Page& page, uint64_t
 
 // Undoes the rotation of keys [token][row of dim] by the calibrator's table [token][cosines,
 // sines], rounding each operation to the type of its dumps.
-void TurnBack(std::span<float> keys, uint32_t dim, std::span<const float> table, RopePairs pairs,
-              bool is_bfloat);
+void UnrotateKeys(std::span<float> keys, uint32_t dim, std::span<const float> table,
+                  RopePairs pairs, bool is_bfloat);
 
 }  // namespace kv::sglang

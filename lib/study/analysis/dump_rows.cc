@@ -108,9 +108,9 @@ UnrotatedRows UnrotateRows(const DumpEntry& entry, ByteSpan raw, const RowOption
   std::vector<int64_t> positions(static_cast<size_t>(entry.tokens));
   std::iota(positions.begin(), positions.end(), entry.seq_start);
   const auto end = static_cast<uint64_t>(entry.seq_start + entry.tokens);
-  const RopeTable turns(rope, dim, TurnsBack(positions, end));
+  const RopeTable rotations(rope, dim, ShiftsToZero(positions, end));
   for (size_t t = 0; t < positions.size(); ++t) {
-    turns.Rotate(t, heads, values.data() + t * heads * dim);
+    rotations.Rotate(t, heads, values.data() + t * heads * dim);
   }
   UnrotatedRows out;
   double sum = 0;
@@ -166,11 +166,11 @@ Value DistributionRow(const DumpEntry& entry, const RowOptions& options, Meter& 
   AddSplit(row, "v", v, v_unit == 2, "hi", "lo", "gear");
   // bf16 has the size of f16 but other values, and a damaged meta file may give any token position.
   const bool placed = entry.seq_start >= 0 && entry.seq_start <= INT32_MAX;
-  const bool turns =
+  const bool rotates =
       options.rope && placed && (entry.k.dtype == DType::kF16 || entry.k.dtype == DType::kF32);
   UnrotatedRows pairs, halves;
-  if (turns) pairs = UnrotateRows(entry, raw_k, options, true, meter);
-  if (turns) halves = UnrotateRows(entry, raw_k, options, false, meter);
+  if (rotates) pairs = UnrotateRows(entry, raw_k, options, true, meter);
+  if (rotates) halves = UnrotateRows(entry, raw_k, options, false, meter);
   const auto add = [&](const std::string& name, const UnrotatedRows& u) {
     row.Put(name + "_zstd_ratio", u.figures.zstd_ratio);
     row.Put(name + "_gear_ratio", unit == 2 ? u.figures.split_ratio : 0.0);
@@ -180,7 +180,7 @@ Value DistributionRow(const DumpEntry& entry, const RowOptions& options, Meter& 
   add("k_rope_inv", pairs);
   AddSplit(row, "k", k, unit == 4, "hi16", "lo16", "split16");
   AddSplit(row, "v", v, v_unit == 4, "hi16", "lo16", "split16");
-  if (turns) add("k_rope_inv_half", halves);
+  if (rotates) add("k_rope_inv_half", halves);
   return row;
 }
 

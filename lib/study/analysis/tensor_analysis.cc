@@ -174,10 +174,10 @@ Unrotated Unrotate(const Snapshot& snapshot, const KvTensor& tensor, Rope rope, 
     Bytes rows = Gather(tensor, begin, tokens, Order::kTokenHeadDim);
     floats.resize(rows.size() / 2);
     ToFloats(tensor.dtype, rows, floats);
-    const RopeTable turns(rope, tensor.head_dim,
-                          TurnsBack(positions.subspan(begin, tokens), length));
+    const RopeTable rotations(rope, tensor.head_dim,
+                              ShiftsToZero(positions.subspan(begin, tokens), length));
     for (uint64_t t = 0; t < tokens; ++t) {
-      turns.Rotate(t, tensor.heads, &floats[t * tensor.channels()]);
+      rotations.Rotate(t, tensor.heads, &floats[t * tensor.channels()]);
     }
     (tensor.dtype == DType::kF16 ? FloatToHalf : FloatToBFloat)(floats.data(), rows.data(),
                                                                 floats.size());

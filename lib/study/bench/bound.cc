@@ -13,7 +13,7 @@
 
 #include "lib/core/codec/cdf/cdf.h"
 #include "lib/core/codec/chunk.h"
-#include "lib/core/codec/context/likeness.h"
+#include "lib/core/codec/context/earlier_rows.h"
 #include "lib/core/codec/context/lms.h"
 
 namespace kv {
@@ -174,13 +174,13 @@ double MixedBits(ChunkShape shape, ByteSpan all, ChunkGrid grid, int symbol_bits
   ChannelShape channels = ShapeFor(
       x.data(), grid.rows, grid.columns, HeadDim(shape),
       FindRotation(raw, bfloat, scale, grid.rows, grid.columns, HeadDim(shape), {}), kLongReach);
-  const ArenaVector<Likeness> likenesses =
-      FindLikenesses(raw, bfloat, grid.rows, grid.columns, channels.rotation, {}, true);
-  for (const Likeness& like : likenesses) channels.likenesses |= like.likeness > 0;
-  if (channels.likenesses) {
+  const ArenaVector<EarlierRow> earlier_rows =
+      FindEarlierRows(raw, bfloat, grid.rows, grid.columns, channels.rotation, {}, true);
+  for (const EarlierRow& like : earlier_rows) channels.has_earlier_rows |= like.similarity > 0;
+  if (channels.has_earlier_rows) {
     for (size_t row = 0; row < grid.rows; ++row) {
-      bits += std::log2(kLikenessClasses);
-      if (likenesses[row].likeness > 0) bits += std::log2(static_cast<double>(row));
+      bits += std::log2(kSimilarityClasses);
+      if (earlier_rows[row].similarity > 0) bits += std::log2(static_cast<double>(row));
     }
   }
   const LogisticCode code({bfloat}, scale);
@@ -188,7 +188,7 @@ double MixedBits(ChunkShape shape, ByteSpan all, ChunkGrid grid, int symbol_bits
   Mixture mixture(grid.columns, symbol_bits);
   size_t i = 0;
   for (uint64_t row = 0; row < grid.rows; ++row) {
-    model.BeginRow(likenesses[row].likeness, likenesses[row].distance);
+    model.BeginRow(earlier_rows[row].similarity, earlier_rows[row].distance);
     for (uint64_t group = 0; group < model.groups(); ++group) {
       model.BeginGroup(group);
       for (uint64_t lane = 0; lane < model.lanes(group); ++lane, ++i) {

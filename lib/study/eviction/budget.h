@@ -69,7 +69,7 @@ class LayerPlan {
   uint32_t units = 1;
   std::vector<Eviction> events;
   // Set if positions count within the cache: this rotation then moves keys to their places there.
-  std::optional<Rope> turned_by;
+  std::optional<Rope> rotated_by;
 
   static constexpr uint32_t kStays = UINT32_MAX;
 

@@ -22,21 +22,22 @@ namespace kv::eviction {
 namespace {
 
 // The cache of one head as the query of one row sees it.
-struct TurnedCache {
+struct RotatedCache {
   std::vector<float> k, v;
   std::vector<int64_t> positions;   // current positions of the keys
   std::vector<TokenRange> sources;  // the tokens that the keys stem from
 };
 
-TurnedCache BuildTurnedCache(const KeepPlan& held, uint64_t row, std::span<const float> k,
-                             std::span<const float> v, size_t dim, size_t v_dim, const Rope& rope) {
-  TurnedCache cache;
+RotatedCache BuildRotatedCache(const KeepPlan& held, uint64_t row, std::span<const float> k,
+                               std::span<const float> v, size_t dim, size_t v_dim,
+                               const Rope& rope) {
+  RotatedCache cache;
   const std::vector<uint32_t> tokens = ListTokens(held);
-  std::vector<int64_t> turns;
+  std::vector<int64_t> shifts;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const uint64_t t = tokens[i];
     const uint64_t place = row - (tokens.size() - 1 - i);  // its position in a cache without gaps
-    turns.push_back(static_cast<int64_t>(place - t));
+    shifts.push_back(static_cast<int64_t>(place - t));
     cache.positions.push_back(static_cast<int64_t>(place));
     cache.sources.push_back({t, t + 1});
     cache.k.insert(cache.k.end(), k.begin() + static_cast<std::ptrdiff_t>(t * dim),
@@ -45,8 +46,8 @@ TurnedCache BuildTurnedCache(const KeepPlan& held, uint64_t row, std::span<const
     cache.v.insert(cache.v.end(), v.begin() + static_cast<std::ptrdiff_t>(t * v_dim),
                    v.begin() + static_cast<std::ptrdiff_t>((t + 1) * v_dim));
   }
-  const RopeTable table(rope, static_cast<uint32_t>(dim), turns);
-  if (!table.turns_anything()) return cache;
+  const RopeTable table(rope, static_cast<uint32_t>(dim), shifts);
+  if (!table.rotates_anything()) return cache;
   for (size_t i = 0; i < tokens.size(); ++i) table.Rotate(i, 1, &cache.k[i * dim]);
   return cache;
 }
@@ -218,14 +219,14 @@ AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan&
     const uint64_t row = positions[r];
     KeepPlan held = plan.HeldBefore(unit, row);
     Append(held, {static_cast<uint32_t>(row), 1});
-    const TurnedCache turned = BuildTurnedCache(held, row, k, v, dim, v_dim, *plan.turned_by);
+    const RotatedCache rotated = BuildRotatedCache(held, row, k, v, dim, v_dim, *plan.rotated_by);
     ReadQueries(attention.rows(), head, row - attention.first_row(), 1, query.data());
     const int64_t position = static_cast<int64_t>(row);
     const HeadQueries queries{MakeMatrix(query, 1, dim), {&position, 1}};
     FloatMatrix full_v, turned_v;
     if (!v.empty()) {
       full_v = MakeMatrix(v, row + 1, v_dim);
-      turned_v = MakeMatrix(turned.v, turned.positions.size(), v_dim);
+      turned_v = MakeMatrix(rotated.v, rotated.positions.size(), v_dim);
     }
     for (size_t sample = 0; sample < gradients.size(); ++sample) {
       of_row[sample] = {gradients[sample].row(r), 1, v_dim, v_dim};
@@ -233,8 +234,8 @@ AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan&
     AppendRows(
         CompareCaches(
             queries, {MakeMatrix(k, row + 1, dim), full_v, {}, {}}, queries,
-            {MakeMatrix(turned.k, turned.positions.size(), dim), turned_v, turned.positions, {}},
-            turned.sources, attention.rule(), of_row),
+            {MakeMatrix(rotated.k, rotated.positions.size(), dim), turned_v, rotated.positions, {}},
+            rotated.sources, attention.rule(), of_row),
         all);
   }
   return all;
@@ -300,7 +301,7 @@ std::vector<std::vector<AttentionRows>> MeasureHeads(const LayerAttention& atten
         with_changes ? OutputGradients(gradients->matrices) : OutputGradients();
     of_tile[i] = MeasureTile(attention, kept_before, head, tile, of_head, g, figures);
     for (size_t p = 0; p < plans.size(); ++p) {
-      if (!plans[p]->turned_by) continue;
+      if (!plans[p]->rotated_by) continue;
       of_tile[i][p] = CompareReRotated(attention, *plans[p], head, tile, of_head.k, of_head.v, g);
     }
   });

@@ -74,7 +74,7 @@ std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
 
 // StreamingLLM counts positions within the cache: the distance of a kept key from the query is the
 // number of kept keys between them. In effect it rotates the key by the number of evicted tokens
-// after it. Returns what the rows of one head at `positions` lose by a plan with `turned_by`,
+// after it. Returns what the rows of one head at `positions` lose by a plan with `rotated_by`,
 // compared with the full cache as it was. `k` and `v` are all keys and values of the head as
 // floats, [token][dim]; `v` is empty without values. `gradients` have a row per position.
 AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan& plan,

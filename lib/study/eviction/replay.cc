@@ -354,7 +354,7 @@ class Replayer {
       std::vector<LayerPlan> plans = PlanLayer(attention, result_.prompt, jobs, pool_);
       for (size_t i = 0; i < runs.size(); ++i) {
         if (request_.re_rotation && runs[i]->info().tuned_by == Tuning::kSinks) {
-          plans[i].turned_by = GetRotation(attention);
+          plans[i].rotated_by = GetRotation(attention);
         }
         runs[i]->plans.push_back(std::move(plans[i]));
       }

@@ -33,19 +33,19 @@ void RequirePositions(const Snapshot& snapshot) {
   if (BatchRows(snapshot) > 1) RefuseRows("the cache holds a batch; choose a row by --batch");
 }
 
-void Turn(const ModelRope& rope, const Snapshot& snapshot, TokenRange range, bool is_back,
-          CacheRows& rows) {
+void Rotate(const ModelRope& rope, const Snapshot& snapshot, TokenRange range, bool is_back,
+            CacheRows& rows) {
   std::vector<int64_t> positions(range.end - range.begin);
   std::iota(positions.begin(), positions.end(), static_cast<int64_t>(range.begin));
   const KvTensor& first = snapshot.layers.front().k;
-  std::vector<KeyTurn> turns = TurnsBack(positions, first.tokens());
-  for (KeyTurn& turn : turns) {
+  std::vector<KeyShift> shifts = ShiftsToZero(positions, first.tokens());
+  for (KeyShift& shift : shifts) {
     if (is_back) continue;
-    std::swap(turn.from, turn.to);
-    std::swap(turn.from_length, turn.to_length);
+    std::swap(shift.from, shift.to);
+    std::swap(shift.from_length, shift.to_length);
   }
   for (size_t l = 0; l < snapshot.layers.size(); ++l) {
-    const RopeTable table(rope.Of(snapshot.layers[l].index), first.head_dim, turns);
+    const RopeTable table(rope.Of(snapshot.layers[l].index), first.head_dim, shifts);
     for (uint64_t t = 0; t < rows.tokens; ++t)
       table.Rotate(t, first.heads, &rows.values[t * rows.features + l * first.channels()]);
   }
@@ -108,16 +108,17 @@ CacheRows CollectRows(const Snapshot& snapshot, bool is_key, const ModelRope* ro
     throw Error(Finding::kUsage, "K is coded before RoPE, and how it is rotated is unknown")
         .Hint("give --model MODEL, or --rope-base and --rope-style");
   }
-  Turn(*rope, snapshot, range, true, rows);
+  Rotate(*rope, snapshot, range, true, rows);
   return rows;
 }
 
 void TurnBack(const Snapshot& snapshot, const ModelRope& rope, TokenRange range, CacheRows& rows) {
-  if (snapshot.key_rotation != KeyRotation::kUnrotated) Turn(rope, snapshot, range, true, rows);
+  if (snapshot.key_rotation != KeyRotation::kUnrotated) Rotate(rope, snapshot, range, true, rows);
 }
 
-void TurnForth(const Snapshot& snapshot, const ModelRope& rope, TokenRange range, CacheRows& rows) {
-  if (snapshot.key_rotation != KeyRotation::kUnrotated) Turn(rope, snapshot, range, false, rows);
+void RotateToPositions(const Snapshot& snapshot, const ModelRope& rope, TokenRange range,
+                       CacheRows& rows) {
+  if (snapshot.key_rotation != KeyRotation::kUnrotated) Rotate(rope, snapshot, range, false, rows);
 }
 
 std::vector<uint64_t> Fingerprints(const Snapshot& snapshot) {

@@ -34,7 +34,8 @@ CacheRows CollectRows(const Snapshot& snapshot, bool is_key, const ModelRope* ro
 // Undoes the rotation of rows of keys, or of gradients with respect to keys, which rotate alike.
 void TurnBack(const Snapshot& snapshot, const ModelRope& rope, TokenRange range, CacheRows& rows);
 // Rotates keys again whose rotation CollectRows undid.
-void TurnForth(const Snapshot& snapshot, const ModelRope& rope, TokenRange range, CacheRows& rows);
+void RotateToPositions(const Snapshot& snapshot, const ModelRope& rope, TokenRange range,
+                       CacheRows& rows);
 
 // Returns hashes of the last layer's V at every 64th token, which depend on all tokens before.
 std::vector<uint64_t> Fingerprints(const Snapshot& snapshot);

@@ -100,16 +100,16 @@ CodedCache CodeCache(const Snapshot& snapshot, const TransformSide& side, bool i
   coded.bytes += coded.middle_bytes;
   coded.retained = Energy(values) / CentredEnergy(middle.values, side);
   const CacheRows restored = basis.Restore(stored, middle.tokens);
-  CacheRows turned{std::vector<float>((range.end - range.begin) * coded.rows.features),
-                   range.end - range.begin, coded.rows.features};
+  CacheRows rotated{std::vector<float>((range.end - range.begin) * coded.rows.features),
+                    range.end - range.begin, coded.rows.features};
   const uint64_t row = coded.rows.features;
   for (size_t i = 0; i < places.size(); ++i)
-    std::copy_n(&restored.values[i * row], row, &turned.values[places[i] * row]);
-  if (is_key && rope != nullptr) TurnForth(snapshot, *rope, range, turned);
+    std::copy_n(&restored.values[i * row], row, &rotated.values[places[i] * row]);
+  if (is_key && rope != nullptr) RotateToPositions(snapshot, *rope, range, rotated);
   for (const uint64_t place : places) {
     for (uint64_t i = 0; i < row; ++i) {
       coded.rows.values[(range.begin + place) * row + i] =
-          RoundedAs(dtype, turned.values[place * row + i]);
+          RoundedAs(dtype, rotated.values[place * row + i]);
     }
   }
   return coded;
@@ -128,8 +128,8 @@ void RequireFit(const Transform& transform, const Snapshot& snapshot, const Mode
   require("head dim of K", transform.k.dim, first.k.head_dim);
   require("heads of V", transform.v.heads, first.v->heads);
   require("head dim of V", transform.v.dim, first.v->head_dim);
-  const bool turns = snapshot.key_rotation != KeyRotation::kUnrotated;
-  if (turns && rope != nullptr)
+  const bool rotates = snapshot.key_rotation != KeyRotation::kUnrotated;
+  if (rotates && rope != nullptr)
     require("RoPE", transform.rope, RopeText(*rope, layers, first.k.head_dim));
 }
 

@@ -7,7 +7,7 @@ import numpy
 
 from kvz_decoder.common import Damaged, f32
 from kvz_decoder.context import words16
-from kvz_decoder.turns import Turns
+from kvz_decoder.rotation import Rotation
 
 
 class Slots:
@@ -184,8 +184,8 @@ class Cdf:
         self.stride = -(-columns // 16) * 16
         self.before = 2 * self.stride  # zeros before the first row, which taps may read
         self.x = numpy.zeros(self.before + rows * self.stride, f32)
-        self.turns = Turns(distance, angles, columns)
-        self.ahead = 5 + 2 * (not self.turns.still) + 2 * flag + self.hints
+        self.rotation = Rotation(distance, angles, columns)
+        self.ahead = 5 + 2 * (not self.rotation.still) + 2 * flag + self.hints
         taps = self.ahead + self.near + far
         sizes = (2 if flag else 3, self.ahead, min(taps, self.ahead + 8), taps)
         if self.hints:
@@ -223,13 +223,13 @@ class Cdf:
         if self.flag:
             like = [numpy.zeros(self.columns, f32)] * 2
             if q:
-                like[q > 3] = self.turns.turned(self.row(row - distance), self.steps[row] - self.steps[row - distance])
+                like[q > 3] = self.rotation.rotated(self.row(row - distance), self.steps[row] - self.steps[row - distance])
             taps += like
-        taps += [self.row(row - 1), self.turns.partners(self.row(row - 1))]
+        taps += [self.row(row - 1), self.rotation.partners(self.row(row - 1))]
         taps += [] if self.hints else ones
-        if not self.turns.still:
-            taps += list(self.turns.angles(self.steps[row]))
-        taps += [self.row(row - 2), self.turns.partners(self.row(row - 2))]
+        if not self.rotation.still:
+            taps += list(self.rotation.angles(self.steps[row]))
+        taps += [self.row(row - 2), self.rotation.partners(self.row(row - 2))]
         return taps + [self.row(row, left) for left in [*range(1, self.near + 1), *self.far]]
 
     def group(self, row, first, weights, taps, sharpness, out):
@@ -297,7 +297,7 @@ class Errors(Cdf):
     def __init__(self, payload, bfloat, expected):
         self.expected = expected
         super().__init__(payload, bfloat, 2 * expected.size)
-        if expected.shape != (self.rows, self.columns) or self.flag or not self.turns.still:
+        if expected.shape != (self.rows, self.columns) or self.flag or not self.rotation.still:
             raise Damaged("ref-cdf: another grid")
         self.expected = numpy.array([[self.value(int(half)) for half in row] for row in expected])
 
@@ -311,7 +311,7 @@ class Errors(Cdf):
 
     def hints_of(self, row):
         expected = self.expected[row]
-        return [expected, self.turns.partners(expected)][:self.of_expected]
+        return [expected, self.rotation.partners(expected)][:self.of_expected]
 
     def read_value(self, row, column, m, sharpness):
         expected = self.expected[row, column]

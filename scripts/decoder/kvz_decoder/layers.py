@@ -6,7 +6,7 @@ import numpy
 
 from kvz_decoder.common import Damaged, f32
 from kvz_decoder.distribution import Cdf, within
-from kvz_decoder.turns import Turns
+from kvz_decoder.rotation import Rotation
 
 
 def floats(raw, bfloat, rows):
@@ -79,16 +79,16 @@ class Forecast(Cdf):
         models = 2 * self.flag
         taps = self.regression.sizes[3]
         self.regression.sizes = (max(models, 1), models + 2, self.ahead, taps)
-        self.block, self.taps_of, self.own_turns = block, taps_of, turns
+        self.block, self.taps_of, self.own_rotation = block, taps_of, turns
 
     def taps(self, row, q, distance):
         if row:
             before = self.row(row - 1)
-            back = before if self.own_turns is None else self.own_turns.turned(before, -self.steps[row - 1])
+            back = before if self.own_rotation is None else self.own_rotation.rotated(before, -self.steps[row - 1])
             self.block.learn(self.taps_of(row - 1), back)
         expected = self.block.expect(self.taps_of(row))
-        if self.own_turns is not None:
-            expected = self.own_turns.turned(expected, self.steps[row])
+        if self.own_rotation is not None:
+            expected = self.own_rotation.rotated(expected, self.steps[row])
         self.expected = within(expected)
         ones, hint, *rest = super().taps(row, q, distance)
         models = 2 * self.flag
@@ -118,13 +118,13 @@ def layers(chunk, payload, form, size):
         if "rows" in chunk:
             x = x[chunk["rows"]]
         if not is_value:
-            still = Turns(distance, angles, x.shape[1])
-            x = numpy.array([still.turned(row, -step) for step, row in zip(steps, x)])
+            still = Rotation(distance, angles, x.shape[1])
+            x = numpy.array([still.rotated(row, -step) for step, row in zip(steps, x)])
         taps.append(x[:, :width])
     taps = numpy.concatenate(taps + [numpy.ones((rows, 1), f32)], axis=1)
     if taps.shape[1] > 1024:
         raise Damaged("layers: too many columns")
-    own = Turns(distance, angles, columns) if flags and turns else None
+    own = Rotation(distance, angles, columns) if flags and turns else None
     block = Block(taps.shape[1], columns)
     frame = payload[at + 4 + 4 * turns:]
     return Forecast(frame, form, size, steps, block, taps.__getitem__, own).read()

@@ -6,7 +6,7 @@ import numpy
 
 from kvz_decoder.common import Damaged, unzstd
 from kvz_decoder.context import Lanes, least_bits, raw_bits, raw_width, Tables, values_of
-from kvz_decoder.turns import Turns
+from kvz_decoder.rotation import Rotation
 
 
 class Predictor:
@@ -61,20 +61,20 @@ class Predictor:
         self.rows.append(x)
 
 
-def likenesses_of(payload, at, rows, columns):
+def earlier_rows_of(payload, at, rows, columns):
     """Returns (class and distance of each row, rotations, offset after them)."""
     distance, count = struct.unpack_from("<HH", payload, at)
-    turns = struct.unpack_from(f"<{count}I", payload, at + 4)
+    angles = struct.unpack_from(f"<{count}I", payload, at + 4)
     (length,) = struct.unpack_from("<I", payload, at + 4 + 4 * count)
     at += 8 + 4 * count
     planes = numpy.frombuffer(unzstd(payload[at:at + length], 3 * rows), numpy.uint8).reshape(3, rows).astype(int)
     kinds, distances = planes[0], planes[1] | planes[2] << 8
     if (distances > numpy.arange(rows)).any() or ((kinds > 0) != (distances > 0)).any() or (kinds > 5).any():
         raise Damaged("like: a row is like one that does not exist")
-    return list(zip(kinds.tolist(), distances.tolist())), Turns(distance, turns, columns), at + length
+    return list(zip(kinds.tolist(), distances.tolist())), Rotation(distance, angles, columns), at + length
 
 
-def lms(payload, bfloat, size, with_likenesses=False, steps=None):
+def lms(payload, bfloat, size, with_earlier_rows=False, steps=None):
     shape, base, pairing, largest, rows, columns, escape_count = struct.unpack_from("<BBBBIII", payload, 0)
     bits = shape & 15
     if rows * columns * 2 != size or not least_bits(bfloat) <= bits <= 8 or not 1 <= largest <= 253:
@@ -83,17 +83,17 @@ def lms(payload, bfloat, size, with_likenesses=False, steps=None):
     if len(steps) != rows:
         raise Damaged("lms: other rows than the chunk")
     escapes = numpy.frombuffer(payload, numpy.uint8, escape_count, 16)
-    likenesses, turns, at = [(0, 0)] * rows, None, 16 + escape_count
-    if with_likenesses:
-        likenesses, turns, at = likenesses_of(payload, at, rows, columns)
+    earlier_rows, rotation, at = [(0, 0)] * rows, None, 16 + escape_count
+    if with_earlier_rows:
+        earlier_rows, rotation, at = earlier_rows_of(payload, at, rows, columns)
     tables = Tables(payload, at, bits, list(range(337)))
     low, at = raw_bits(payload, tables.end, rows * columns, raw_width(bfloat, bits))
     low = low.reshape(rows, columns)
     lanes, predictor = Lanes(payload, at, 16 << (shape >> 4)), Predictor(columns, pairing, largest, bfloat)
     out = bytearray()
     for row in range(rows):
-        kind, distance = likenesses[row]
-        like = turns.turned(predictor.rows[row - distance], steps[row] - steps[row - distance]) if kind else None
+        kind, distance = earlier_rows[row]
+        like = rotation.rotated(predictor.rows[row - distance], steps[row] - steps[row - distance]) if kind else None
         context, sign = predictor.predict(kind, like)
         symbols = lanes.row(tables, tables.table_of[context]) ^ sign << (bits - 1)
         asked = int((symbols >> (bits - 6) & 31 == 0).sum()) if base else 0

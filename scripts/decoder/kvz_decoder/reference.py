@@ -8,7 +8,7 @@ import numpy
 from kvz_decoder.common import Damaged, f32, Form, narrowed, unzstd, widened
 from kvz_decoder.context import Lanes, Tables, words16
 from kvz_decoder.distribution import errors
-from kvz_decoder.turns import Turns
+from kvz_decoder.rotation import Rotation
 
 try:
     import xxhash
@@ -65,15 +65,15 @@ def as_halves(values, bfloat):
     return numpy.where(nan, bits >> 16 | 0x40, rounded).astype(numpy.uint16)
 
 
-def expected_rows(data, dtype, rows, turn, turns, bfloat):
+def expected_rows(data, dtype, rows, shift, rotation, bfloat):
     form = Form(dtype)
-    if turn == 0 and (form.zeros or dtype in (F16, BF16)) and (form.zeros, bool(form)) == (bfloat.zeros, bool(bfloat)):
+    if shift == 0 and (form.zeros or dtype in (F16, BF16)) and (form.zeros, bool(form)) == (bfloat.zeros, bool(bfloat)):
         return numpy.frombuffer(widened(data, dtype), "<u2").reshape(rows, -1)
     values = as_floats(data, dtype, rows)
-    if turn != 0:
+    if shift != 0:
         with numpy.errstate(all="ignore"):
-            turned = numpy.stack([turns.turned(row, turn & 0xFFFFFFFF) for row in values])
-        values = numpy.where(numpy.isfinite(turned), turned, values)
+            rotated = numpy.stack([rotation.rotated(row, shift & 0xFFFFFFFF) for row in values])
+        values = numpy.where(numpy.isfinite(rotated), rotated, values)
     return as_halves(values, bfloat)
 
 
@@ -214,8 +214,8 @@ def near_rows(payload, at, columns, expected, bfloat, rows_of):
     """Returns values and factors; values of rows without a similar row are undefined. `expected` is called once the
     rotations are known."""
     distance, count = struct.unpack_from("<HH", payload, at)
-    turns = struct.unpack_from(f"<{count}I", payload, at + 4)
-    expected = expected(Turns(distance, turns, columns))
+    angles = struct.unpack_from(f"<{count}I", payload, at + 4)
+    expected = expected(Rotation(distance, angles, columns))
     at += 4 + 4 * count
     if rows_of is not None:
         return rows_of(payload, at, expected, bfloat)
@@ -262,16 +262,16 @@ def check_rows(data, digest, reference):
         raise Damaged(f"reference {reference} has other rows than the archive needs")
 
 
-class NearRun:
+class SimilarRun:
     """A run whose rows are similar to those of a reference."""
 
-    def __init__(self, reference, first, length, token, turn, data, dtype):
-        self.reference, self.length, self.token, self.turn = reference, length, token, turn
+    def __init__(self, reference, first, length, token, shift, data, dtype):
+        self.reference, self.length, self.token, self.shift = reference, length, token, shift
         self.data, self.dtype = data, dtype
         self.rows = numpy.arange(first, first + length)
 
-    def expected(self, turns, bfloat):
-        return expected_rows(self.data, self.dtype, self.length, self.turn, turns, bfloat)
+    def expected(self, rotation, bfloat):
+        return expected_rows(self.data, self.dtype, self.length, self.shift, rotation, bfloat)
 
 
 def ref(chunk, payload, decode_as, rows_of=None, between=None):
@@ -287,14 +287,14 @@ def ref(chunk, payload, decode_as, rows_of=None, between=None):
     out = numpy.zeros((rows, size // rows), numpy.uint8)
     is_own = numpy.ones(rows, bool)
     near = []
-    for reference, is_value, equal, layer, first, length, token, turn, digest in runs:
+    for reference, is_value, equal, layer, first, length, token, shift, digest in runs:
         data, dtype = chunk["references"](reference, layer, is_value, token, length)
         check_rows(data, digest, reference)
         is_own[first:first + length] = False
         if equal:
             out[first:first + length] = numpy.frombuffer(data, numpy.uint8).reshape(length, -1)
         else:
-            near.append(NearRun(reference, first, length, token, turn, data, dtype))
+            near.append(SimilarRun(reference, first, length, token, shift, data, dtype))
     if near and between is not None:
         rows_of, at = between(chunk, payload, at, near)
     own_chunk, at = payload[at:at + own_bytes], at + own_bytes
@@ -302,7 +302,7 @@ def ref(chunk, payload, decode_as, rows_of=None, between=None):
         columns = size // rows // (1 if bfloat.zeros else 2)
         values, factors = near_rows(
             payload, at, columns,
-            lambda turns: numpy.concatenate([run.expected(turns, bfloat) for run in near]), bfloat, rows_of)
+            lambda rotation: numpy.concatenate([run.expected(rotation, bfloat) for run in near]), bfloat, rows_of)
         places = numpy.concatenate([run.rows for run in near])
         # Rows without a run are decoded later; until then their values are 0.
         near_values = numpy.where((factors == OWN)[:, None], 0, values)

@@ -9,7 +9,7 @@ from kvz_decoder.common import Damaged, f32
 from kvz_decoder.distribution import Errors, within
 from kvz_decoder.layers import Block, largest_exponent, scaled
 from kvz_decoder.reference import check_rows, expected_rows, learned_rows
-from kvz_decoder.turns import Turns
+from kvz_decoder.rotation import Rotation
 
 
 class ErrorsByNeighbours(Errors):
@@ -18,7 +18,7 @@ class ErrorsByNeighbours(Errors):
 
     def __init__(self, payload, bfloat, expected, taps, places, turns):
         super().__init__(payload, bfloat, expected)
-        self.taps_of, self.places, self.own_turns = taps, places, turns
+        self.taps_of, self.places, self.own_rotation = taps, places, turns
         self.block = Block(taps.shape[1], self.columns, 0.1)
         self.errors = numpy.zeros((self.rows, self.columns), f32)
 
@@ -27,13 +27,13 @@ class ErrorsByNeighbours(Errors):
         self.hints += 1
         return at
 
-    def turned(self, x, row, sign):
-        return x if self.own_turns is None else self.own_turns.turned(x, sign * int(self.places[row]))
+    def rotated(self, x, row, sign):
+        return x if self.own_rotation is None else self.own_rotation.rotated(x, sign * int(self.places[row]))
 
     def hints_of(self, row):
         if row:
-            self.block.learn(self.taps_of[row - 1], self.turned(self.errors[row - 1], row - 1, -1))
-        error = within(self.turned(self.block.expect(self.taps_of[row]), row, 1))
+            self.block.learn(self.taps_of[row - 1], self.rotated(self.errors[row - 1], row - 1, -1))
+        error = within(self.rotated(self.block.expect(self.taps_of[row]), row, 1))
         return [within(error * self.up)] + super().hints_of(row)
 
     def read_value(self, row, column, m, sharpness):
@@ -42,7 +42,7 @@ class ErrorsByNeighbours(Errors):
         return half, e
 
 
-def neighbour_errors(chunk, neighbour, layers, digest, near, own_turns, turns):
+def neighbour_errors(chunk, neighbour, layers, digest, near, own_rotation, turns):
     """Returns the taps from one neighbour for the rows of all similar runs, run after run."""
     layer, is_value, zero, width = neighbour
     if is_value > 1 or zero or not width:
@@ -51,11 +51,11 @@ def neighbour_errors(chunk, neighbour, layers, digest, near, own_turns, turns):
     halves = numpy.frombuffer(raw, "<u2").reshape(chunk["tokens"], -1)
     if width > halves.shape[1]:
         raise Damaged("ref-layers: a neighbour with fewer columns")
-    rotation = Turns(*turns, halves.shape[1])
-    if rotation.still and not is_value and any(own_turns):
+    rotation = Rotation(*turns, halves.shape[1])
+    if rotation.still and not is_value and any(own_rotation):
         raise Damaged("ref-layers: rotations of K without a rotation")
     expected, all_data = [], b""
-    for run, layer_there, turn in zip(near, layers, own_turns):
+    for run, layer_there, turn in zip(near, layers, own_rotation):
         data, dtype = chunk["references"](run.reference, layer_there, is_value, run.token, run.length)
         expected.append(expected_rows(data, dtype, run.length, 0 if is_value else turn, rotation, bfloat))
         all_data += data
@@ -65,7 +65,7 @@ def neighbour_errors(chunk, neighbour, layers, digest, near, own_turns, turns):
     x = scaled(halves[places], bfloat, largest) - scaled(numpy.concatenate(expected), bfloat, largest)
     x = within(x)
     if not is_value:
-        x = numpy.array([rotation.turned(row, -int(place)) for row, place in zip(x, places)])
+        x = numpy.array([rotation.rotated(row, -int(place)) for row, place in zip(x, places)])
     return x[:, :width]
 
 
@@ -89,7 +89,7 @@ def with_neighbours(chunk, payload, at, near):
     taps = numpy.concatenate(taps + [numpy.ones((len(places), 1), f32)], axis=1)
     if taps.shape[1] > 1024:
         raise Damaged("ref-layers: too many columns")
-    own = Turns(distance, angles, columns) if flag else None
+    own = Rotation(distance, angles, columns) if flag else None
 
     def decode(rest, bfloat, expected, coded):
         model = ErrorsByNeighbours(rest, bfloat, expected, taps[coded], places[coded], own)

@@ -7,7 +7,7 @@ import numpy
 from kvz_decoder.cells import Reader, read_description
 from kvz_decoder.common import Damaged, f32
 from kvz_decoder.context import Lanes
-from kvz_decoder.turns import Turns
+from kvz_decoder.rotation import Rotation
 
 TOKENS, LANES, TOTAL = 128, 16, 2048
 
@@ -125,10 +125,10 @@ class Approximation:
             values += y[:, None] * vector[None, columns.start - first:columns.stop - first]
         distance, turns = self.rotations[rotation]
         if chunk["kind"] == 1 and turns:
-            turner, width = Turns(distance, turns, 2 * len(turns)), 2 * len(turns)
+            rotator, width = Rotation(distance, turns, 2 * len(turns)), 2 * len(turns)
             for token, row in enumerate(values.reshape(chunk["tokens"], chunk["heads"], side.dim)):
                 for head in row:
-                    head[:width] = turner.turned(head[:width], chunk["token_begin"] + token)
+                    head[:width] = rotator.rotated(head[:width], chunk["token_begin"] + token)
         return values
 
 

@@ -76,7 +76,7 @@ std::vector<TokenRun> Match(const Cache& cache, const References& references) {
   const ReferencePlan plan(cache.snapshot, references);
   std::vector<TokenRun> runs;
   for (const ReferenceRun& run : plan.ListRuns(4, false, 0, cache.snapshot.tokens.size()))
-    runs.push_back({run.reference, run.first_row, run.first_token, run.rows, run.turn});
+    runs.push_back({run.reference, run.first_row, run.first_token, run.rows, run.position_shift});
   return runs;
 }
 
@@ -115,7 +115,7 @@ TEST_CASE("references: tokens that both have are found, wherever they stand", "[
       CHECK(runs[i].here == expected[i].here);
       CHECK(runs[i].there == expected[i].there);
       CHECK(runs[i].tokens == expected[i].tokens);
-      CHECK(runs[i].turn == expected[i].turn);
+      CHECK(runs[i].position_shift == expected[i].position_shift);
     }
   };
   check(a, a, {{0, 0, 0, 100, 0}});
@@ -156,8 +156,8 @@ TEST_CASE("references: without ids, values and then positions tell tokens", "[kv
   here.snapshot.tokens.clear();
   const ReferencePlan moved(here.snapshot, {ReferenceTo(there)});
   REQUIRE(moved.ListRuns(4, false, 0, 140).size() == 1);
-  CHECK(moved.ListRuns(4, false, 0, 140)[0].turn == 40);
-  CHECK(moved.ListRuns(4, true, 0, 140)[0].turn == 0);  // V is not rotated
+  CHECK(moved.ListRuns(4, false, 0, 140)[0].position_shift == 40);
+  CHECK(moved.ListRuns(4, true, 0, 140)[0].position_shift == 0);  // V is not rotated
   CHECK(moved.ListRuns(4, false, 50, 20)[0].first_token == 10);
   CHECK(moved.ListRuns(4, false, 0, 30).empty());
   CHECK(moved.ListRuns(3, false, 0, 140).empty());

@@ -42,7 +42,7 @@ struct Batched {
           cells.cells[row] = {position, 0, {static_cast<int32_t>(sequence)}};
           for (float& x : walk) x += 0.05f * normal(random);
           std::vector<float> x = walk;
-          if (tensor % 2 == 0) Turn(static_cast<float>(position), x);
+          if (tensor % 2 == 0) Rotate(static_cast<float>(position), x);
           for (uint32_t c = 0; c < kHeadDim; ++c) {
             StoreLE(bytes.data() + 2 * ((tensor * tokens + row) * kHeadDim + c), F32ToF16(x[c]));
           }
@@ -62,14 +62,14 @@ struct Batched {
     snapshot.cell_groups.push_back(std::move(cells));
   }
 
-  static void Turn(float position, std::vector<float>& x) {
+  static void Rotate(float position, std::vector<float>& x) {
     for (uint32_t pair = 0; pair < kHeadDim / 2; ++pair) {
       const float angle =
           position * std::pow(1e4f, -2 * static_cast<float>(pair) / static_cast<float>(kHeadDim));
       float &a = x[pair], &b = x[pair + kHeadDim / 2];
-      const float turned = a * std::cos(angle) - b * std::sin(angle);
+      const float rotated = a * std::cos(angle) - b * std::sin(angle);
       b = a * std::sin(angle) + b * std::cos(angle);
-      a = turned;
+      a = rotated;
     }
   }
 

@@ -223,10 +223,10 @@ TEST_CASE("keys are transformed without their rotation", "[kvz][transformed]") {
   const std::shared_ptr<const Transform> transform = MakeTransform();
   Bytes bytes(source.files[0].data->bytes().begin(), source.files[0].data->bytes().end());
   for (uint32_t l = 0; l < kLayers; ++l) {
-    HeadTurner turner(wanted.rotations[wanted.layers[l].rotation], kDim);
+    HeadRotator rotator(wanted.rotations[wanted.layers[l].rotation], kDim);
     for (uint32_t t = 0; t < kTokens; ++t) {
       std::vector<float> row(&transform->k.mean[l * kRow], &transform->k.mean[l * kRow] + kRow);
-      turner.Turn(t, row);
+      rotator.Rotate(t, row);
       std::memcpy(&bytes[3 + (2 * l * kTokens + t) * kRow * 4], row.data(), kRow * 4);
     }
   }
@@ -337,7 +337,7 @@ TEST_CASE("transforms that do not fit an archive are refused", "[kvz][transforme
   CHECK(refuse([](Transform&, Approximation& of) { of.ratio = 5; }) == Finding::kInconsistent);
   CHECK(refuse([](Transform&, Approximation& of) { of.layers.pop_back(); }) ==
         Finding::kInconsistent);
-  CHECK(refuse([](Transform&, Approximation& of) { of.rotations[0].turns.resize(5); }) ==
+  CHECK(refuse([](Transform&, Approximation& of) { of.rotations[0].angles.resize(5); }) ==
         Finding::kInconsistent);
   CHECK(refuse([](Transform&, Approximation& of) { of.rotations[1].distance = 3; }) ==
         Finding::kInconsistent);

@@ -254,21 +254,21 @@ TEST_CASE("rows turn there and back", "[cdf]") {
   constexpr uint64_t kColumns = 43;  // two heads, and a part of a third
   for (const bool neighbours : {false, true}) {
     Rotation rotation{neighbours ? 1u : 8u, {}};
-    for (uint32_t pair = 0; pair < 8; ++pair) rotation.turns.push_back(0x28be60db >> pair * 3);
-    Turner turner(rotation, kColumns);
+    for (uint32_t pair = 0; pair < 8; ++pair) rotation.angles.push_back(0x28be60db >> pair * 3);
+    Rotator rotator(rotation, kColumns);
     std::mt19937 random(4);
     std::normal_distribution<float> normal;
-    std::vector<float> x(kColumns), turned(kColumns), back(kColumns), cosines(kColumns),
+    std::vector<float> x(kColumns), rotated(kColumns), back(kColumns), cosines(kColumns),
         sines(kColumns);
     for (float& value : x) value = normal(random);
     for (const uint32_t steps : {0u, 1u, 100u, 12345u, 0xfffffffeu}) {
-      turner.Angles(steps, cosines.data(), sines.data());
-      turner.Turn(steps, x.data(), turned.data());
-      turner.Turn(-steps, turned.data(), back.data());
+      rotator.Angles(steps, cosines.data(), sines.data());
+      rotator.Rotate(steps, x.data(), rotated.data());
+      rotator.Rotate(-steps, rotated.data(), back.data());
       for (uint64_t c = 0; c < kColumns; ++c) {
         const uint64_t pair = neighbours ? c % 16 / 2 : c % 8;
         const double angle =
-            static_cast<double>(rotation.turns[pair] * steps) / 0x1p31 * std::numbers::pi;
+            static_cast<double>(rotation.angles[pair] * steps) / 0x1p31 * std::numbers::pi;
         INFO("channel " << c << ", " << steps << " steps");
         REQUIRE(std::abs(static_cast<double>(cosines[c]) - std::cos(angle)) < 1e-6);
         REQUIRE(std::abs(static_cast<double>(sines[c]) - std::sin(angle)) < 1e-6);

@@ -35,9 +35,9 @@ Bytes Keys(const Shape& shape, float size) {
       const double angle = static_cast<double>(row) * std::pow(1e4, -static_cast<double>(c % half) /
                                                                         static_cast<double>(half));
       const float partner = second ? x[c - half] : -x[c + half];
-      const float turned = x[c] * static_cast<float>(std::cos(angle)) +
-                           partner * static_cast<float>(std::sin(angle));
-      const float value = turned * (1 + 0.001f * normal(random));
+      const float rotated = x[c] * static_cast<float>(std::cos(angle)) +
+                            partner * static_cast<float>(std::sin(angle));
+      const float value = rotated * (1 + 0.001f * normal(random));
       StoreLE(values.data() + 2 * (row * shape.columns + c),
               shape.bfloat ? F32ToBF16(value) : F32ToF16(value));
     }
@@ -45,15 +45,15 @@ Bytes Keys(const Shape& shape, float size) {
   return values;
 }
 
-LikenessPlan PlanFor(const Shape& shape, const Bytes& values) {
-  const std::optional<LikenessPlan> plan =
-      PlanLikenesses(values, shape.bfloat, shape.rows, shape.columns, shape.head_dim, {});
+EarlierRowsPlan PlanFor(const Shape& shape, const Bytes& values) {
+  const std::optional<EarlierRowsPlan> plan =
+      PlanEarlierRows(values, shape.bfloat, shape.rows, shape.columns, shape.head_dim, {});
   REQUIRE(plan);
   REQUIRE(plan->rotation.distance == shape.head_dim / 2);
   return *plan;
 }
 
-Bytes Encode(const Shape& shape, const Bytes& values, const LikenessPlan& plan) {
+Bytes Encode(const Shape& shape, const Bytes& values, const EarlierRowsPlan& plan) {
   CodecScratch scratch;
   Bytes frame;
   REQUIRE(EncodeLms(values, SurveyHalves(values, {shape.bfloat}, true), shape.rows, shape.columns,
@@ -84,7 +84,7 @@ TEST_CASE("the pairs of heads that are wider than a pairing can say are turned a
   for (const uint64_t head_dim : {510, 512, 576}) {
     const Shape shape{40, 2 * head_dim, head_dim, false};
     const Bytes values = Keys(shape, 1);
-    const LikenessPlan plan = PlanFor(shape, values);
+    const EarlierRowsPlan plan = PlanFor(shape, values);
     const Bytes frame = Encode(shape, values, plan);
     if (head_dim == 510) CHECK(static_cast<uint32_t>(frame[2]) == 255);
     CHECK(Decode(frame, shape.bfloat, values.size()) == values);
@@ -96,7 +96,8 @@ TEST_CASE("values near the largest floats are predicted from likenesses", "[like
   const Bytes values = Keys(shape, 0x1p126f);
   const Bytes frame = Encode(shape, values, PlanFor(shape, Keys(shape, 1)));
   // The powers of these frequencies are not finite floats, so their rotation is unknown.
-  CHECK(FindRotation(values, true, 1, shape.rows, shape.columns, shape.head_dim, {}).turns.empty());
+  CHECK(
+      FindRotation(values, true, 1, shape.rows, shape.columns, shape.head_dim, {}).angles.empty());
   test::ForEachTarget([&](const std::string& target) {
     INFO(target);
     REQUIRE(Decode(frame, shape.bfloat, values.size()) == values);
@@ -129,10 +130,10 @@ TEST_CASE("planes of likenesses that are too short, too long or none are refused
           "[like][reject]") {
   const Shape shape{60, 32, 16, true};
   const Bytes values = Keys(shape, 1);
-  const LikenessPlan plan = PlanFor(shape, values);
+  const EarlierRowsPlan plan = PlanFor(shape, values);
   const Bytes frame = Encode(shape, values, plan);
   REQUIRE(LoadLE<uint32_t>(frame.data() + 12) == 0);
-  const size_t at = kAfterHeader + 4 + 4 * plan.rotation.turns.size();
+  const size_t at = kAfterHeader + 4 + 4 * plan.rotation.angles.size();
   const auto length = LoadLE<uint32_t>(frame.data() + at);
   CodecScratch scratch;
   for (const size_t rows : {size_t{0}, size_t{59}, size_t{60}, size_t{61}, size_t{4000}}) {
@@ -147,10 +148,10 @@ TEST_CASE("planes of likenesses that are too short, too long or none are refused
     ByteReader reader(bad);
     reader.Take(kAfterHeader, "header");
     if (rows == shape.rows) {
-      const LikenessPlan none = ReadLikenesses(reader, shape.rows, shape.columns, scratch);
-      CHECK(none.rotation.turns == plan.rotation.turns);
+      const EarlierRowsPlan none = ReadEarlierRows(reader, shape.rows, shape.columns, scratch);
+      CHECK(none.rotation.angles == plan.rotation.angles);
     } else {
-      CHECK_THROWS_AS(ReadLikenesses(reader, shape.rows, shape.columns, scratch), Error);
+      CHECK_THROWS_AS(ReadEarlierRows(reader, shape.rows, shape.columns, scratch), Error);
       CHECK_FALSE(Decode(bad, shape.bfloat, values.size()));
     }
   }
@@ -164,12 +165,12 @@ TEST_CASE("planes of likenesses that are too short, too long or none are refused
 TEST_CASE("a frame of no values has no rows of any width", "[like][lms][reject]") {
   const Shape shape{60, 32, 16, true};
   const Bytes values = Keys(shape, 1);
-  const LikenessPlan plan = PlanFor(shape, values);
+  const EarlierRowsPlan plan = PlanFor(shape, values);
   const Bytes frame = Encode(shape, values, plan);
   CodecScratch scratch;
   ByteReader reader(frame);
   reader.Take(kAfterHeader, "header");
-  ReadLikenesses(reader, shape.rows, shape.columns, scratch);
+  ReadEarlierRows(reader, shape.rows, shape.columns, scratch);
   const uint64_t model_at = reader.offset();
   std::vector<uint16_t> order(337);
   std::iota(order.begin(), order.end(), uint16_t{0});
@@ -181,7 +182,7 @@ TEST_CASE("a frame of no values has no rows of any width", "[like][lms][reject]"
   // Writes the complete frame.
   ByteWriter writer;
   writer.Append(ByteSpan(frame).first(kAfterHeader));
-  WriteLikenesses({}, scratch, writer);
+  WriteEarlierRows({}, scratch, writer);
   Bytes none(writer.bytes().begin(), writer.bytes().end());
   none.insert(none.end(), at(model_at), at(reader.offset()));
   for (uint32_t lane = 0; lane < 16; ++lane) {

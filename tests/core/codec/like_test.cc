@@ -14,7 +14,7 @@ namespace {
 
 using test::Grid;
 
-Bytes Encode(const Grid& grid, const Bytes& values, const LikenessPlan* plan) {
+Bytes Encode(const Grid& grid, const Bytes& values, const EarlierRowsPlan* plan) {
   CodecScratch scratch;
   Bytes frame;
   REQUIRE(EncodeLms(values, SurveyHalves(values, {grid.bfloat}, true), grid.rows, grid.columns,
@@ -22,11 +22,11 @@ Bytes Encode(const Grid& grid, const Bytes& values, const LikenessPlan* plan) {
   return frame;
 }
 
-std::optional<LikenessPlan> PlanFor(const Grid& grid, const Bytes& values) {
-  return PlanLikenesses(values, grid.bfloat, grid.rows, grid.columns, grid.head_dim, {});
+std::optional<EarlierRowsPlan> PlanFor(const Grid& grid, const Bytes& values) {
+  return PlanEarlierRows(values, grid.bfloat, grid.rows, grid.columns, grid.head_dim, {});
 }
 
-Bytes CheckRoundTrip(const Grid& grid, const Bytes& values, const LikenessPlan& plan) {
+Bytes CheckRoundTrip(const Grid& grid, const Bytes& values, const EarlierRowsPlan& plan) {
   const Bytes frame = Encode(grid, values, &plan);
   test::ForEachTarget([&](const std::string& target) {
     INFO(target);
@@ -40,18 +40,18 @@ Bytes CheckRoundTrip(const Grid& grid, const Bytes& values, const LikenessPlan& 
 }
 
 // Draws any records of similar rows that a frame may have.
-LikenessPlan AnyPlan(uint64_t rows, uint64_t columns, uint32_t seed) {
+EarlierRowsPlan AnyPlan(uint64_t rows, uint64_t columns, uint32_t seed) {
   std::mt19937 random(seed);
-  LikenessPlan plan;
+  EarlierRowsPlan plan;
   plan.rotation.distance = static_cast<uint32_t>(1 + random() % columns);
   const uint32_t turns = plan.rotation.distance > 1 ? plan.rotation.distance : random() % columns;
   for (uint32_t i = 0; i < turns; ++i)
-    plan.rotation.turns.push_back(static_cast<uint32_t>(random()));
-  plan.likenesses.resize(rows);
+    plan.rotation.angles.push_back(static_cast<uint32_t>(random()));
+  plan.earlier_rows.resize(rows);
   for (uint64_t row = 1; row < rows; ++row) {
     if (random() % 3 == 0) continue;
-    plan.likenesses[row] = {static_cast<uint32_t>(1 + random() % (kLikenessClasses - 1)),
-                            static_cast<uint32_t>(1 + random() % row)};
+    plan.earlier_rows[row] = {static_cast<uint32_t>(1 + random() % (kSimilarityClasses - 1)),
+                              static_cast<uint32_t>(1 + random() % row)};
   }
   return plan;
 }
@@ -64,10 +64,10 @@ TEST_CASE("rows are predicted from earlier ones that they resemble", "[like]") {
       Grid grid = test::MakeGrid(300, 48, 16, !keys, 8);
       if (keys) test::Rotate(grid, neighbours);
       const Bytes values = grid.Store();
-      const std::optional<LikenessPlan> plan = PlanFor(grid, values);
+      const std::optional<EarlierRowsPlan> plan = PlanFor(grid, values);
       REQUIRE(plan);
-      CHECK(plan->rotation.turns.size() == (keys ? 8 : 0));
-      CHECK(plan->likenesses[0].likeness == 0);
+      CHECK(plan->rotation.angles.size() == (keys ? 8 : 0));
+      CHECK(plan->earlier_rows[0].similarity == 0);
       const Bytes frame = CheckRoundTrip(grid, values, *plan);
       const Bytes lms = Encode(grid, values, nullptr);
       CHECK(static_cast<double>(frame.size()) < 0.92 * static_cast<double>(lms.size()));
@@ -89,7 +89,7 @@ TEST_CASE("any grid, any bits and any likenesses survive", "[like]") {
       for (const uint64_t rows : {2, 35}) {
         const Grid grid = test::MakeGrid(rows, columns, 0, bfloat, 5);
         Bytes values = grid.Store();
-        const LikenessPlan plan = AnyPlan(rows, columns, static_cast<uint32_t>(columns + rows));
+        const EarlierRowsPlan plan = AnyPlan(rows, columns, static_cast<uint32_t>(columns + rows));
         CheckRoundTrip(grid, values, plan);
         for (std::byte& b : values) b = static_cast<std::byte>(random());
         CheckRoundTrip(grid, values, plan);
@@ -102,7 +102,7 @@ TEST_CASE("any grid, any bits and any likenesses survive", "[like]") {
 TEST_CASE("a damaged frame of likenesses is refused or decodes to something", "[like][reject]") {
   const Grid grid = test::MakeGrid(30, 32, 0, true, 7);
   const Bytes values = grid.Store();
-  const std::optional<LikenessPlan> plan = PlanFor(grid, values);
+  const std::optional<EarlierRowsPlan> plan = PlanFor(grid, values);
   REQUIRE(plan);
   const Bytes frame = Encode(grid, values, &*plan);
   CodecScratch scratch;
@@ -112,31 +112,32 @@ TEST_CASE("a damaged frame of likenesses is refused or decodes to something", "[
 }
 
 TEST_CASE("likenesses that no row can have are refused", "[like][reject]") {
-  const auto read = [](const LikenessPlan& plan, uint64_t rows, uint64_t columns) {
+  const auto read = [](const EarlierRowsPlan& plan, uint64_t rows, uint64_t columns) {
     CodecScratch scratch;
     ByteWriter writer;
-    WriteLikenesses(plan, scratch, writer);
+    WriteEarlierRows(plan, scratch, writer);
     ByteReader reader(writer.bytes());
-    const LikenessPlan back = ReadLikenesses(reader, rows, columns, scratch);
+    const EarlierRowsPlan back = ReadEarlierRows(reader, rows, columns, scratch);
     CHECK(reader.at_end());
-    REQUIRE(back.likenesses.size() == plan.likenesses.size());
+    REQUIRE(back.earlier_rows.size() == plan.earlier_rows.size());
     for (size_t row = 0; row < rows; ++row) {
-      CHECK(back.likenesses[row].likeness == plan.likenesses[row].likeness);
-      CHECK(back.likenesses[row].distance == plan.likenesses[row].distance);
+      CHECK(back.earlier_rows[row].similarity == plan.earlier_rows[row].similarity);
+      CHECK(back.earlier_rows[row].distance == plan.earlier_rows[row].distance);
     }
   };
-  const LikenessPlan good = AnyPlan(20, 16, 5);
+  const EarlierRowsPlan good = AnyPlan(20, 16, 5);
   read(good, 20, 16);
   CHECK_THROWS_AS(read(good, 19, 16), Error);
   CHECK_THROWS_AS(read(good, 21, 16), Error);
-  for (const Likeness like : {Likeness{1, 0}, Likeness{0, 1}, Likeness{6, 1}, Likeness{2, 10}}) {
-    LikenessPlan bad = good;
-    bad.likenesses[9] = like;
+  for (const EarlierRow like :
+       {EarlierRow{1, 0}, EarlierRow{0, 1}, EarlierRow{6, 1}, EarlierRow{2, 10}}) {
+    EarlierRowsPlan bad = good;
+    bad.earlier_rows[9] = like;
     CHECK_THROWS_AS(read(bad, 20, 16), Error);
   }
   for (const Rotation& rotation : {Rotation{0, {}}, Rotation{17, {}}, Rotation{2, {1, 2, 3}},
                                    Rotation{1, std::vector<uint32_t>(17)}}) {
-    LikenessPlan bad = good;
+    EarlierRowsPlan bad = good;
     bad.rotation = rotation;
     CHECK_THROWS_AS(read(bad, 20, 16), Error);
   }

@@ -26,9 +26,9 @@ Bytes Rotated(uint64_t rows, uint64_t columns, uint64_t distance, bool bfloat, u
       const bool second = c / distance % 2 == 1;
       const uint64_t partner = second ? c - distance : c + distance;
       const float angle = static_cast<float>(row) / static_cast<float>(1 + c % distance * 3 + 1);
-      const float turned =
+      const float rotated =
           base[c] * std::cos(angle) + (second ? 1.0f : -1.0f) * base[partner] * std::sin(angle);
-      const float value = turned + 0.1f * normal(random);
+      const float value = rotated + 0.1f * normal(random);
       StoreLE(values.data() + 2 * (row * columns + c), bfloat ? F32ToBF16(value) : F32ToF16(value));
     }
   }

@@ -95,18 +95,18 @@ class Here : public NeighbourSource {
 
 Rotation Turning() {
   Rotation rotation{8, {}};
-  for (uint32_t i = 0; i < 8; ++i) rotation.turns.push_back(0x20000000u >> i);
+  for (uint32_t i = 0; i < 8; ++i) rotation.angles.push_back(0x20000000u >> i);
   return rotation;
 }
 
 // Rotates each row by its number plus `more`.
-Values Turned(const Values& rows, uint32_t more = 0) {
+Values Rotated(const Values& rows, uint32_t more = 0) {
   const Rotation rotation = Turning();
-  Turner turner(rotation, kColumns);
-  Values turned(rows.size());
+  Rotator rotator(rotation, kColumns);
+  Values rotated(rows.size());
   for (uint32_t row = 0; row < kRows; ++row)
-    turner.Turn(row + more, rows.data() + row * kColumns, turned.data() + row * kColumns);
-  return turned;
+    rotator.Rotate(row + more, rows.data() + row * kColumns, rotated.data() + row * kColumns);
+  return rotated;
 }
 
 // K or V of a layer with a reference. Its errors correlate with those of the layer before and of
@@ -118,8 +118,8 @@ struct Case {
     const auto put = [&](Which which, uint32_t seed, bool turns, DType here_type) {
       const Values there = Noise(seed, 1);
       const Values values = there + (Mixed(cause, seed + 1) + Noise(seed + 2, 0.002f));
-      elsewhere.Put({which.first + 10, which.second}, theirs, turns ? Turned(there, 7) : there);
-      const Values stored = turns ? Turned(values) : values;
+      elsewhere.Put({which.first + 10, which.second}, theirs, turns ? Rotated(there, 7) : there);
+      const Values stored = turns ? Rotated(values) : values;
       here.Put(which, here_type, stored);
       return As(here_type, stored);
     };
@@ -139,18 +139,18 @@ struct Case {
             .first_row = first,
             .rows = rows,
             .first_token = first,
-            .turn = which.second ? 0 : -7};
+            .position_shift = which.second ? 0 : -7};
   }
 
   EncodedChunk Encode(CodecScratch& scratch, Effort effort = Effort::kMax) const {
     std::vector<ReferenceRun> runs;
-    BesideNeighbours beside{.all = {}, .turns = {}, .source = here, .is_value = is_value};
+    BesideNeighbours beside{.all = {}, .position_shifts = {}, .source = here, .is_value = is_value};
     for (const Neighbour& one : neighbours) beside.all.push_back({one, {}});
     for (const auto& [first, rows] : {std::pair<uint32_t, uint32_t>{10, 150}, {170, 120}}) {
       runs.push_back(AdviseRun({3, is_value}, first, rows));
       for (BesideNeighbours::One& one : beside.all)
         one.runs.push_back(AdviseRun({one.neighbour.layer, one.neighbour.is_value}, first, rows));
-      beside.turns.push_back(-7);
+      beside.position_shifts.push_back(-7);
     }
     return EncodeByReference(shape, raw, runs, Turning(), elsewhere, effort, scratch,
                              EncoderAt(effort, scratch), &beside);

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "lib/core/base/half.h"
-#include "lib/core/codec/ref/near.h"
+#include "lib/core/codec/ref/similar_rows.h"
 
 namespace kv::ref_sparse_test {
 namespace {
@@ -22,36 +22,36 @@ struct Case {
       expected.push_back(bfloat ? F32ToBF16(normal(random)) : F32ToF16(normal(random)));
     values = expected;
   }
-  NearRows Near(Arena& arena) const {
-    NearRows near(&arena);
-    near.form.bfloat = bfloat;
-    near.columns = kColumns;
-    near.expected.assign(expected.begin(), expected.end());
-    near.values.assign(values.begin(), values.end());
-    near.factors.resize(expected.size() / kColumns);
-    return near;
+  SimilarRows Similar(Arena& arena) const {
+    SimilarRows similar(&arena);
+    similar.form.bfloat = bfloat;
+    similar.columns = kColumns;
+    similar.expected.assign(expected.begin(), expected.end());
+    similar.values.assign(values.begin(), values.end());
+    similar.factors.resize(expected.size() / kColumns);
+    return similar;
   }
   Bytes Encoded() const {
     CodecScratch scratch;
     ByteWriter out;
-    EncodeNearDifferences(Near(scratch.context.arena), scratch, out);
+    EncodeSimilarDifferences(Similar(scratch.context.arena), scratch, out);
     return Bytes(out.bytes().begin(), out.bytes().end());
   }
   // Returns kInternal if the bytes decode.
   Finding Decode(ByteSpan bytes, std::vector<uint16_t>& decoded) const {
     CodecScratch scratch;
-    NearRows near = Near(scratch.context.arena);
-    std::fill(near.values.begin(), near.values.end(), uint16_t{0xdead});
-    std::fill(near.factors.begin(), near.factors.end(), kOwnRow);
+    SimilarRows similar = Similar(scratch.context.arena);
+    std::fill(similar.values.begin(), similar.values.end(), uint16_t{0xdead});
+    std::fill(similar.factors.begin(), similar.factors.end(), kOwnRow);
     ByteReader reader(bytes);
     try {
-      DecodeNearDifferences(reader, near, scratch);
+      DecodeSimilarDifferences(reader, similar, scratch);
     } catch (const Error& error) {
       return error.finding();
     }
     CHECK(reader.at_end());
-    CHECK(std::ranges::count(near.factors, kOwnRow) == 0);
-    decoded.assign(near.values.begin(), near.values.end());
+    CHECK(std::ranges::count(similar.factors, kOwnRow) == 0);
+    decoded.assign(similar.values.begin(), similar.values.end());
     return Finding::kInternal;
   }
   // Checks that the values decode, and returns the encoded size.
@@ -83,8 +83,8 @@ TEST_CASE("lists of differences come back", "[ref]") {
     }
     CHECK(one.ComesBack() <= differ * 12 / 8);
     CodecScratch scratch;
-    CHECK(CountDifferences(one.Near(scratch.context.arena), 2 * differ) == differ);
-    CHECK(CountDifferences(one.Near(scratch.context.arena), 10) > 10);
+    CHECK(CountDifferences(one.Similar(scratch.context.arena), 2 * differ) == differ);
+    CHECK(CountDifferences(one.Similar(scratch.context.arena), 10) > 10);
   }
 }
 

@@ -58,7 +58,7 @@ ChunkShape ShapeOf(DType dtype, uint64_t rows) {
 
 Rotation Turning() {
   Rotation rotation{12, {}};
-  for (uint32_t i = 0; i < 12; ++i) rotation.turns.push_back(0x20000000u >> i);
+  for (uint32_t i = 0; i < 12; ++i) rotation.angles.push_back(0x20000000u >> i);
   return rotation;
 }
 
@@ -126,15 +126,15 @@ TEST_CASE("turned keys are near those at another position", "[ref]") {
   constexpr uint64_t kRows = 100;
   const std::vector<float> values = Values(kRows, 5);
   const Rotation rotation = Turning();
-  Turner turner(rotation, kColumns);
-  std::vector<float> turned(values.size());
+  Rotator rotator(rotation, kColumns);
+  std::vector<float> rotated(values.size());
   for (uint64_t row = 0; row < kRows; ++row)
-    turner.Turn(static_cast<uint32_t>(-7), values.data() + row * kColumns,
-                turned.data() + row * kColumns);
-  const Bytes raw = As(DType::kF16, turned);
+    rotator.Rotate(static_cast<uint32_t>(-7), values.data() + row * kColumns,
+                   rotated.data() + row * kColumns);
+  const Bytes raw = As(DType::kF16, rotated);
   const Rows rows(DType::kF16, As(DType::kF16, values));
   const EncodedChunk chunk =
-      Code(ShapeOf(DType::kF16, kRows), raw, {{.rows = kRows, .turn = -7}}, rows);
+      Code(ShapeOf(DType::kF16, kRows), raw, {{.rows = kRows, .position_shift = -7}}, rows);
   REQUIRE(chunk.codec == CodecId::kRef);
   CHECK(chunk.payload.size() < raw.size() / 3);
 }

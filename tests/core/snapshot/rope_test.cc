@@ -19,7 +19,7 @@ std::vector<float> Row(uint32_t count, uint32_t seed) {
   return row;
 }
 
-void Turn(const Rope& rope, uint32_t head_dim, int64_t positions, std::vector<float>& row) {
+void Rotate(const Rope& rope, uint32_t head_dim, int64_t positions, std::vector<float>& row) {
   const std::vector<int64_t> turns = {positions};
   RopeTable(rope, head_dim, turns)
       .Rotate(0, static_cast<uint32_t>(row.size()) / head_dim, row.data());
@@ -37,9 +37,9 @@ TEST_CASE("turning there and back gives the key", "[blend]") {
     rope.pairs = pairs;
     std::vector<float> row = Row(128, 1);
     const std::vector<float> before = row;
-    Turn(rope, 64, 4000, row);
+    Rotate(rope, 64, 4000, row);
     CHECK(Largest(row, before) > 0.1);
-    Turn(rope, 64, -4000, row);
+    Rotate(rope, 64, -4000, row);
     CHECK(Largest(row, before) < 1e-6);
   }
 }
@@ -49,9 +49,9 @@ TEST_CASE("turning by p and then by q - p is turning by q", "[blend]") {
   rope.theta = 500000;
   rope.scaling = ParseScaling("llama3");
   std::vector<float> twice = Row(128, 2), once = twice;
-  Turn(rope, 128, 700, twice);
-  Turn(rope, 128, 8191 - 700, twice);
-  Turn(rope, 128, 8191, once);
+  Rotate(rope, 128, 700, twice);
+  Rotate(rope, 128, 8191 - 700, twice);
+  Rotate(rope, 128, 8191, once);
   CHECK(Largest(once, twice) < 1e-6);
 }
 
@@ -61,9 +61,9 @@ TEST_CASE("values beyond the rotated part stay as they are, and so does a turn b
   rope.rotary_dim = 32;
   std::vector<float> row = Row(64, 3);
   const std::vector<float> before = row;
-  Turn(rope, 64, 0, row);
+  Rotate(rope, 64, 0, row);
   CHECK(row == before);
-  Turn(rope, 64, 5, row);
+  Rotate(rope, 64, 5, row);
   CHECK(std::vector<float>(row.begin() + 32, row.end()) ==
         std::vector<float>(before.begin() + 32, before.end()));
   CHECK(row[0] != before[0]);
@@ -111,9 +111,9 @@ TEST_CASE("the factor of YaRN is put on a key once, when it is rotated first", "
   const double factor = AttentionFactor(rope.scaling);
   CHECK(factor == Approx(0.1 * std::log(4.0) + 1));
   std::vector<float> first = Row(64, 5), shifted = first;
-  const std::vector<KeyTurn> there = {{0, 900, 1000, 1000, true}},
-                             half = {{0, 0, 1000, 1000, true}},
-                             rest = {{0, 900, 1000, 1000, false}};
+  const std::vector<KeyShift> there = {{0, 900, 1000, 1000, true}},
+                              half = {{0, 0, 1000, 1000, true}},
+                              rest = {{0, 900, 1000, 1000, false}};
   RopeTable(rope, 64, there).Rotate(0, 1, first.data());
   RopeTable(rope, 64, half).Rotate(0, 1, shifted.data());  // the scale applies at position 0 too
   RopeTable(rope, 64, rest).Rotate(0, 1, shifted.data());
@@ -128,15 +128,15 @@ TEST_CASE("keys of a short run turn to where a long run has them", "[blend]") {
   Rope rope;
   rope.scaling = ParseScaling("dynamic:2,100");
   std::vector<float> direct = Row(64, 6), again = direct;
-  const std::vector<KeyTurn> in_long = {{0, 350, 400, 400, true}},
-                             in_short = {{0, 50, 80, 80, true}}, on = {{50, 350, 80, 400, false}},
-                             stays = {{50, 50, 80, 80, false}}, other = {{50, 50, 80, 400, false}};
+  const std::vector<KeyShift> in_long = {{0, 350, 400, 400, true}},
+                              in_short = {{0, 50, 80, 80, true}}, on = {{50, 350, 80, 400, false}},
+                              stays = {{50, 50, 80, 80, false}}, other = {{50, 50, 80, 400, false}};
   RopeTable(rope, 64, in_long).Rotate(0, 1, direct.data());
   RopeTable(rope, 64, in_short).Rotate(0, 1, again.data());
   RopeTable(rope, 64, on).Rotate(0, 1, again.data());
   CHECK(Largest(direct, again) < 2e-6);
-  CHECK_FALSE(RopeTable(rope, 64, stays).turns_anything());
-  CHECK(RopeTable(rope, 64, other).turns_anything());  // the same position, another base
+  CHECK_FALSE(RopeTable(rope, 64, stays).rotates_anything());
+  CHECK(RopeTable(rope, 64, other).rotates_anything());  // the same position, another base
 }
 
 TEST_CASE("a rotation that does not fit the head is refused", "[blend]") {

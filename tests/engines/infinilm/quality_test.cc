@@ -29,7 +29,7 @@ Measured Measure(const Snapshot& cache, const StepSettings& settings, const Qual
 }
 
 // Turns one head at `row`, whose position grew by `delta`, from the definition.
-void TurnByHand(std::span<const double> frequencies, bool halves, double delta, float* row) {
+void RotateByHand(std::span<const double> frequencies, bool halves, double delta, float* row) {
   for (size_t i = 0; i < frequencies.size(); ++i) {
     float& a = row[halves ? i : 2 * i];
     float& b = row[halves ? i + frequencies.size() : 2 * i + 1];
@@ -62,11 +62,11 @@ TwoRopes MakeTwoRopes(RopePairs pairs) {
 }
 
 // Copies the keys of one layer and rotates every head directly.
-Snapshot WithTurnedKeys(Snapshot snapshot, const TwoRopes& ropes, bool halves, double delta) {
+Snapshot WithRotatedKeys(Snapshot snapshot, const TwoRopes& ropes, bool halves, double delta) {
   for (LayerKv& layer : snapshot.layers) {
     std::vector<float> keys = GatherFloats(layer.k, 0, layer.k.tokens(), Order::kTokenHeadDim);
     for (size_t at = 0; at < keys.size(); at += layer.k.head_dim)
-      TurnByHand(ropes.frequencies[layer.index], halves, delta, &keys[at]);
+      RotateByHand(ropes.frequencies[layer.index], halves, delta, &keys[at]);
     Bytes bytes(keys.size() * sizeof(float));
     std::memcpy(bytes.data(), keys.data(), bytes.size());
     snapshot.spools.push_back(FileSource::FromBytes(std::move(bytes), "turned"));
@@ -182,7 +182,7 @@ TEST_CASE("queries are asked where each layer's own RoPE puts them", "[mlp]") {
       out.erase(out.begin(), out.begin() + head * 32);
       out.resize(32);
       for (size_t i = 0; i < 8; ++i) {
-        TurnByHand(ropes.frequencies[layer], halves, static_cast<double>(8 - i), &out[i * 4]);
+        RotateByHand(ropes.frequencies[layer], halves, static_cast<double>(8 - i), &out[i * 4]);
       }
       return true;
     };
@@ -197,7 +197,7 @@ TEST_CASE("queries are asked where each layer's own RoPE puts them", "[mlp]") {
         CompressCache(cache, MakeWeights({}), moved.plan, WeightsCast::kNearest, pool);
     options.positions = PositionRule::kOriginal;
     const StepQuality turned_keys =
-        MeasureStep(cache, WithTurnedKeys(small, ropes, halves, back), moved.plan, options, pool);
+        MeasureStep(cache, WithRotatedKeys(small, ropes, halves, back), moved.plan, options, pool);
     const auto error = [](const StepQuality& quality, const char* method, size_t layer) {
       return Find(quality, method).layers[layer].all.output_error.mean;
     };

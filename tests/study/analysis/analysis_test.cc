@@ -129,9 +129,9 @@ LayerKv ConstantKeys(uint32_t layer, std::span<const double> frequencies, uint32
       const double angle = static_cast<double>(t) * frequencies[i];
       const double x = static_cast<double>(key[head + i]),
                    y = static_cast<double>(key[head + half + i]);
-      const double turned = c % dim < half ? x * std::cos(angle) - y * std::sin(angle)
-                                           : y * std::cos(angle) + x * std::sin(angle);
-      StoreLE(&stored[(t * key.size() + c) * 2], F32ToF16(static_cast<float>(turned)));
+      const double rotated = c % dim < half ? x * std::cos(angle) - y * std::sin(angle)
+                                            : y * std::cos(angle) + x * std::sin(angle);
+      StoreLE(&stored[(t * key.size() + c) * 2], F32ToF16(static_cast<float>(rotated)));
     }
   }
   snapshot.spools.push_back(FileSource::FromBytes(std::move(stored), "keys"));

@@ -43,11 +43,11 @@ TEST_CASE("a dump's row has the columns of its element size") {
   CHECK(f32[0]["v_split16_ratio"].get<double>() > 0);
   CHECK(f32[0]["k_hi16_entropy"].get<double>() > f32[0]["k_entropy"].get<double>() - 8);
 
-  const auto turned = rows_of(half, 10000);
-  CHECK(turned[0]["k_rope_inv_gear_ratio"].get<double>() > 0);
-  CHECK(turned[0]["k_rope_inv_half_gear_ratio"].get<double>() > 0);
-  CHECK(turned[0]["k_rope_inv_max_abs_diff"].get<double>() >=
-        turned[0]["k_rope_inv_mean_abs_diff"].get<double>());
+  const auto rotated = rows_of(half, 10000);
+  CHECK(rotated[0]["k_rope_inv_gear_ratio"].get<double>() > 0);
+  CHECK(rotated[0]["k_rope_inv_half_gear_ratio"].get<double>() > 0);
+  CHECK(rotated[0]["k_rope_inv_max_abs_diff"].get<double>() >=
+        rotated[0]["k_rope_inv_mean_abs_diff"].get<double>());
 
   const std::string csv = RowsCsv(DistributionRows(ListDumpEntries(half), {}, pool));
   CHECK(csv.substr(0, 24) == "layer_id,stage,seq_start");
@@ -80,9 +80,9 @@ TEST_CASE("a dump's keys are turned back as the model's layer turns them") {
       const double angle = -static_cast<double>(7 + c / (4 * shape.heads)) * frequencies[pair];
       const double x = static_cast<double>(keys[head + pair]);
       const double y = static_cast<double>(keys[head + 2 + pair]);
-      const double turned = c % 4 < 2 ? x * std::cos(angle) - y * std::sin(angle)
-                                      : y * std::cos(angle) + x * std::sin(angle);
-      largest = std::max(largest, std::abs(turned - static_cast<double>(keys[c])));
+      const double rotated = c % 4 < 2 ? x * std::cos(angle) - y * std::sin(angle)
+                                       : y * std::cos(angle) + x * std::sin(angle);
+      largest = std::max(largest, std::abs(rotated - static_cast<double>(keys[c])));
     }
     CHECK(rows[layer]["k_rope_inv_half_max_abs_diff"].get<double>() ==
           Approx(largest).epsilon(1e-5));

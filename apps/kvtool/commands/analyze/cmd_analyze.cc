@@ -178,7 +178,7 @@ const Fields<AnalyzeResult>& AnalyzeResultFields() {
   return fields;
 }
 
-class Analyze : public EachOf<Analyze> {
+class Analyze : public ForEachInput<Analyze> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "FILE", "Snapshots or folders of dumps: files, folders, '-' for stdin");

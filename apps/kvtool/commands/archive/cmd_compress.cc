@@ -264,7 +264,7 @@ std::optional<std::filesystem::file_time_type> LastWrite(const std::filesystem::
   return newest;
 }
 
-class Compress : public EachOf<Compress> {
+class Compress : public ForEachInput<Compress> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "FILE", "Snapshots: files, folders, '-' for stdin");
@@ -297,7 +297,7 @@ class Compress : public EachOf<Compress> {
 
   EachCommand* AsEach() override {
     for (const std::string& word : inputs_.given) RefuseZstdOption(word);
-    if (update_ && inputs_.counts())
+    if (update_ && inputs_.is_corpus())
       throw Error(Finding::kUsage, "--update: leave it out, --results skips finished inputs");
     return this;
   }

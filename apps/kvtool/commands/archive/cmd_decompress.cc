@@ -106,7 +106,7 @@ const Fields<Decompressed>& DecompressedFields() {
   return fields;
 }
 
-class Decompress : public EachOf<Decompress> {
+class Decompress : public ForEachInput<Decompress> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "FILE", "Archives, '-' for stdin",

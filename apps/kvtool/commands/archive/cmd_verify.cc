@@ -236,7 +236,7 @@ const Fields<Verified>& VerifiedFields() {
   return fields;
 }
 
-class Verify : public EachOf<Verify> {
+class Verify : public ForEachInput<Verify> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "FILE",

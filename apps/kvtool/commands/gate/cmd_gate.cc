@@ -50,7 +50,7 @@ const Fields<GateDocument>& DocumentFields() {
   return fields;
 }
 
-class Gate : public EachOf<Gate> {
+class Gate : public ForEachInput<Gate> {
  public:
   void Declare(CommandLine& line) override {
     place_ = "INPUT";
@@ -194,11 +194,11 @@ class Gate : public EachOf<Gate> {
     if (logs_.given()) {
       throw Error(Finding::kUsage, "--engine-logs: the logs of an engine have cases of their own");
     }
-    if (init_ && inputs_.counts()) {
+    if (init_ && inputs_.is_corpus()) {
       throw Error(Finding::kUsage, "--init makes one config of all inputs: it gives no results");
     }
     if (config_.empty() || init_) return;
-    if (config_ == "-" && inputs_.counts()) {
+    if (config_ == "-" && inputs_.is_corpus()) {
       throw Error(Finding::kUsage, "a config from standard input has no name for the results");
     }
     shared_config_ = std::make_shared<const gate::Config>(ReadGateConfig(config_));

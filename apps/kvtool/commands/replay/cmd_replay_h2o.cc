@@ -173,7 +173,7 @@ std::string ScheduleText(const eviction::ReplayResult& result) {
                             fmt::join(sizes, ", "));
 }
 
-class ReplayH2o : public EachOf<ReplayH2o, TraceReplay> {
+class ReplayH2o : public ForEachInput<ReplayH2o, TraceReplay> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");

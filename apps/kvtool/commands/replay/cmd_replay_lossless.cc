@@ -148,7 +148,7 @@ const Fields<LosslessResult>& LosslessResultFields() {
   return fields;
 }
 
-class ReplayLossless : public EachOf<ReplayLossless> {
+class ReplayLossless : public ForEachInput<ReplayLossless> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");

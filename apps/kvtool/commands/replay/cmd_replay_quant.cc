@@ -313,7 +313,7 @@ const Fields<QuantTraced>& QuantTracedFields() {
   return fields;
 }
 
-class ReplayQuant : public EachOf<ReplayQuant, TraceReplay> {
+class ReplayQuant : public ForEachInput<ReplayQuant, TraceReplay> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");

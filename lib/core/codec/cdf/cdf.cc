@@ -13,7 +13,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "lib/core/codec/context/likeness.h"
+#include "lib/core/codec/context/earlier_rows.h"
 #include "lib/core/codec/context/lms.h"
 
 namespace kv {
@@ -24,41 +24,42 @@ constexpr uint64_t kLeastRows = 16, kMostValues = uint64_t{1} << 27;
 
 // Adaptive frequencies of the similarity classes. Each count starts at one, so that every class has
 // a slot.
-class LikenessCounts {
+class SimilarityCounts {
  public:
-  CodeSlot GetSlot(uint32_t likeness) const {
+  CodeSlot GetSlot(uint32_t similarity) const {
     uint32_t before = 0;
-    for (uint32_t i = 0; i < likeness; ++i) before += counts_[i];
-    return MakeShare(before, counts_[likeness], total_);
+    for (uint32_t i = 0; i < similarity; ++i) before += counts_[i];
+    return MakeShare(before, counts_[similarity], total_);
   }
-  void Add(uint32_t likeness) {
-    ++counts_[likeness];
+  void Add(uint32_t similarity) {
+    ++counts_[similarity];
     ++total_;
   }
 
  private:
-  std::array<uint32_t, kLikenessClasses> counts_ = {1, 1, 1, 1, 1, 1};
-  uint32_t total_ = kLikenessClasses;
+  std::array<uint32_t, kSimilarityClasses> counts_ = {1, 1, 1, 1, 1, 1};
+  uint32_t total_ = kSimilarityClasses;
 };
 
-void AddLikeness(const Likeness& like, uint64_t row, LikenessCounts& counts,
-                 ArenaVector<CodeSlot>& slots) {
-  slots.push_back(counts.GetSlot(like.likeness));
-  if (like.likeness > 0) slots.push_back(MakeShare(like.distance - 1, 1, row));
-  counts.Add(like.likeness);
+void AddEarlierRow(const EarlierRow& like, uint64_t row, SimilarityCounts& counts,
+                   ArenaVector<CodeSlot>& slots) {
+  slots.push_back(counts.GetSlot(like.similarity));
+  if (like.similarity > 0) slots.push_back(MakeShare(like.distance - 1, 1, row));
+  counts.Add(like.similarity);
 }
 
-Likeness ReadLikeness(SlotReader& slots, LikenessCounts& counts, uint64_t row) {
-  Likeness like;
+EarlierRow ReadEarlierRow(SlotReader& slots, SimilarityCounts& counts, uint64_t row) {
+  EarlierRow like;
   CodeSlot slot = counts.GetSlot(0);
   // The classes are few: a linear search is cheaper than a lookup table.
   while (slots.target() - slot.start >= slot.size) {
-    if (++like.likeness == kLikenessClasses) slots.Refuse("the similarity of a row has no class");
-    slot = counts.GetSlot(like.likeness);
+    if (++like.similarity == kSimilarityClasses)
+      slots.Refuse("the similarity of a row has no class");
+    slot = counts.GetSlot(like.similarity);
   }
   slots.Take(slot);
-  counts.Add(like.likeness);
-  if (like.likeness == 0) return like;
+  counts.Add(like.similarity);
+  if (like.similarity == 0) return like;
   if (row == 0) slots.Refuse("the first row refers to a row above it");
   const uint64_t before = slots.target() / MakeShare(0, 1, row).size;
   if (before >= row) slots.Refuse("a row refers to one that does not exist");
@@ -83,7 +84,7 @@ void CheckShape(const ChannelShape& shape, uint64_t value_bytes) {
                  fmt::format("{} of {} channels cannot be neighbours", shape.near, shape.columns));
   if (!(shape.first_deviation >= 0 && shape.first_deviation <= kRegressLimit))
     RefuseHeader(12, "the deviation of the first row is out of range");
-  CheckRotation(shape.rotation.distance, shape.rotation.turns.size(), shape.columns, 16);
+  CheckRotation(shape.rotation.distance, shape.rotation.angles.size(), shape.columns, 16);
   for (const uint16_t far : shape.far) {
     // Far taps are summed before the channels of the group are known, so they must lie outside it.
     if (far <= shape.near || far < kRegressLanes || far >= shape.columns)
@@ -111,7 +112,7 @@ ChannelShape ShapeFor(const float* x, uint64_t rows, uint64_t columns, uint64_t 
       shape.far.push_back(static_cast<uint16_t>(distance));
   };
   if (shape.rotation.distance > 1) add(shape.rotation.distance);
-  if (head_dim == 0) head_dim = 2 * shape.rotation.turns.size();
+  if (head_dim == 0) head_dim = 2 * shape.rotation.angles.size();
   for (uint64_t head = 1; head_dim > 0 && head <= reach.heads; ++head) add(head * head_dim);
   // The first row has no row above it: the model starts from the root mean square of its values.
   double power = 0;
@@ -125,14 +126,14 @@ void WriteShape(uint32_t largest, const ChannelShape& shape, ByteWriter& frame) 
   frame.U8(static_cast<uint8_t>(largest));
   frame.U8(static_cast<uint8_t>(shape.near));
   frame.U8(static_cast<uint8_t>(shape.far.size()));
-  frame.U8(shape.likenesses ? 1 : 0);
+  frame.U8(shape.has_earlier_rows ? 1 : 0);
   frame.U32(static_cast<uint32_t>(shape.rows));
   frame.U32(static_cast<uint32_t>(shape.columns));
   frame.U32(std::bit_cast<uint32_t>(shape.first_deviation));
   frame.U16(static_cast<uint16_t>(shape.rotation.distance));
-  frame.U16(static_cast<uint16_t>(shape.rotation.turns.size()));
+  frame.U16(static_cast<uint16_t>(shape.rotation.angles.size()));
   for (const uint16_t distance : shape.far) frame.U16(distance);
-  for (const uint32_t turn : shape.rotation.turns) frame.U32(turn);
+  for (const uint32_t angle : shape.rotation.angles) frame.U32(angle);
 }
 
 ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& largest) {
@@ -144,14 +145,14 @@ ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& large
   const uint32_t far = reader.U8("far channels"), flags = reader.U8("flags");
   if (far > ChannelModel::kMaxFar || flags > 1)
     RefuseHeader(2, fmt::format("a frame cannot have {} far channels and flags {}", far, flags));
-  shape.likenesses = flags == 1;
+  shape.has_earlier_rows = flags == 1;
   shape.rows = reader.U32("rows");
   shape.columns = reader.U32("columns");
   shape.first_deviation = std::bit_cast<float>(reader.U32("deviation of the first row"));
   shape.rotation.distance = reader.U16("distance of partners");
-  const uint32_t turns = reader.U16("number of angles");
+  const uint32_t angles = reader.U16("number of angles");
   for (uint32_t i = 0; i < far; ++i) shape.far.push_back(reader.U16("far channel"));
-  for (uint32_t i = 0; i < turns; ++i) shape.rotation.turns.push_back(reader.U32("turn"));
+  for (uint32_t i = 0; i < angles; ++i) shape.rotation.angles.push_back(reader.U32("turn"));
   CheckShape(shape, value_bytes);
   return shape;
 }
@@ -173,10 +174,10 @@ bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, 
       x.data(), rows, columns, head_dim,
       FindRotation(values, form.bfloat, scale, rows, columns, head_dim, steps, arena), kShortReach);
   shape.steps = steps;
-  const ArenaVector<Likeness> likenesses =
-      FindLikenesses(values, form.bfloat, rows, columns, shape.rotation, steps, true, arena);
-  for (const Likeness& like : likenesses) shape.likenesses |= like.likeness > 0;
-  const bool with_likenesses = shape.likenesses;
+  const ArenaVector<EarlierRow> earlier_rows =
+      FindEarlierRows(values, form.bfloat, rows, columns, shape.rotation, steps, true, arena);
+  for (const EarlierRow& like : earlier_rows) shape.has_earlier_rows |= like.similarity > 0;
+  const bool with_earlier_rows = shape.has_earlier_rows;
   const size_t begin = out.size();
   ByteWriter frame(std::move(out));
   WriteShape(largest, shape, frame);
@@ -189,13 +190,13 @@ bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, 
   ArenaVector<CodeSlot> slots(arena);
   slots.reserve(count + 2 * rows);
   ChannelModel model(std::move(shape), arena);
-  LikenessCounts counts;
+  SimilarityCounts counts;
   ArenaVector<uint16_t> halves(columns, arena);
   ArenaVector<float> means(columns, arena), inverse_scales(columns, arena);
   for (uint64_t row = 0; row < rows; ++row) {
-    if (with_likenesses) AddLikeness(likenesses[row], row, counts, slots);
+    if (with_earlier_rows) AddEarlierRow(earlier_rows[row], row, counts, slots);
     const float* expected_row = forecast == nullptr ? nullptr : forecast->Expect(row);
-    model.BeginRow(likenesses[row].likeness, likenesses[row].distance, &expected_row);
+    model.BeginRow(earlier_rows[row].similarity, earlier_rows[row].distance, &expected_row);
     model.SetRow(x.data() + row * columns, means.data(), inverse_scales.data());
     std::memcpy(halves.data(), values.data() + 2 * row * columns, 2 * columns);
     slots.resize(slots.size() + columns);
@@ -221,7 +222,7 @@ void DecodeCdf(ByteSpan frame, HalfForm form, std::span<std::byte> values, const
   shape.steps = steps;
   SlotReader slots(reader);
   const uint64_t rows = shape.rows;
-  const bool with_likenesses = shape.likenesses;
+  const bool with_earlier_rows = shape.has_earlier_rows;
   shape.hints = forecast == nullptr ? 0 : 1;
   shape.forecast = forecast != nullptr;
   if (forecast != nullptr && (shape.rows != forecast->rows || shape.columns != forecast->columns))
@@ -231,12 +232,12 @@ void DecodeCdf(ByteSpan frame, HalfForm form, std::span<std::byte> values, const
   const LogisticCode code(form, scale);
   std::vector<float> known(forecast == nullptr ? 0 : shape.columns);
   ChannelModel model(std::move(shape), arena);
-  LikenessCounts counts;
+  SimilarityCounts counts;
   std::byte* to = values.data();
   for (uint64_t row = 0; row < rows; ++row) {
-    const Likeness like = with_likenesses ? ReadLikeness(slots, counts, row) : Likeness{};
+    const EarlierRow like = with_earlier_rows ? ReadEarlierRow(slots, counts, row) : EarlierRow{};
     const float* expected_row = forecast == nullptr ? nullptr : forecast->Expect(row);
-    model.BeginRow(like.likeness, like.distance, &expected_row);
+    model.BeginRow(like.similarity, like.distance, &expected_row);
     for (uint64_t group = 0; group < model.groups(); ++group) {
       model.BeginGroup(group);
       for (uint64_t lane = 0; lane < model.lanes(group); ++lane, to += 2) {

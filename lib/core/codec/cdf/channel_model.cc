@@ -39,7 +39,7 @@ uint64_t RowsPerSolution(uint64_t rows) {
 
 ChannelModel::ChannelModel(ChannelShape shape, Arena* arena)
     : shape_(std::move(shape)),
-      turner_(shape_.rotation, shape_.columns, arena),
+      rotator_(shape_.rotation, shape_.columns, arena),
       x_(arena),
       ones_(arena),
       predictions_(arena),
@@ -59,12 +59,12 @@ ChannelModel::ChannelModel(ChannelShape shape, Arena* arena)
     rows.values = ArenaVector<float>((kMaxRegressRows + kHistory) * padded_, arena);
   };
   make(partners_);
-  const bool turns = !shape_.rotation.turns.empty();
-  if (turns) {
+  const bool rotates = !shape_.rotation.angles.empty();
+  if (rotates) {
     make(cosines_);
     make(sines_);
   }
-  if (shape_.likenesses) {
+  if (shape_.has_earlier_rows) {
     make(like_);
     make(unlike_);
   }
@@ -72,11 +72,11 @@ ChannelModel::ChannelModel(ChannelShape shape, Arena* arena)
   for (uint32_t i = 0; i < shape_.hints; ++i) make(hints_[i]);
   ones_.assign(padded_, 1);
   predictions_.assign(padded_, 0);
-  spread_ = kLikenessLimits;
+  spread_ = kSimilarityLimits;
 
-  const size_t models = shape_.likenesses ? 2 : 0;
+  const size_t models = shape_.has_earlier_rows ? 2 : 0;
   // Two taps for the similar row, five for x and p one and two rows up and 1, two for cos and sin.
-  near_tap_ = shape_.hints + models + (turns ? 7 : 5);
+  near_tap_ = shape_.hints + models + (rotates ? 7 : 5);
   near_in_group_ = std::min<size_t>(shape_.near, kRegressLanes - 1);
   const size_t n = near_tap_ + shape_.near + shape_.far.size();
   // Four models of growing size compete in each column. The best mix is found by their past errors,
@@ -132,7 +132,7 @@ void ChannelModel::MakeTaps() {
     for (uint32_t i = 0; i < shape_.hints; ++i) *tap++ = hints_[i].Row(pending_);
   };
   if (!shape_.forecast) add_hints();
-  if (shape_.likenesses) {
+  if (shape_.has_earlier_rows) {
     *tap++ = like_.Row(pending_);
     *tap++ = unlike_.Row(pending_);
   }
@@ -140,7 +140,7 @@ void ChannelModel::MakeTaps() {
   *tap++ = row_ - padded_;
   *tap++ = partners_.Row(kHistory + pending_ - 1);
   if (shape_.hints == 0) *tap++ = ones_.data();
-  if (!shape_.rotation.turns.empty()) {
+  if (!shape_.rotation.angles.empty()) {
     *tap++ = cosines_.Row(pending_);
     *tap++ = sines_.Row(pending_);
   }
@@ -151,21 +151,21 @@ void ChannelModel::MakeTaps() {
   targets_[pending_] = row_;
 }
 
-void ChannelModel::BeginRow(uint32_t likeness, uint64_t distance, const float* const* hints) {
-  likeness_ = likeness;
+void ChannelModel::BeginRow(uint32_t similarity, uint64_t distance, const float* const* hints) {
+  similarity_ = similarity;
   row_ = X(rows_);
-  if (!shape_.rotation.turns.empty()) {
-    turner_.Angles(shape_.steps[rows_], cosines_.Row(pending_), sines_.Row(pending_));
+  if (!shape_.rotation.angles.empty()) {
+    rotator_.Angles(shape_.steps[rows_], cosines_.Row(pending_), sines_.Row(pending_));
   }
-  if (shape_.likenesses) {
+  if (shape_.has_earlier_rows) {
     // Rows with a good match and rows with a poor one deserve different weights, so each quality
     // has its own tap, and the other tap is 0.
     float *like = like_.Row(pending_), *unlike = unlike_.Row(pending_);
     std::fill_n(like, padded_, 0.0f);
     std::fill_n(unlike, padded_, 0.0f);
-    if (likeness > 0) {
-      turner_.Turn(shape_.steps.Up(rows_, distance), X(rows_ - distance),
-                   likeness < kPoorLikeness ? like : unlike);
+    if (similarity > 0) {
+      rotator_.Rotate(shape_.steps.Up(rows_, distance), X(rows_ - distance),
+                      similarity < kWeakSimilarity ? like : unlike);
     }
   }
   for (uint32_t i = 0; i < shape_.hints; ++i)
@@ -202,7 +202,7 @@ void ChannelModel::PrepareGroup(uint64_t group, const std::vector<size_t>& order
   RegressAdd(regress_, group, Taps(), order.data(), order.size(), ahead_.data());
   // The surprise so far scales the rest of the row: a row that was hard to predict in its first
   // channels is hard in all.
-  const float factor = spread_[likeness_] * (surprise_ / surprise_count_);
+  const float factor = spread_[similarity_] * (surprise_ / surprise_count_);
   const float* variance = regress_.variance + group * kRegressLanes;
   for (size_t lane = 0; lane < kRegressLanes; ++lane) {
     inverse_scales_[lane] =
@@ -217,7 +217,7 @@ void ChannelModel::EndGroup() {
     const float error = row_[channel] - predictions_[channel];
     const float squares = error * error / (variance[lane] + kTinyVariance);
     row_spread_ += std::min(squares, kMostSurprise);
-    surprise_ += std::min(squares / spread_[likeness_], kMostSurprise);
+    surprise_ += std::min(squares / spread_[similarity_], kMostSurprise);
     surprise_count_ += 1;
   }
 }
@@ -225,7 +225,7 @@ void ChannelModel::EndGroup() {
 void ChannelModel::EndRow() {
   CopyPartners(shape_.rotation.distance, row_, shape_.columns, partners_.Row(kHistory + pending_));
   ++rows_;
-  float& spread = spread_[likeness_];
+  float& spread = spread_[similarity_];
   if (rows_ > 1) {
     spread += (row_spread_ / static_cast<float>(shape_.columns) - spread) * kSpreadRate;
     spread = std::max(spread, kLeastSpread);

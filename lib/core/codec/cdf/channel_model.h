@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "lib/core/codec/context/likeness.h"
+#include "lib/core/codec/context/earlier_rows.h"
 #include "lib/core/kernels/regress.h"
 
 // Predicts the channels of a row. Each channel is regressed on an earlier row that this one
@@ -21,11 +21,11 @@ namespace kv {
 struct ChannelShape {
   uint64_t rows = 0, columns = 0;
   Rotation rotation;
-  RowSteps steps;             // positions of the rows; they outlive the model
-  bool likenesses = false;    // true if any row has a similar earlier row
-  uint32_t near = 0;          // number of channels directly to the left that are taps
-  std::vector<uint16_t> far;  // distances of further taps to the left, each more than `near`
-  float first_deviation = 0;  // root mean square of the first row's values
+  RowSteps steps;                 // positions of the rows; they outlive the model
+  bool has_earlier_rows = false;  // true if any row has a similar earlier row
+  uint32_t near = 0;              // number of channels directly to the left that are taps
+  std::vector<uint16_t> far;      // distances of further taps to the left, each more than `near`
+  float first_deviation = 0;      // root mean square of the first row's values
   // number of rows passed to BeginRow as hints; without one, values may be plain 0
   uint32_t hints = 0;
   bool forecast = false;  // the only hint is a RowForecast's prediction
@@ -52,7 +52,7 @@ class ModelValue {
 class ChannelModel {
  public:
   static constexpr uint32_t kMaxNear = 32, kMaxFar = 16, kMaxHints = 4;
-  static constexpr uint64_t kMaxColumns = kMaxLikenessColumns;
+  static constexpr uint64_t kMaxColumns = kMaxComparedColumns;
 
   explicit ChannelModel(ChannelShape shape, Arena* arena = nullptr);
   // Neither copied nor moved: taps point into the object.
@@ -67,7 +67,7 @@ class ChannelModel {
   // Begins a row that resembles the row `distance` rows up; class 0 means no similar row. Each hint
   // has as many values as there are columns. After it, decoders call for each group BeginGroup, for
   // each channel of the group Expect and Set, and then EndGroup; EndRow ends the row.
-  void BeginRow(uint32_t likeness, uint64_t distance, const float* const* hints = nullptr);
+  void BeginRow(uint32_t similarity, uint64_t distance, const float* const* hints = nullptr);
   // Sums the taps that do not depend on other channels of the group.
   void BeginGroup(uint64_t group);
   // Predicts a channel and the sharpness of its logistic distribution (the inverse of its scale).
@@ -115,7 +115,7 @@ class ChannelModel {
   RegressRow Taps() const { return taps_.data() + pending_ * regress_.taps; }
 
   ChannelShape shape_;
-  Turner turner_;
+  Rotator rotator_;
   uint64_t padded_ = 0;  // columns, rounded up to whole groups
   uint64_t left_ = 0;    // number of zeros before the first row
   ArenaVector<float> x_;
@@ -134,9 +134,9 @@ class ChannelModel {
   uint64_t rows_ = 0;     // complete rows
   uint64_t pending_ = 0;  // complete rows that are not yet in the solution
   float samples_ = 0;
-  std::array<float, kLikenessClasses> spread_{};  // squared errors, per similarity class
-  uint32_t likeness_ = 0;                         // similarity class of the current row
-  float* row_ = nullptr;                          // the current row
+  std::array<float, kSimilarityClasses> spread_{};  // squared errors, per similarity class
+  uint32_t similarity_ = 0;                         // similarity class of the current row
+  float* row_ = nullptr;                            // the current row
   uint64_t group_ = 0;
   const float* combined_ = nullptr;  // weights of the current group
   std::array<float, kRegressLanes> ahead_{}, inverse_scales_{};

@@ -158,7 +158,7 @@ constexpr float kRidgeOfValues = 0.01f;
 
 struct LayersHead {
   // true if the chunk's own rows are rotated by their position, as those of K are
-  bool turns = false;
+  bool rotates = false;
   std::vector<Neighbour> neighbours;
   Rotation rotation;  // common to all rotated rows; found in the first chunk that has one
 };
@@ -169,7 +169,7 @@ struct LayersHead {
 
 void WriteLayersHead(const LayersHead& head, ByteWriter& out) {
   out.U8(static_cast<uint8_t>(head.neighbours.size()));
-  out.U8(head.turns ? 1 : 0);
+  out.U8(head.rotates ? 1 : 0);
   for (const Neighbour& one : head.neighbours) WriteNeighbour(one, out);
   WriteRotation(head.rotation, out);
 }
@@ -179,7 +179,7 @@ LayersHead ReadLayersHead(ByteReader& reader) {
   const uint32_t count = reader.U8("number of neighbours"), flags = reader.U8("flags");
   if (count > kMaxNeighbours || flags > 1)
     RefuseLayers(0, fmt::format("{} neighbours with flags {}", count, flags));
-  head.turns = flags == 1;
+  head.rotates = flags == 1;
   uint64_t taps = 1;
   for (uint32_t i = 0; i < count; ++i) {
     const uint64_t at = reader.offset();
@@ -201,17 +201,17 @@ class NeighbourTaps {
         chunk_(std::move(chunk)),
         columns_(chunk_.raw->size() / 2 / rows),
         value_of_(Bfloat(), LmsScale(LmsLargestExponent(*chunk_.raw, Bfloat()))),
-        turns_(!neighbour.is_value),
+        rotates_(!neighbour.is_value),
         steps_(steps),
-        turner_(rotation, columns_),
+        rotator_(rotation, columns_),
         x_(columns_),
         still_(columns_) {}
 
   void Row(uint64_t row, float* taps) {
     const std::byte* from = chunk_.raw->data() + 2 * columns_ * row;
     for (uint64_t c = 0; c < columns_; ++c) x_[c] = value_of_(LoadLE<uint16_t>(from + 2 * c));
-    if (turns_) turner_.Turn(0u - steps_[row], x_.data(), still_.data());
-    std::copy_n(turns_ ? still_.data() : x_.data(), wanted_, taps);
+    if (rotates_) rotator_.Rotate(0u - steps_[row], x_.data(), still_.data());
+    std::copy_n(rotates_ ? still_.data() : x_.data(), wanted_, taps);
   }
   uint64_t wanted() const { return wanted_; }
 
@@ -222,9 +222,9 @@ class NeighbourTaps {
   const NeighbourChunk chunk_;
   const uint64_t columns_;
   const ModelValue value_of_;
-  const bool turns_;
+  const bool rotates_;
   const RowSteps steps_;
-  Turner turner_;
+  Rotator rotator_;
   std::vector<float> x_, still_;
 };
 
@@ -237,9 +237,9 @@ class LayerForecast : public RowForecast {
         head_(head),
         steps_(steps),
         block_(Taps(head), grid.columns, kRidgeOfValues),
-        turner_(head_.rotation, grid.columns),
+        rotator_(head_.rotation, grid.columns),
         forecast_(grid.columns),
-        turned_(grid.columns) {
+        rotated_(grid.columns) {
     for (const Neighbour& one : head.neighbours) {
       if (source == nullptr) {
         throw Error(Finding::kLostChunk, "the chunk needs others of its archive");
@@ -253,7 +253,7 @@ class LayerForecast : public RowForecast {
                     one.is_value ? 'V' : 'K');
       }
       if (!one.is_value) {
-        CheckRotation(head.rotation.distance, head.rotation.turns.size(), row_bytes / 2, 0);
+        CheckRotation(head.rotation.distance, head.rotation.angles.size(), row_bytes / 2, 0);
       }
       neighbours_.push_back(
           std::make_unique<NeighbourTaps>(one, std::move(chunk), grid.rows, head_.rotation, steps));
@@ -267,9 +267,9 @@ class LayerForecast : public RowForecast {
       taps += one->wanted();
     }
     block_.Predict(forecast_);
-    const bool turns = head_.turns && !head_.rotation.turns.empty();
-    if (turns) turner_.Turn(steps_[row], forecast_.data(), turned_.data());
-    std::vector<float>& expected = turns ? turned_ : forecast_;
+    const bool rotates = head_.rotates && !head_.rotation.angles.empty();
+    if (rotates) rotator_.Rotate(steps_[row], forecast_.data(), rotated_.data());
+    std::vector<float>& expected = rotates ? rotated_ : forecast_;
     // A diverging forecast must not leave the range in which the model's arithmetic is exact.
     for (float& value : expected) {
       if (!(std::abs(value) < kRegressLimit)) value = 0;
@@ -277,9 +277,9 @@ class LayerForecast : public RowForecast {
     return expected.data();
   }
   void Learn(uint64_t row, const float* x) override {
-    if (head_.turns) {
-      turner_.Turn(0u - steps_[row], x, turned_.data());
-      x = turned_.data();
+    if (head_.rotates) {
+      rotator_.Rotate(0u - steps_[row], x, rotated_.data());
+      x = rotated_.data();
     }
     block_.Learn({x, columns});
   }
@@ -294,8 +294,8 @@ class LayerForecast : public RowForecast {
   const LayersHead& head_;
   const RowSteps steps_;
   BlockRegression block_;
-  Turner turner_;
-  std::vector<float> forecast_, turned_;
+  Rotator rotator_;
+  std::vector<float> forecast_, rotated_;
   std::vector<std::unique_ptr<NeighbourTaps>> neighbours_;
 };
 
@@ -330,7 +330,7 @@ bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
   const ByteSpan values = halves.bytes();
   LayersHead head{!is_value, {neighbours.begin(), neighbours.end()}, {}};
   // The rotation is measured on the chunk's own rows, or else on its first neighbour that is K.
-  if (head.turns) {
+  if (head.rotates) {
     const auto own = std::make_shared<const Bytes>(values.begin(), values.end());
     head.rotation =
         FindHalvesRotation({HalvesShape(shape).dtype, own}, grid.rows, HeadDim(shape), steps);
@@ -393,8 +393,8 @@ void DecodeByLayers(const ChunkShape& shape, ByteSpan payload, std::span<std::by
   const ChunkGrid grid = FindGrid(shape, raw.size());
   if (shape.order != Order::kTokenHeadDim || !IsLayersGrid(grid) || grid.rows != shape.tokens)
     RefuseLayers(0, "the chunk's rows are not tokens");
-  if (head.turns)
-    CheckRotation(head.rotation.distance, head.rotation.turns.size(), grid.columns, 0);
+  if (head.rotates)
+    CheckRotation(head.rotation.distance, head.rotation.angles.size(), grid.columns, 0);
   CheckSteps(inputs.steps, grid.rows);
   LayerForecast forecast(head, grid, inputs.steps, inputs.neighbours);
   DecodeCdf(reader.Take(reader.remaining(), "distributions"), MakeForm(shape), raw, inputs.steps,

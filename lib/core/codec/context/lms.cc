@@ -36,10 +36,10 @@ LmsModel::LmsModel(uint64_t rows, uint64_t columns, uint32_t pairing, uint32_t l
       pairing_(pairing),
       bfloat_(bfloat),
       scale_(LmsScale(largest_exponent)),
-      turner_(rotation == nullptr ? kNone : *rotation, columns, arena),
+      rotator_(rotation == nullptr ? kNone : *rotation, columns, arena),
       steps_(steps),
-      likenesses_(rotation != nullptr),
-      x_((kRing + (likenesses_ ? rows : 0)) * padded_, arena),
+      with_earlier_rows_(rotation != nullptr),
+      x_((kRing + (with_earlier_rows_ ? rows : 0)) * padded_, arena),
       partners_(kRing * padded_, arena),
       mean_(padded_, arena),
       prediction_(padded_, arena),
@@ -50,7 +50,7 @@ LmsModel::LmsModel(uint64_t rows, uint64_t columns, uint32_t pairing, uint32_t l
   // Initial weights of the row above and of the similar row, for rows with none, a weak and a
   // strong one (FORMAT.md, "Like frames").
   constexpr float kAbove[3] = {0.5f, 0.25f, 0.0f}, kLike[3] = {0.0f, 0.5f, 1.0f};
-  for (size_t i = 0; i < (likenesses_ ? 3 : 1); ++i) {
+  for (size_t i = 0; i < (with_earlier_rows_ ? 3 : 1); ++i) {
     for (ArenaVector<float>& weights : learned_[i].weights) {
       weights = ArenaVector<float>(padded_, arena);
     }
@@ -77,12 +77,12 @@ LmsChannels LmsModel::Channels() {
   return channels;
 }
 
-void LmsModel::Predict(const Likeness& like) {
+void LmsModel::Predict(const EarlierRow& like) {
   // Each kind of row has its own weights: 0 without a similar row, 1 with a weakly, 2 with a
   // strongly similar one.
-  which_ = like.likeness == 0 ? 0 : like.likeness < kPoorLikeness ? 2 : 1;
+  which_ = like.similarity == 0 ? 0 : like.similarity < kWeakSimilarity ? 2 : 1;
   if (which_ != 0) {
-    turner_.Turn(steps_.Up(row_, like.distance), X(row_ + kRing - like.distance), like_.data());
+    rotator_.Rotate(steps_.Up(row_, like.distance), X(row_ + kRing - like.distance), like_.data());
   }
   LmsPredict(Channels(), contexts_.data(), signs_.data());
   if (row_ == 0) std::fill(contexts_.begin(), contexts_.end(), kLmsFirstRow);
@@ -207,7 +207,7 @@ struct PredictedSymbols {
 
 // Runs the model over all rows, collects symbols and contexts, and merges contexts into tables.
 PredictedSymbols PredictSymbols(ByteSpan values, const SymbolShape& shape, uint64_t rows,
-                                uint64_t columns, const LikenessPlan* like, LmsModel& lms,
+                                uint64_t columns, const EarlierRowsPlan* like, LmsModel& lms,
                                 ContextScratch& scratch) {
   const uint64_t count = rows * columns;
   scratch.symbols.resize(count);
@@ -217,7 +217,7 @@ PredictedSymbols PredictSymbols(ByteSpan values, const SymbolShape& shape, uint6
   const uint64_t row_step = std::max<uint64_t>(1, count / kSampledOfLms);
   ContextCounts joint(kLmsContexts, 6, &scratch.arena);
   for (uint64_t row = 0; row < rows; ++row) {
-    lms.Predict(like == nullptr ? Likeness{} : like->likenesses[row]);
+    lms.Predict(like == nullptr ? EarlierRow{} : like->earlier_rows[row]);
     uint8_t* here = symbols + row * columns;
     Flip(lms.signs(), columns, 7, here);
     std::copy_n(lms.contexts(), columns, scratch.contexts.data() + row * columns);
@@ -256,8 +256,8 @@ uint64_t ChooseLmsWidth(const PredictedSymbols& predicted, uint64_t count, uint6
 
 // The frame stores the distance of a rotation in one byte, which the halves of the widest heads
 // exceed.
-bool StoresRotation(const LikenessPlan* like) {
-  return like != nullptr && !like->rotation.turns.empty() && like->rotation.distance <= UINT8_MAX;
+bool StoresRotation(const EarlierRowsPlan* like) {
+  return like != nullptr && !like->rotation.angles.empty() && like->rotation.distance <= UINT8_MAX;
 }
 
 }  // namespace
@@ -266,8 +266,8 @@ bool StoresRotation(const LikenessPlan* like) {
 // the prediction, and contexts are collected. Then contexts are merged into tables, the symbol
 // width is chosen by estimated size, and all symbols are coded.
 bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_t columns,
-               uint64_t head_dim, const LikenessPlan* like, uint64_t to_beat, CodecScratch& codec,
-               Bytes& out, const RowSteps& steps) {
+               uint64_t head_dim, const EarlierRowsPlan* like, uint64_t to_beat,
+               CodecScratch& codec, Bytes& out, const RowSteps& steps) {
   ContextScratch& scratch = codec.context;
   Arena* const arena = &scratch.arena;
   const uint64_t count = rows * columns;
@@ -311,7 +311,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   head.U32(static_cast<uint32_t>(columns));
   head.U32(static_cast<uint32_t>(escapes));
   if (escapes > 0) AppendEscapes(values, symbols, shape, escapes, head);
-  if (like != nullptr) WriteLikenesses(*like, codec, head);
+  if (like != nullptr) WriteEarlierRows(*like, codec, head);
   WriteModel(model, ContextOrder(), head);
   const std::span<const uint16_t> words(begin, end);
   const uint64_t frame_bytes =
@@ -326,7 +326,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
 
 // Decodes row by row: the contexts of a row follow from the rows above, so each row is predicted,
 // decoded, completed with its raw bits, and learnt.
-void DecodeLms(ByteSpan frame, HalfForm form, bool with_likenesses, std::span<std::byte> values,
+void DecodeLms(ByteSpan frame, HalfForm form, bool with_earlier_rows, std::span<std::byte> values,
                CodecScratch& codec, const RowSteps& steps) {
   ContextScratch& scratch = codec.context;
   ByteReader reader(frame);
@@ -344,9 +344,9 @@ void DecodeLms(ByteSpan frame, HalfForm form, bool with_likenesses, std::span<st
     throw Error(Finding::kBadFrame, "the largest exponent cannot be {}", largest).At(3);
   }
   const ByteSpan escapes = reader.Take(escape_count, "escapes");
-  if (with_likenesses) CheckSteps(steps, grid.rows);
-  LikenessPlan like;
-  if (with_likenesses) like = ReadLikenesses(reader, grid.rows, grid.columns, codec);
+  if (with_earlier_rows) CheckSteps(steps, grid.rows);
+  EarlierRowsPlan like;
+  if (with_earlier_rows) like = ReadEarlierRows(reader, grid.rows, grid.columns, codec);
   const ContextModel model = ReadModel(reader, shape.symbol_bits, ContextOrder(), &scratch.arena);
   const CodedPart coded = ReadCoded(reader, shape, grid, 0);
 
@@ -361,9 +361,9 @@ void DecodeLms(ByteSpan frame, HalfForm form, bool with_likenesses, std::span<st
   const RansGrid row_grid{1, grid.columns, grid.lanes};
   size_t used = 0, escapes_used = 0;
   LmsModel lms(grid.rows, grid.columns, pairing, largest, form.bfloat,
-               with_likenesses ? &like.rotation : nullptr, steps, &scratch.arena);
+               with_earlier_rows ? &like.rotation : nullptr, steps, &scratch.arena);
   for (uint64_t row = 0; row < grid.rows; ++row) {
-    lms.Predict(with_likenesses ? like.likenesses[row] : Likeness{});
+    lms.Predict(with_earlier_rows ? like.earlier_rows[row] : EarlierRow{});
     Lookup(table_of, lms.contexts(), grid.columns, tables);
     const size_t taken =
         RansDecode(symbols, row_grid, {.tables = tables}, scratch.slots.data(),

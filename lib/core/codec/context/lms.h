@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lib/core/codec/context/likeness.h"
+#include "lib/core/codec/context/earlier_rows.h"
 #include "lib/core/codec/context/prev.h"
 #include "lib/core/kernels/lms.h"
 
@@ -36,7 +36,7 @@ class LmsModel {
   const uint8_t* signs() const { return signs_.data(); }
 
   // Predicts the next row. The first row is predicted as 0 and has its own context.
-  void Predict(const Likeness& like);
+  void Predict(const EarlierRow& like);
   // Learns from the actual values of the row.
   void Learn(const std::byte* values);
 
@@ -50,7 +50,9 @@ class LmsModel {
   LmsChannels Channels();
   // Rows are stored at place row + kRing, so that the two rows above the first exist. All rows are
   // kept if later rows may refer to them; otherwise a ring of the last kRing.
-  float* X(uint64_t place) { return x_.data() + (likenesses_ ? place : place % kRing) * padded_; }
+  float* X(uint64_t place) {
+    return x_.data() + (with_earlier_rows_ ? place : place % kRing) * padded_;
+  }
   float* Partners(uint64_t place) { return partners_.data() + place % kRing * padded_; }
 
   static constexpr uint64_t kRing = 3;
@@ -58,9 +60,9 @@ class LmsModel {
   uint32_t pairing_;
   bool bfloat_;
   float scale_;
-  Turner turner_;
+  Rotator rotator_;
   RowSteps steps_;
-  bool likenesses_;
+  bool with_earlier_rows_;
   ArenaVector<float> x_, partners_, mean_, prediction_, like_, zeros_;
   std::array<Learned, 3> learned_;
   size_t which_ = 0;  // index into learned_ for the current row
@@ -77,10 +79,10 @@ class LmsModel {
 // `like` is given, rows are also predicted from the earlier rows that it names; the frame stores it
 // and its codec is kLike instead of kLms. `steps` are the positions of the rows.
 bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_t columns,
-               uint64_t head_dim, const LikenessPlan* like, uint64_t to_beat, CodecScratch& scratch,
-               Bytes& out, const RowSteps& steps = {});
+               uint64_t head_dim, const EarlierRowsPlan* like, uint64_t to_beat,
+               CodecScratch& scratch, Bytes& out, const RowSteps& steps = {});
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
-void DecodeLms(ByteSpan frame, HalfForm form, bool with_likenesses, std::span<std::byte> values,
+void DecodeLms(ByteSpan frame, HalfForm form, bool with_earlier_rows, std::span<std::byte> values,
                CodecScratch& scratch, const RowSteps& steps = {});
 
 }  // namespace kv

@@ -16,7 +16,7 @@
 #include "lib/core/codec/codec.h"
 #include "lib/core/codec/context/prev.h"
 #include "lib/core/codec/halves.h"
-#include "lib/core/codec/ref/near.h"
+#include "lib/core/codec/ref/similar_rows.h"
 #include "lib/core/codec/wrappers/wrappers.h"
 
 namespace kv {
@@ -27,7 +27,7 @@ namespace {
 constexpr uint64_t kLeastGainByNeighbours = 200, kLeastRowsToLearn = 64;
 
 // A chunk whose similar rows are to be coded.
-struct NearChunk {
+struct SimilarChunk {
   const ChunkShape& shape;
   uint64_t rows;
   double own_bits;  // bits per value without a reference
@@ -41,28 +41,29 @@ struct NearChunk {
 
 // Chooses the coding of a chunk's similar rows: a list of the values that differ, static tables, or
 // learned distributions, with or without a forecast from neighbours.
-class NearEncoder {
+class SimilarEncoder {
  public:
-  NearEncoder(const NearChunk& chunk, NearRows& near, CodecScratch& scratch, ErrorsHead& errors)
-      : chunk_(chunk), near_(near), scratch_(scratch), errors_(errors) {}
+  SimilarEncoder(const SimilarChunk& chunk, SimilarRows& similar, CodecScratch& scratch,
+                 ErrorsHead& errors)
+      : chunk_(chunk), similar_(similar), scratch_(scratch), errors_(errors) {}
 
   // Appends the similar rows, rotation first, and sets their factors, kOwnRow for rows that are
   // cheaper to code without a reference. Returns kRef, kRefSparse, kRefCdf or kRefLayers; only the
   // last uses the header of the errors.
   CodecId Encode(ByteWriter& out) {
-    bool turned = false;
-    for (const ReferenceRun& run : chunk_.runs) turned = turned || run.turn != 0;
-    WriteRotation(turned ? chunk_.rotation : Rotation(), out);
-    const uint64_t values = near_.values.size();
-    const uint64_t differences = CountDifferences(near_, values / kFewDifferences);
+    bool rotated = false;
+    for (const ReferenceRun& run : chunk_.runs) rotated = rotated || run.position_shift != 0;
+    WriteRotation(rotated ? chunk_.rotation : Rotation(), out);
+    const uint64_t values = similar_.values.size();
+    const uint64_t differences = CountDifferences(similar_, values / kFewDifferences);
     if (differences * kFewDifferences >= values) return EncodeDistances(out);
     ByteWriter list(scratch_.NewPayload()), distances(scratch_.NewPayload());
-    EncodeNearDifferences(near_, scratch_, list);
+    EncodeSimilarDifferences(similar_, scratch_, list);
     CodecId codec = CodecId::kRefSparse;
     if (differences * kVeryFewDifferences >= values) {
       codec = EncodeDistances(distances);
       if (static_cast<double>(list.size()) <= static_cast<double>(distances.size()) + OwnBytes()) {
-        std::fill(near_.factors.begin(), near_.factors.end(), uint8_t{0});
+        std::fill(similar_.factors.begin(), similar_.factors.end(), uint8_t{0});
         codec = CodecId::kRefSparse;
       }
     }
@@ -73,28 +74,29 @@ class NearEncoder {
   }
 
  private:
-  // Estimates the bytes of the rows that EncodeNearRows made remaining rows.
+  // Estimates the bytes of the rows that EncodeSimilarRows made remaining rows.
   double OwnBytes() const {
-    const auto own = std::count(near_.factors.begin(), near_.factors.end(), kOwnRow);
-    return static_cast<double>(own) * static_cast<double>(near_.columns) * chunk_.own_bits / 8;
+    const auto own = std::count(similar_.factors.begin(), similar_.factors.end(), kOwnRow);
+    return static_cast<double>(own) * static_cast<double>(similar_.columns) * chunk_.own_bits / 8;
   }
 
   CodecId EncodeDistances(ByteWriter& out) {
     if (chunk_.effort < Effort::kMax) {
-      EncodeNearRows(near_, chunk_.own_bits, scratch_, out);
+      EncodeSimilarRows(similar_, chunk_.own_bits, scratch_, out);
       return CodecId::kRef;
     }
     // Tables win where nearly all values are equal or lie on a coarse grid, so both codings are
     // tried. Rows that one of them turned into remaining rows are charged with the bytes they will
     // take there.
     ByteWriter learned(scratch_.NewPayload()), tables(scratch_.NewPayload());
-    const bool fits = EncodeNearDistributions(near_, HeadDim(chunk_.shape), scratch_, learned);
-    EncodeNearRows(near_, chunk_.own_bits, scratch_, tables);
+    const bool fits =
+        EncodeSimilarDistributions(similar_, HeadDim(chunk_.shape), scratch_, learned);
+    EncodeSimilarRows(similar_, chunk_.own_bits, scratch_, tables);
     const bool learn = fits && static_cast<double>(learned.size()) <
                                    static_cast<double>(tables.size()) + OwnBytes();
     const bool by_neighbours = learn && ExpectByNeighbours(learned);
     out.Append(learn ? learned.bytes() : tables.bytes());
-    if (learn) std::replace(near_.factors.begin(), near_.factors.end(), kOwnRow, uint8_t{0});
+    if (learn) std::replace(similar_.factors.begin(), similar_.factors.end(), kOwnRow, uint8_t{0});
     scratch_.Recycle(learned.Release());
     scratch_.Recycle(tables.Release());
     if (!learn) return CodecId::kRef;
@@ -104,7 +106,7 @@ class NearEncoder {
   // Tries again with a forecast from neighbours, and replaces `learned` if that saves enough.
   bool ExpectByNeighbours(ByteWriter& learned) {
     if (chunk_.neighbours == nullptr || chunk_.neighbours->all.empty() ||
-        near_.rows() < kLeastRowsToLearn || !FitsLayers(chunk_.shape)) {
+        similar_.rows() < kLeastRowsToLearn || !FitsLayers(chunk_.shape)) {
       return false;
     }
     errors_ = ErrorsHeadHere();
@@ -113,7 +115,7 @@ class NearEncoder {
     for (size_t i = 0; i < errors_.neighbours.size(); ++i)
       errors_.neighbours[i].hash = forecast->hashes()[i];
     ByteWriter better(scratch_.NewPayload());
-    EncodeNearDistributions(near_, HeadDim(chunk_.shape), scratch_, better, forecast.get());
+    EncodeSimilarDistributions(similar_, HeadDim(chunk_.shape), scratch_, better, forecast.get());
     const bool gains = better.size() < learned.size() - learned.size() / kLeastGainByNeighbours;
     if (gains) std::swap(better, learned);
     scratch_.Recycle(better.Release());
@@ -127,7 +129,7 @@ class NearEncoder {
       if (!run.equal) runs.push_back(run);
     }
     try {
-      return std::make_unique<NeighbourErrors>(errors_, runs, chunk_.rows, near_.columns,
+      return std::make_unique<NeighbourErrors>(errors_, runs, chunk_.rows, similar_.columns,
                                                chunk_.references, chunk_.neighbours->source);
     } catch (const Error& error) {
       if (error.finding() == Finding::kReferenceDiffers || error.finding() == Finding::kBadFrame)
@@ -138,7 +140,7 @@ class NearEncoder {
 
   ErrorsHead ErrorsHeadHere() const {
     ErrorsHead head;
-    head.turns = !chunk_.neighbours->is_value;
+    head.rotates = !chunk_.neighbours->is_value;
     for (const BesideNeighbours::One& one : chunk_.neighbours->all) {
       ErrorNeighbour neighbour{.neighbour = one.neighbour, .layers = {}};
       for (const size_t place : chunk_.near_of) neighbour.layers.push_back(one.runs[place].layer);
@@ -146,20 +148,20 @@ class NearEncoder {
     }
     head.rotation = chunk_.rotation;
     for (const size_t place : chunk_.near_of)
-      head.turns_of_runs.push_back(chunk_.neighbours->turns[place]);
+      head.shifts_of_runs.push_back(chunk_.neighbours->position_shifts[place]);
     return head;
   }
 
-  const NearChunk& chunk_;
-  NearRows& near_;
+  const SimilarChunk& chunk_;
+  SimilarRows& similar_;
   CodecScratch& scratch_;
   ErrorsHead& errors_;
 };
 
 // Fewer than kFewEqualRows consecutive equal rows are coded as similar rows. Between similar rows
-// even kFewBetweenNearRows equal ones are, because a run of its own costs more bytes than marking
-// them.
-constexpr uint64_t kFewEqualRows = 8, kFewBetweenNearRows = 256;
+// even kFewBetweenSimilarRows equal ones are, because a run of its own costs more bytes than
+// marking them.
+constexpr uint64_t kFewEqualRows = 8, kFewBetweenSimilarRows = 256;
 // A run is dropped if a sample of this many rows is cheaper to code without it.
 constexpr uint64_t kSampledRows = 32;
 // Only kFirstRows rows of a run longer than kLongRun are read at first: reading all is expensive,
@@ -210,15 +212,15 @@ class ByReference {
         values_(shape.dtype, raw, &scratch.context.arena),
         expected_(MakeForm(HalvesShape(shape)), columns_, rotation),
         is_own_(rows_, 1),
-        near_(&scratch.context.arena) {
-    near_.form = MakeForm(HalvesShape(shape));
-    near_.columns = columns_;
+        similar_(&scratch.context.arena) {
+    similar_.form = MakeForm(HalvesShape(shape));
+    similar_.columns = columns_;
   }
 
   // Estimates the bits per value that literals take, with which runs are compared.
   void Survey() {
     if (!halves_) return;
-    const HalfSurvey survey = SurveyHalves(values_.bytes(), near_.form, false);
+    const HalfSurvey survey = SurveyHalves(values_.bytes(), similar_.form, false);
     literal_ = survey.high_bytes + survey.low_bytes;
     own_bits_ = 8 * static_cast<double>(literal_) / static_cast<double>(values_.bytes().size() / 2);
   }
@@ -236,29 +238,29 @@ class ByReference {
     // next chunk an allocation.
     if (head_.runs.empty()) return own_(shape_, raw_);
     EncodedChunk chunk{CodecId::kRef, scratch_.NewPayload(), {}};
-    ByteWriter near(scratch_.NewPayload());
+    ByteWriter similar(scratch_.NewPayload());
     ErrorsHead errors;
-    if (!near_.factors.empty()) {
-      const NearChunk whole{shape_,   rows_,     own_bits_,   effort_,    head_.runs,
-                            near_of_, rotation_, references_, neighbours_};
-      chunk.codec = NearEncoder(whole, near_, scratch_, errors).Encode(near);
+    if (!similar_.factors.empty()) {
+      const SimilarChunk whole{shape_,   rows_,     own_bits_,   effort_,    head_.runs,
+                               near_of_, rotation_, references_, neighbours_};
+      chunk.codec = SimilarEncoder(whole, similar_, scratch_, errors).Encode(similar);
     }
-    for (uint64_t at = 0; at < near_.factors.size(); ++at) {
-      if (near_.factors[at] == kOwnRow) is_own_[near_row_[at]] = 1;
+    for (uint64_t at = 0; at < similar_.factors.size(); ++at) {
+      if (similar_.factors[at] == kOwnRow) is_own_[near_row_[at]] = 1;
     }
     EncodedChunk own = EncodeOwn();
     ByteWriter start;
     WriteReferenceHead(head_, start);
     if (chunk.codec == CodecId::kRefLayers) WriteErrorsHead(errors, start);
-    chunk.payload.reserve(start.size() + own.payload.size() + near.size());
-    for (const ByteSpan bytes : {start.bytes(), ByteSpan(own.payload), near.bytes()})
+    chunk.payload.reserve(start.size() + own.payload.size() + similar.size());
+    for (const ByteSpan bytes : {start.bytes(), ByteSpan(own.payload), similar.bytes()})
       chunk.payload.insert(chunk.payload.end(), bytes.begin(), bytes.end());
     chunk.planes = std::move(own.planes);
     scratch_.Recycle(std::move(own.payload));
-    scratch_.Recycle(near.Release());
+    scratch_.Recycle(similar.Release());
     // Unless the result is clearly smaller than contexts could get, codes the chunk without
     // references too.
-    const bool clear = near_.factors.empty() ||
+    const bool clear = similar_.factors.empty() ||
                        static_cast<double>(chunk.payload.size()) < kBestOfContexts * LiteralBytes();
     if (clear && chunk.payload.size() < raw_.size()) return chunk;
     EncodedChunk alone = own_(shape_, raw_);
@@ -287,12 +289,12 @@ class ByReference {
       one.rows = 1;
       const std::optional<DType> dtype = Read(one, bytes);
       if (!dtype) return false;
-      if (IsSameType(one, *dtype, bytes) && run.turn == 0 &&
+      if (IsSameType(one, *dtype, bytes) && run.position_shift == 0 &&
           std::memcmp(bytes.data(), raw_.data() + one.first_row * row_bytes_, row_bytes_) == 0) {
         return true;
       }
       if (!ServesAsFloats(one, *dtype, bytes)) continue;
-      bits += EstimateBits(one.first_row, *dtype, bytes, run.turn);
+      bits += EstimateBits(one.first_row, *dtype, bytes, run.position_shift);
       looked += columns_;
     }
     return looked > 0 && AreFew(run, bits, looked);
@@ -318,7 +320,7 @@ class ByReference {
     const DTypeInfo& info = Info(dtype);
     return halves_ && columns_ % info.block_elements == 0 &&
            bytes.size() == columns_ / info.block_elements * info.block_bytes * run.rows &&
-           (run.turn == 0 || !rotation_.turns.empty()) && IsFloat(dtype);
+           (run.position_shift == 0 || !rotation_.angles.empty()) && IsFloat(dtype);
   }
 
   // Divides a run into pieces: equal ones, which are copied, and similar ones in between, which are
@@ -339,12 +341,12 @@ class ByReference {
     };
     std::vector<Piece> pieces;
     uint64_t open = 0;  // first row that is in no piece yet
-    const auto near = [&](uint64_t end) {
+    const auto similar = [&](uint64_t end) {
       if (!as_floats || end == open) return;
       const ByteSpan rows = ByteSpan(bytes).subspan(open * theirs, (end - open) * theirs);
       if (Helps(piece(open, end), *dtype, rows, theirs)) pieces.push_back({open, end, false});
     };
-    for (uint64_t row = 0; same_type && run.turn == 0 && row < run.rows;) {
+    for (uint64_t row = 0; same_type && run.position_shift == 0 && row < run.rows;) {
       uint64_t end = row;
       while (end < run.rows &&
              std::memcmp(bytes.data() + end * theirs,
@@ -352,13 +354,13 @@ class ByReference {
         ++end;
       }
       if (end - row >= std::min<uint64_t>(kFewEqualRows, run.rows)) {
-        near(row);
+        similar(row);
         pieces.push_back({row, end, true});
         open = end;
       }
       row = end + 1;
     }
-    near(run.rows);
+    similar(run.rows);
     for (const Piece& one : JoinPieces(std::move(pieces))) {
       const ByteSpan rows =
           ByteSpan(bytes).subspan(one.begin * theirs, (one.end - one.begin) * theirs);
@@ -381,16 +383,17 @@ class ByReference {
       return other < pieces.size() && !pieces[other].equal &&
              pieces[i].*here == pieces[other].*there;
     };
-    std::vector<bool> turns(pieces.size());
+    std::vector<bool> becomes_similar(pieces.size());
     for (size_t i = 0; i < pieces.size(); ++i) {
-      turns[i] = pieces[i].equal && pieces[i].end - pieces[i].begin < kFewBetweenNearRows &&
-                 (is_near(i, &Piece::end, &Piece::begin, i + 1) ||
-                  (i > 0 && is_near(i, &Piece::begin, &Piece::end, i - 1)));
+      becomes_similar[i] = pieces[i].equal &&
+                           pieces[i].end - pieces[i].begin < kFewBetweenSimilarRows &&
+                           (is_near(i, &Piece::end, &Piece::begin, i + 1) ||
+                            (i > 0 && is_near(i, &Piece::begin, &Piece::end, i - 1)));
     }
     std::vector<Piece> joined;
     for (size_t i = 0; i < pieces.size(); ++i) {
       Piece one = pieces[i];
-      if (turns[i]) one.equal = false;
+      if (becomes_similar[i]) one.equal = false;
       const bool meets = !joined.empty() && joined.back().end == one.begin;
       if (meets && !one.equal && !joined.back().equal) {
         joined.back().end = one.end;
@@ -409,17 +412,17 @@ class ByReference {
 
   void TakeNear(const ReferenceRun& run, DType dtype, ByteSpan rows) {
     Add(run, rows);
-    const uint64_t at = near_.values.size(), more = run.rows * columns_;
+    const uint64_t at = similar_.values.size(), more = run.rows * columns_;
     if (at == 0) {
-      near_.values.reserve(rows_ * columns_);
-      near_.expected.reserve(rows_ * columns_);
+      similar_.values.reserve(rows_ * columns_);
+      similar_.expected.reserve(rows_ * columns_);
     }
-    near_.values.resize(at + more);
-    near_.expected.resize(at + more);
-    near_.factors.resize(near_.factors.size() + run.rows);
+    similar_.values.resize(at + more);
+    similar_.expected.resize(at + more);
+    similar_.factors.resize(similar_.factors.size() + run.rows);
     near_of_.push_back(taken_);
-    std::memcpy(near_.values.data() + at, GetRow(run.first_row), 2 * more);
-    expected_.Make(dtype, rows, run.turn, near_.expected.data() + at);
+    std::memcpy(similar_.values.data() + at, GetRow(run.first_row), 2 * more);
+    expected_.Make(dtype, rows, run.position_shift, similar_.expected.data() + at);
     for (uint32_t row = 0; row < run.rows; ++row) near_row_.push_back(run.first_row + row);
   }
 
@@ -428,8 +431,8 @@ class ByReference {
     const uint64_t step = std::max<uint64_t>(1, run.rows / kSampledRows);
     uint64_t looked = 0, bits = 0;
     for (uint64_t row = step / 2; row < run.rows; row += step) {
-      bits +=
-          EstimateBits(run.first_row + row, dtype, rows.subspan(row * theirs, theirs), run.turn);
+      bits += EstimateBits(run.first_row + row, dtype, rows.subspan(row * theirs, theirs),
+                           run.position_shift);
       looked += columns_;
     }
     return looked == 0 || AreFew(run, bits, looked);
@@ -441,13 +444,14 @@ class ByReference {
   }
 
   // Estimates the bits of a row, given the reference's row.
-  uint64_t EstimateBits(uint64_t row, DType dtype, ByteSpan theirs, int32_t turn) {
+  uint64_t EstimateBits(uint64_t row, DType dtype, ByteSpan theirs, int32_t shift) {
     std::vector<uint16_t> values(columns_), expected(columns_), extras(columns_);
     std::vector<uint8_t> symbols(columns_);
-    expected_.Make(dtype, theirs, turn, expected.data());
+    expected_.Make(dtype, theirs, shift, expected.data());
     std::memcpy(values.data(), GetRow(row), 2 * columns_);
     ResidualSymbols(values.data(), expected.data(), columns_,
-                    {near_.form.bfloat, near_.form.byte_shift}, symbols.data(), extras.data());
+                    {similar_.form.bfloat, similar_.form.byte_shift}, symbols.data(),
+                    extras.data());
     uint64_t bits = 0;
     for (const uint8_t symbol : symbols) bits += kSymbolBits[symbol];
     return bits;
@@ -494,7 +498,7 @@ class ByReference {
   std::vector<uint32_t> near_row_;
   size_t taken_ = 0;             // index of the proposed run under examination
   std::vector<size_t> near_of_;  // per similar run: index of the proposed run that it is part of
-  NearRows near_;
+  SimilarRows similar_;
   ReferenceHead head_;
   uint64_t literal_ = 0;
   double own_bits_ = 0;

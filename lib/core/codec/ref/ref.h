@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "lib/core/codec/ref/near.h"
+#include "lib/core/codec/ref/similar_rows.h"
 
 // Codes rows of a chunk by rows of another cache: equal rows as a copy, similar ones by their
 // differences; the remaining rows are a chunk of their own in another codec. FORMAT.md in this
@@ -20,7 +20,7 @@ struct BesideNeighbours {
     std::vector<ReferenceRun> runs;
   };
   std::vector<One> all;
-  std::vector<int32_t> turns;  // rotation of K, per proposed run
+  std::vector<int32_t> position_shifts;  // rotation of K, per proposed run
   const NeighbourSource& source;
   bool is_value;  // true if the chunk is V
 };

@@ -9,8 +9,8 @@
 
 #include "lib/core/codec/codec.h"
 #include "lib/core/codec/halves.h"
-#include "lib/core/codec/ref/near.h"
 #include "lib/core/codec/ref/ref.h"
+#include "lib/core/codec/ref/similar_rows.h"
 
 namespace kv {
 
@@ -28,7 +28,7 @@ void WriteReferenceHead(const ReferenceHead& head, ByteWriter& out) {
     out.U32(run.first_row);
     out.U32(run.rows);
     out.U64(run.first_token);
-    out.I32(run.turn);
+    out.I32(run.position_shift);
     out.Append(run.hash);
   }
 }
@@ -60,7 +60,7 @@ ReferenceHead ReadReferenceHead(ByteReader& reader, const ChunkShape& shape, uin
     run.first_row = runs.U32("first row");
     run.rows = runs.U32("rows");
     run.first_token = runs.U64("first token");
-    run.turn = runs.I32("turn");
+    run.position_shift = runs.I32("turn");
     const ByteSpan hash = runs.Take(run.hash.size(), "hash");
     std::copy(hash.begin(), hash.end(), run.hash.begin());
     require(is_value <= 1 && equal <= 1, "a run is of K or V, and equal or similar");
@@ -68,7 +68,7 @@ ReferenceHead ReadReferenceHead(ByteReader& reader, const ChunkShape& shape, uin
                 run.rows <= rows - run.first_row,
             "runs are in order and within the chunk");
     require(run.first_token <= UINT64_MAX - run.rows, "token numbers fit 64 bits");
-    require(run.equal ? run.turn == 0 : halves,
+    require(run.equal ? run.position_shift == 0 : halves,
             "only floats of 16 or 8 bits are similar, and only similar rows are rotated");
     next = uint64_t{run.first_row} + run.rows;
     head.runs.push_back(run);
@@ -111,14 +111,14 @@ uint64_t RawBytes(const ChunkShape& shape) {
 }
 
 void DecodeByNeighbours(const ChunkShape& shape, const ErrorsHead& head,
-                        std::span<const ReferenceRun> near_runs, uint64_t rows,
-                        const ChunkInputs& inputs, ByteReader& reader, NearRows& near,
+                        std::span<const ReferenceRun> similar_runs, uint64_t rows,
+                        const ChunkInputs& inputs, ByteReader& reader, SimilarRows& similar,
                         CodecScratch& scratch) {
-  if (!FitsLayers(shape) || rows != shape.tokens || near.columns > BlockRegression::kMaxColumns)
+  if (!FitsLayers(shape) || rows != shape.tokens || similar.columns > BlockRegression::kMaxColumns)
     throw Error(Finding::kBadFrame, "the chunk's rows are not tokens").At(0);
   if (inputs.neighbours == nullptr)
     throw Error(Finding::kLostChunk, "the chunk needs other chunks of its archive");
-  NeighbourErrors forecast(head, near_runs, rows, near.columns, *inputs.references,
+  NeighbourErrors forecast(head, similar_runs, rows, similar.columns, *inputs.references,
                            *inputs.neighbours);
   for (size_t i = 0; i < head.neighbours.size(); ++i) {
     const ErrorNeighbour& one = head.neighbours[i];
@@ -128,7 +128,7 @@ void DecodeByNeighbours(const ChunkShape& shape, const ErrorsHead& head,
                 "was coded with",
                 one.layers.front(), one.neighbour.is_value ? 'V' : 'K');
   }
-  DecodeNearDistributions(reader, near, scratch, &forecast);
+  DecodeSimilarDistributions(reader, similar, scratch, &forecast);
 }
 
 }  // namespace
@@ -160,12 +160,12 @@ void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, Codec
 
 std::vector<Neighbour> ReadErrorNeighbours(const ChunkShape& shape, ByteSpan payload) {
   ByteReader reader(payload);
-  uint64_t near_runs = 0;
+  uint64_t similar_runs = 0;
   for (const ReferenceRun& run : ReadReferenceHead(reader, shape, RawBytes(shape)).runs)
-    near_runs += run.equal ? 0 : 1;
+    similar_runs += run.equal ? 0 : 1;
   std::vector<Neighbour> neighbours;
-  if (near_runs == 0) return neighbours;
-  for (const ErrorNeighbour& one : ReadErrorsHead(reader, near_runs).neighbours)
+  if (similar_runs == 0) return neighbours;
+  for (const ErrorNeighbour& one : ReadErrorsHead(reader, similar_runs).neighbours)
     neighbours.push_back(one.neighbour);
   return neighbours;
 }
@@ -184,7 +184,7 @@ class ReferenceDecoder {
         inputs_(inputs),
         reader_(payload),
         head_(ReadReferenceHead(reader_, shape, raw.size())),
-        near_(&scratch.context.arena) {
+        similar_(&scratch.context.arena) {
     for (const ReferenceRun& run : head_.runs) {
       if (!run.equal) near_runs_.push_back(run);
     }
@@ -198,36 +198,37 @@ class ReferenceDecoder {
     rows_ = ReferenceGridRows(shape_, raw_.size());
     if (raw_.empty()) throw Error(Finding::kBadFrame, "a chunk without rows").At(0);
     row_bytes_ = raw_.size() / rows_;
-    SizeNearRows();
+    SizeSimilarRows();
     ReadReferences();
-    if (near_.rows() > 0 && by_neighbours) {
-      DecodeByNeighbours(shape_, errors, near_runs_, rows_, inputs_, reader_, near_, scratch_);
-    } else if (near_.rows() > 0) {
-      codec == CodecId::kRefCdf      ? DecodeNearDistributions(reader_, near_, scratch_)
-      : codec == CodecId::kRefSparse ? DecodeNearDifferences(reader_, near_, scratch_)
-                                     : DecodeNearRows(reader_, near_, scratch_);
+    if (similar_.rows() > 0 && by_neighbours) {
+      DecodeByNeighbours(shape_, errors, near_runs_, rows_, inputs_, reader_, similar_, scratch_);
+    } else if (similar_.rows() > 0) {
+      codec == CodecId::kRefCdf      ? DecodeSimilarDistributions(reader_, similar_, scratch_)
+      : codec == CodecId::kRefSparse ? DecodeSimilarDifferences(reader_, similar_, scratch_)
+                                     : DecodeSimilarRows(reader_, similar_, scratch_);
     }
     reader_.ExpectEnd("the frame");
-    PlaceNearRows();
+    PlaceSimilarRows();
     DecodeOwnRows(own_chunk, inner);
   }
 
  private:
-  void SizeNearRows() {
+  void SizeSimilarRows() {
     uint64_t rows = 0;
     for (const ReferenceRun& run : near_runs_) rows += run.rows;
-    near_.form = MakeForm(HalvesShape(shape_));
-    near_.columns = row_bytes_ / Info(shape_.dtype).block_bytes;
-    near_.factors.resize(rows);
-    near_.expected.resize(rows * near_.columns);
-    near_.values.resize(near_.expected.size());
+    similar_.form = MakeForm(HalvesShape(shape_));
+    similar_.columns = row_bytes_ / Info(shape_.dtype).block_bytes;
+    similar_.factors.resize(rows);
+    similar_.expected.resize(rows * similar_.columns);
+    similar_.values.resize(similar_.expected.size());
   }
 
   // Copies equal rows from the references, and computes what similar rows are expected to be.
   void ReadReferences() {
     const uint64_t rotation_at = reader_.offset();
-    const Rotation rotation = near_.rows() > 0 ? ReadRotation(reader_, near_.columns) : Rotation();
-    ExpectedRows expected(near_.form, near_.columns, rotation);
+    const Rotation rotation =
+        similar_.rows() > 0 ? ReadRotation(reader_, similar_.columns) : Rotation();
+    ExpectedRows expected(similar_.form, similar_.columns, rotation);
     if (inputs_.references == nullptr && !head_.runs.empty()) {
       throw Error(Finding::kReferenceMissing, "the chunk needs rows of another cache")
           .Hint("give the cache that it was coded against with --base");
@@ -241,17 +242,18 @@ class ReferenceDecoder {
         ReadEqualRun(run);
         continue;
       }
-      const DType dtype = ReadNearRun(run, bytes);
-      if (run.turn != 0 && rotation.turns.empty())
+      const DType dtype = ReadSimilarRun(run, bytes);
+      if (run.position_shift != 0 && rotation.angles.empty())
         throw Error(Finding::kBadFrame, "rows are rotated, but the frame has no angles")
             .At(rotation_at);
-      expected.Make(dtype, bytes, run.turn, near_.expected.data() + at * near_.columns);
+      expected.Make(dtype, bytes, run.position_shift,
+                    similar_.expected.data() + at * similar_.columns);
       at += run.rows;
     }
     scratch_.Recycle(std::move(bytes));
   }
 
-  uint64_t RowElements() const { return near_.columns * Info(shape_.dtype).block_elements; }
+  uint64_t RowElements() const { return similar_.columns * Info(shape_.dtype).block_elements; }
 
   void ReadEqualRun(const ReferenceRun& run) {
     const std::span<std::byte> rows =
@@ -260,27 +262,27 @@ class ReferenceDecoder {
     if (!inputs_.content_is_checked) RequireHash(rows, run);
   }
 
-  DType ReadNearRun(const ReferenceRun& run, Bytes& bytes) {
+  DType ReadSimilarRun(const ReferenceRun& run, Bytes& bytes) {
     const DType dtype = inputs_.references->Read(run, RowElements(), bytes);
     RequireHash(bytes, run);
     const DTypeInfo& info = Info(dtype);
     RequireRows(
-        near_.columns % info.block_elements == 0 &&
-            bytes.size() == run.rows * (near_.columns / info.block_elements * info.block_bytes),
+        similar_.columns % info.block_elements == 0 &&
+            bytes.size() == run.rows * (similar_.columns / info.block_elements * info.block_bytes),
         run);
     return dtype;
   }
 
-  void PlaceNearRows() {
+  void PlaceSimilarRows() {
     uint64_t at = 0;
     for (const ReferenceRun& run : near_runs_) {
       for (uint64_t row = run.first_row; row < run.first_row + run.rows; ++row, ++at) {
-        is_own_[row] = near_.factors[at] == kOwnRow ? 1 : 0;
+        is_own_[row] = similar_.factors[at] == kOwnRow ? 1 : 0;
         if (is_own_[row] != 0) continue;
-        const ByteSpan values =
-            std::as_bytes(std::span(near_.values).subspan(at * near_.columns, near_.columns));
+        const ByteSpan values = std::as_bytes(
+            std::span(similar_.values).subspan(at * similar_.columns, similar_.columns));
         const std::span<std::byte> to = raw_.subspan(row * row_bytes_, row_bytes_);
-        if (near_.form.byte_shift != 0) {
+        if (similar_.form.byte_shift != 0) {
           NarrowHalves(shape_.dtype, values, to);
         } else {
           std::copy(values.begin(), values.end(), to.begin());
@@ -322,7 +324,7 @@ class ReferenceDecoder {
   ByteReader reader_;
   const ReferenceHead head_;
   std::vector<ReferenceRun> near_runs_;
-  NearRows near_;
+  SimilarRows similar_;
   std::vector<uint8_t> is_own_;  // per row of the chunk
   uint64_t rows_ = 0, row_bytes_ = 0;
 };

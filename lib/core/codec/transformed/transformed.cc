@@ -156,17 +156,17 @@ bool TakesTransform(DType dtype) {
   return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32;
 }
 
-HeadTurner::HeadTurner(const Rotation& rotation, uint64_t head_dim)
+HeadRotator::HeadRotator(const Rotation& rotation, uint64_t head_dim)
     : rotation_(rotation),
       head_dim_(head_dim),
-      turner_(rotation, 2 * rotation.turns.size()),
-      cosines_(2 * rotation.turns.size()),
+      rotator_(rotation, 2 * rotation.angles.size()),
+      cosines_(2 * rotation.angles.size()),
       sines_(cosines_.size()) {}
 
-void HeadTurner::Turn(uint32_t steps, std::span<float> row) {
-  const uint64_t pairs = rotation_.turns.size(), distance = rotation_.distance;
+void HeadRotator::Rotate(uint32_t steps, std::span<float> row) {
+  const uint64_t pairs = rotation_.angles.size(), distance = rotation_.distance;
   if (pairs == 0) return;
-  turner_.Angles(steps, cosines_.data(), sines_.data());
+  rotator_.Angles(steps, cosines_.data(), sines_.data());
   for (uint64_t head = 0; head < row.size(); head += head_dim_) {
     for (uint64_t pair = 0; pair < pairs; ++pair) {
       const uint64_t at = distance == 1 ? 2 * pair : pair;
@@ -189,10 +189,10 @@ void RestoreRows(const ChunkShape& shape, const TransformedRows& rows, std::span
   AddProducts(rows.coefficients, shape.tokens, rows.components, rows.vectors, rows.stride, columns,
               values.data());
   if (rows.rotation != nullptr) {
-    HeadTurner turner(*rows.rotation, rows.head_dim);
+    HeadRotator rotator(*rows.rotation, rows.head_dim);
     for (uint64_t t = 0; t < shape.tokens; ++t) {
-      turner.Turn(static_cast<uint32_t>(rows.position + t),
-                  std::span(values).subspan(t * columns, columns));
+      rotator.Rotate(static_cast<uint32_t>(rows.position + t),
+                     std::span(values).subspan(t * columns, columns));
     }
   }
   NarrowRows(shape.dtype, values, raw);

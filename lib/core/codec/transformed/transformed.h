@@ -67,15 +67,15 @@ bool TakesTransform(DType dtype);
 void RestoreRows(const ChunkShape& shape, const TransformedRows& rows, std::span<std::byte> raw);
 
 // Rotates the heads of one row in place by `steps` positions; negative numbers count modulo 2^32.
-class HeadTurner {
+class HeadRotator {
  public:
-  HeadTurner(const Rotation& rotation, uint64_t head_dim);
-  void Turn(uint32_t steps, std::span<float> row);
+  HeadRotator(const Rotation& rotation, uint64_t head_dim);
+  void Rotate(uint32_t steps, std::span<float> row);
 
  private:
   const Rotation& rotation_;
   uint64_t head_dim_;
-  Turner turner_;
+  Rotator rotator_;
   std::vector<float> cosines_, sines_;
 };
 

@@ -20,7 +20,7 @@ class KeyDiffRule : public Rule {
     caches.pool->ParallelFor(plans.size(), [&](uint64_t h) {
       const auto kv_head = static_cast<uint32_t>(h);
       heads_[h].Add(caches.attention, caches.of_head[h].positions(), kv_head);
-      plans[h] = TopTokens(heads_[h].Unlikeness(), keep, 0);
+      plans[h] = TopTokens(heads_[h].Dissimilarity(), keep, 0);
       heads_[h].Compact(plans[h]);
     });
     return plans;
@@ -44,7 +44,7 @@ class KeyDiffRule : public Rule {
       }
     }
     // The anchor's own norm is left out, because it is the same for all keys.
-    Scores Unlikeness() const {
+    Scores Dissimilarity() const {
       Scores scores(unit_.size() / dim_);
       for (size_t j = 0; j < scores.size(); ++j) scores[j] = -Dot(&unit_[j * dim_]);
       return scores;

@@ -220,10 +220,10 @@ double StoreKvQuantSide(const CacheType& type, const Side& side, const StoreOpti
   }
   std::vector<int64_t> positions(side.tokens);
   std::iota(positions.begin(), positions.end(), 0);
-  std::vector<KeyTurn> back = TurnsBack(positions, side.tokens), forth = back;
-  for (KeyTurn& turn : forth) {
-    std::swap(turn.from, turn.to);
-    std::swap(turn.from_length, turn.to_length);
+  std::vector<KeyShift> back = ShiftsToZero(positions, side.tokens), forth = back;
+  for (KeyShift& shift : forth) {
+    std::swap(shift.from, shift.to);
+    std::swap(shift.from_length, shift.to_length);
   }
   std::vector<float> plain(side.values.begin(), side.values.end()), stored(plain.size());
   const RopeTable undo(*options.rope, side.dim, back), redo(*options.rope, side.dim, forth);

@@ -362,19 +362,19 @@ TEST_CASE("sinks turned to their places in the cache attend as if nothing lay be
   request.budgets = {{30, 1, false}};
   const ReplayResult plain = RunOn(*made, request);
   request.re_rotation = rope;
-  const ReplayResult turned = RunOn(*made, request);
-  CHECK(PlanEvents(plain.runs[0]) == PlanEvents(turned.runs[0]));
+  const ReplayResult rotated = RunOn(*made, request);
+  CHECK(PlanEvents(plain.runs[0]) == PlanEvents(rotated.runs[0]));
   // The same tokens stay, so their mass in the full cache is the same, but the outputs differ.
-  CHECK(turned.runs[0].quality->mass.mean == Approx(plain.runs[0].quality->mass.mean));
-  CHECK(turned.runs[0].quality->output_error.mean != plain.runs[0].quality->output_error.mean);
+  CHECK(rotated.runs[0].quality->mass.mean == Approx(plain.runs[0].quality->mass.mean));
+  CHECK(rotated.runs[0].quality->output_error.mean != plain.runs[0].quality->output_error.mean);
   // The last row, computed directly: 31 keys at distances 30 to 0, whichever tokens they are.
   const std::span<const float> floats(reinterpret_cast<const float*>(keys), 160 * 16);
   const LayerAttention attention(made->trace, made->trace.layers[0], layer);
   const std::vector<float> v = GatherFloats(*layer.v, 0, 160, Order::kTokenHeadDim);
   const std::vector<uint64_t> last = {159};
   const AttentionRows row =
-      eviction::CompareReRotated(attention, turned.runs[0].plans[0], 0, last, floats, v);
-  const KeepPlan held = turned.runs[0].plans[0].HeldBefore(0, 159);
+      eviction::CompareReRotated(attention, rotated.runs[0].plans[0], 0, last, floats, v);
+  const KeepPlan held = rotated.runs[0].plans[0].HeldBefore(0, 159);
   REQUIRE(held == KeepPlan{{0, 4}, {133, 26}});
   std::vector<uint32_t> tokens = ListTokens(held);
   tokens.push_back(159);

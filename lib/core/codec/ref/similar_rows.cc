@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
-// Similar rows by static tables (near.h; FORMAT.md, "Similar rows"). The expected size of an error
-// is the product of a scale per channel and a factor per row; together with the exponent of the
-// expected value it gives a class, which is the context of the distance.
+// Similar rows by static tables (similar_rows.h; FORMAT.md, "Similar rows"). The expected size of
+// an error is the product of a scale per channel and a factor per row; together with the exponent
+// of the expected value it gives a class, which is the context of the distance.
 
-#include "lib/core/codec/ref/near.h"
+#include "lib/core/codec/ref/similar_rows.h"
 
 #include <algorithm>
 #include <bit>
@@ -30,26 +30,28 @@ std::vector<uint16_t> ResidualClassOrder() {
   return order;
 }
 
-uint64_t CodedRows(const NearRows& near) {
-  return static_cast<uint64_t>(std::count_if(near.factors.begin(), near.factors.end(),
+uint64_t CodedRows(const SimilarRows& similar) {
+  return static_cast<uint64_t>(std::count_if(similar.factors.begin(), similar.factors.end(),
                                              [](uint8_t factor) { return factor <= kMostFactor; }));
 }
 
-void ComputeClasses(const NearRows& near, const std::vector<int16_t>& scales, uint8_t* classes) {
-  for (uint64_t row = 0; row < near.rows(); ++row) {
-    if (near.factors[row] >= kEqualRow) continue;
-    ClassifyResiduals(near.expected.data() + row * near.columns, scales.data(), near.columns,
-                      near.factors[row] - kFactorOfUsual, near.form.bfloat, classes);
-    classes += near.columns;
+void ComputeClasses(const SimilarRows& similar, const std::vector<int16_t>& scales,
+                    uint8_t* classes) {
+  for (uint64_t row = 0; row < similar.rows(); ++row) {
+    if (similar.factors[row] >= kEqualRow) continue;
+    ClassifyResiduals(similar.expected.data() + row * similar.columns, scales.data(),
+                      similar.columns, similar.factors[row] - kFactorOfUsual, similar.form.bfloat,
+                      classes);
+    classes += similar.columns;
   }
 }
 
-void MarkEqualRows(NearRows& near) {
-  for (uint64_t row = 0; row < near.rows(); ++row) {
-    const uint64_t at = row * near.columns;
-    const bool same =
-        std::memcmp(near.values.data() + at, near.expected.data() + at, 2 * near.columns) == 0;
-    near.factors[row] = same ? kEqualRow : 0;
+void MarkEqualRows(SimilarRows& similar) {
+  for (uint64_t row = 0; row < similar.rows(); ++row) {
+    const uint64_t at = row * similar.columns;
+    const bool same = std::memcmp(similar.values.data() + at, similar.expected.data() + at,
+                                  2 * similar.columns) == 0;
+    similar.factors[row] = same ? kEqualRow : 0;
   }
 }
 
@@ -65,26 +67,26 @@ void WriteFactors(const ArenaVector<uint8_t>& factors, CodecScratch& scratch, By
   out.Append(frame);
 }
 
-void ReadFactors(ByteReader& reader, NearRows& near, CodecScratch& scratch) {
+void ReadFactors(ByteReader& reader, SimilarRows& similar, CodecScratch& scratch) {
   const uint64_t at = reader.offset();
   const uint32_t size = reader.U32("length of the row factors");
   const ByteSpan frame = reader.Take(size, "row factors");
-  const auto bytes = std::as_writable_bytes(std::span(near.factors));
+  const auto bytes = std::as_writable_bytes(std::span(similar.factors));
   if (!scratch.zstd.Decompress(frame, bytes)) {
     throw Error(Finding::kBadPayload, "the row factors do not decode to {} bytes", bytes.size())
         .At(at);
   }
-  for (const uint8_t factor : near.factors) {
+  for (const uint8_t factor : similar.factors) {
     if (factor > kOwnRow)
       throw Error(Finding::kBadFrame, "a row has the invalid factor {}", factor).At(at);
   }
 }
 
-void CopyEqualRows(NearRows& near) {
-  for (uint64_t row = 0; row < near.rows(); ++row) {
-    if (near.factors[row] != kEqualRow) continue;
-    const uint64_t at = row * near.columns;
-    std::copy_n(near.expected.data() + at, near.columns, near.values.data() + at);
+void CopyEqualRows(SimilarRows& similar) {
+  for (uint64_t row = 0; row < similar.rows(); ++row) {
+    if (similar.factors[row] != kEqualRow) continue;
+    const uint64_t at = row * similar.columns;
+    std::copy_n(similar.expected.data() + at, similar.columns, similar.values.data() + at);
   }
 }
 
@@ -106,7 +108,7 @@ ExpectedRows::ExpectedRows(HalfForm form, uint64_t columns, const Rotation& rota
     : form_(form),
       columns_(columns),
       rotation_(rotation),
-      turner_(rotation, columns),
+      rotator_(rotation, columns),
       x_(columns),
       cosines_(columns),
       sines_(columns),
@@ -125,20 +127,20 @@ void ExpectedRows::Round(uint16_t* expected) {
   AddSymbols(bytes_.data(), columns_, {.form = form_, .symbol_bits = 8}, to);
 }
 
-void ExpectedRows::Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expected) {
+void ExpectedRows::Make(DType dtype, ByteSpan from, int32_t shift, uint16_t* expected) {
   const DTypeInfo& info = Info(dtype);
   const uint64_t row_bytes = columns_ / info.block_elements * info.block_bytes;
   KV_ASSERT(row_bytes > 0 && from.size() % row_bytes == 0);
   const bool same_type = form_.byte_shift != 0
                              ? FindByteShift(dtype) == form_.byte_shift
                              : dtype == (form_.bfloat ? DType::kBF16 : DType::kF16);
-  if (turn == 0 && same_type) {
+  if (shift == 0 && same_type) {
     const Halves halves(dtype, from, nullptr);
     std::memcpy(expected, halves.bytes().data(), halves.bytes().size());
     return;
   }
-  if (turn != 0) {
-    turner_.Angles(static_cast<uint32_t>(turn), cosines_.data(), sines_.data());
+  if (shift != 0) {
+    rotator_.Angles(static_cast<uint32_t>(shift), cosines_.data(), sines_.data());
     // The kernel adds x * cos + partner * sin, so the sign of the first half's sine is flipped
     // here.
     for (uint64_t c = 0; c < columns_; ++c) {
@@ -147,12 +149,12 @@ void ExpectedRows::Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expe
   }
   for (uint64_t at = 0; at < from.size(); at += row_bytes, expected += columns_) {
     ToFloats(dtype, from.subspan(at, row_bytes), x_);
-    if (turn != 0) {
+    if (shift != 0) {
       CopyPartners(rotation_.distance, x_.data(), columns_, partners_.data());
       for (uint64_t c = 0; c < columns_; ++c) {
-        const float turned = x_[c] * cosines_[c] + partners_[c] * sines_[c];
+        const float rotated = x_[c] * cosines_[c] + partners_[c] * sines_[c];
         // A product beyond the largest float leaves the value unrotated, as FORMAT.md defines.
-        x_[c] = std::fabs(turned) <= std::numeric_limits<float>::max() ? turned : x_[c];
+        x_[c] = std::fabs(rotated) <= std::numeric_limits<float>::max() ? rotated : x_[c];
       }
     }
     Round(expected);
@@ -187,19 +189,19 @@ void ToFloat(bool bfloat, const uint16_t* from, float* to, uint64_t count) {
 // per row: the error of a value is about the product of the two.
 class Scales {
  public:
-  explicit Scales(const NearRows& near)
-      : near_(near),
-        values_(near.columns),
-        expected_(near.columns),
-        errors_(near.columns),
-        sum_(near.columns),
-        inverse_(near.columns) {}
+  explicit Scales(const SimilarRows& similar)
+      : similar_(similar),
+        values_(similar.columns),
+        expected_(similar.columns),
+        errors_(similar.columns),
+        sum_(similar.columns),
+        inverse_(similar.columns) {}
 
   // Returns the half octaves of each channel's errors, and sets the factors of the rows, which tell
   // by how much a row's errors differ from the usual.
   std::vector<int32_t> Find(ArenaVector<uint8_t>& factors) {
     std::vector<uint32_t> rows;
-    for (uint32_t row = 0; row < near_.rows(); ++row) {
+    for (uint32_t row = 0; row < similar_.rows(); ++row) {
       if (factors[row] != kEqualRow) rows.push_back(row);
     }
     const uint64_t step = std::max<uint64_t>(1, rows.size() / kScaleRows);
@@ -208,18 +210,18 @@ class Scales {
     // to it, and the channels again with the rows' factors removed.
     for (uint64_t i = 0; i < rows.size(); i += step, ++looked) {
       ComputeErrors(rows[i]);
-      AddWeighted(errors_.data(), 1.0f, near_.columns, sum_.data());
+      AddWeighted(errors_.data(), 1.0f, similar_.columns, sum_.data());
     }
-    for (uint64_t c = 0; c < near_.columns; ++c)
+    for (uint64_t c = 0; c < similar_.columns; ++c)
       inverse_[c] = sum_[c] > 0 ? static_cast<float>(looked) / sum_[c] : 0.0f;
     std::fill(sum_.begin(), sum_.end(), 0.0f);
     for (const uint32_t row : rows) {
       ComputeErrors(row);
-      const float mean = MeanWeighted(errors_.data(), inverse_.data(), near_.columns);
+      const float mean = MeanWeighted(errors_.data(), inverse_.data(), similar_.columns);
       const int32_t factor = std::clamp(HalfOctaves(mean), -int32_t{kFactorOfUsual},
                                         int32_t{kMostFactor} - kFactorOfUsual);
       factors[row] = static_cast<uint8_t>(factor + kFactorOfUsual);
-      AddWeighted(errors_.data(), FromHalfOctaves(-factor), near_.columns, sum_.data());
+      AddWeighted(errors_.data(), FromHalfOctaves(-factor), similar_.columns, sum_.data());
     }
     std::vector<int32_t> scales;
     for (const float sum : sum_)
@@ -229,14 +231,14 @@ class Scales {
 
  private:
   void ComputeErrors(uint64_t row) {
-    ToFloat(near_.form.bfloat, near_.values.data() + row * near_.columns, values_.data(),
-            near_.columns);
-    ToFloat(near_.form.bfloat, near_.expected.data() + row * near_.columns, expected_.data(),
-            near_.columns);
-    AbsoluteErrors(values_.data(), expected_.data(), near_.columns, errors_.data());
+    ToFloat(similar_.form.bfloat, similar_.values.data() + row * similar_.columns, values_.data(),
+            similar_.columns);
+    ToFloat(similar_.form.bfloat, similar_.expected.data() + row * similar_.columns,
+            expected_.data(), similar_.columns);
+    AbsoluteErrors(values_.data(), expected_.data(), similar_.columns, errors_.data());
   }
 
-  const NearRows& near_;
+  const SimilarRows& similar_;
   std::vector<float> values_, expected_, errors_, sum_, inverse_;
 };
 
@@ -250,29 +252,30 @@ ContextModel ByClass(const ContextModel& model) {
 }
 
 // Returns the number of low bits that are 0 in every coded value.
-uint32_t LowZeros(const NearRows& near) {
+uint32_t LowZeros(const SimilarRows& similar) {
   uint32_t any = 0x8000;
-  for (uint64_t row = 0; row < near.rows() && any % 2 == 0; ++row) {
-    if (near.factors[row] >= kEqualRow) continue;
-    const uint16_t* values = near.values.data() + row * near.columns;
-    for (uint64_t c = 0; c < near.columns; ++c) any |= values[c];
+  for (uint64_t row = 0; row < similar.rows() && any % 2 == 0; ++row) {
+    if (similar.factors[row] >= kEqualRow) continue;
+    const uint16_t* values = similar.values.data() + row * similar.columns;
+    for (uint64_t c = 0; c < similar.columns; ++c) any |= values[c];
   }
   return static_cast<uint32_t>(std::countr_zero(any));
 }
 
 // Marks rows as remaining rows if their errors are so large that coding them without a reference
 // takes fewer bits, judged by the sum of their classes. Returns true if there are any.
-bool FindOwnRows(NearRows& near, const uint8_t* classes, double own_bits) {
+bool FindOwnRows(SimilarRows& similar, const uint8_t* classes, double own_bits) {
   std::vector<uint32_t> own;
-  const double most = (own_bits - kBitsBeyond + kOctavesBelow) * static_cast<double>(near.columns);
-  for (uint32_t row = 0; row < near.rows(); ++row) {
-    if (near.factors[row] == kEqualRow) continue;
-    const uint32_t sum = std::accumulate(classes, classes + near.columns, 0u);
+  const double most =
+      (own_bits - kBitsBeyond + kOctavesBelow) * static_cast<double>(similar.columns);
+  for (uint32_t row = 0; row < similar.rows(); ++row) {
+    if (similar.factors[row] == kEqualRow) continue;
+    const uint32_t sum = std::accumulate(classes, classes + similar.columns, 0u);
     if (sum > most) own.push_back(row);
-    classes += near.columns;
+    classes += similar.columns;
   }
-  if (own.size() * near.columns < kFewOwnValues) return false;
-  for (const uint32_t row : own) near.factors[row] = kOwnRow;
+  if (own.size() * similar.columns < kFewOwnValues) return false;
+  for (const uint32_t row : own) similar.factors[row] = kOwnRow;
   return true;
 }
 
@@ -295,10 +298,10 @@ struct ChannelScales {
   std::vector<int16_t> scales;
 };
 
-ChannelScales FindScales(NearRows& near) {
-  const std::vector<int32_t> found = Scales(near).Find(near.factors);
+ChannelScales FindScales(SimilarRows& similar) {
+  const std::vector<int32_t> found = Scales(similar).Find(similar.factors);
   const int32_t bias_and_mantissa =
-      near.form.bfloat ? 127 + 7 : 15 + 10 - static_cast<int32_t>(near.form.byte_shift);
+      similar.form.bfloat ? 127 + 7 : 15 + 10 - static_cast<int32_t>(similar.form.byte_shift);
   const int32_t one = 2 * (bias_and_mantissa + kOctavesBelow);
   const int32_t least = *std::max_element(found.begin(), found.end()) - UINT8_MAX;
   ChannelScales channels{.base = least + one, .stored = {}, .scales = {}};
@@ -309,14 +312,15 @@ ChannelScales FindScales(NearRows& near) {
   return channels;
 }
 
-void ComputeSymbols(const NearRows& near, const ResidualGrid& grid, uint8_t* symbols,
+void ComputeSymbols(const SimilarRows& similar, const ResidualGrid& grid, uint8_t* symbols,
                     uint16_t* extras) {
-  for (uint64_t row = 0; row < near.rows(); ++row) {
-    if (near.factors[row] >= kEqualRow) continue;
-    ResidualSymbols(near.values.data() + row * near.columns,
-                    near.expected.data() + row * near.columns, near.columns, grid, symbols, extras);
-    symbols += near.columns;
-    extras += near.columns;
+  for (uint64_t row = 0; row < similar.rows(); ++row) {
+    if (similar.factors[row] >= kEqualRow) continue;
+    ResidualSymbols(similar.values.data() + row * similar.columns,
+                    similar.expected.data() + row * similar.columns, similar.columns, grid, symbols,
+                    extras);
+    symbols += similar.columns;
+    extras += similar.columns;
   }
 }
 
@@ -345,23 +349,24 @@ uint64_t RawBits(const ContextCounts& counts) {
 
 // Equal rows are only marked. The others get scales, classes from them, perhaps a second round
 // without the remaining rows, and are then coded as symbols by class with raw low bits.
-void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWriter& out) {
+void EncodeSimilarRows(SimilarRows& similar, double own_bits, CodecScratch& codec,
+                       ByteWriter& out) {
   ContextScratch& scratch = codec.context;
-  MarkEqualRows(near);
+  MarkEqualRows(similar);
   ChannelScales channels;
-  if (CodedRows(near) > 0) {
-    channels = FindScales(near);
-    scratch.tables.resize(CodedRows(near) * near.columns);
-    ComputeClasses(near, channels.scales, scratch.tables.data());
-    if (FindOwnRows(near, scratch.tables.data(), own_bits))
-      ComputeClasses(near, channels.scales, scratch.tables.data());
+  if (CodedRows(similar) > 0) {
+    channels = FindScales(similar);
+    scratch.tables.resize(CodedRows(similar) * similar.columns);
+    ComputeClasses(similar, channels.scales, scratch.tables.data());
+    if (FindOwnRows(similar, scratch.tables.data(), own_bits))
+      ComputeClasses(similar, channels.scales, scratch.tables.data());
   }
-  const uint64_t count = CodedRows(near) * near.columns;
-  const ResidualGrid grid{near.form.bfloat, count == 0 ? 0 : LowZeros(near)};
+  const uint64_t count = CodedRows(similar) * similar.columns;
+  const ResidualGrid grid{similar.form.bfloat, count == 0 ? 0 : LowZeros(similar)};
   const uint32_t lanes = RansLanesFor({1, count}, 1 << 14, 1 << 16);
   out.U8(static_cast<uint8_t>(grid.low_zeros));
   out.U8(static_cast<uint8_t>(std::countr_zero(lanes / kRansLanes)));
-  WriteFactors(near.factors, codec, out);
+  WriteFactors(similar.factors, codec, out);
   if (count == 0) return;
 
   scratch.symbols.resize(count);
@@ -369,7 +374,7 @@ void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWr
   scratch.contexts.resize(count);
   uint8_t *symbols = scratch.symbols.data(), *tables = scratch.tables.data();
   uint16_t* extras = scratch.contexts.data();
-  ComputeSymbols(near, grid, symbols, extras);
+  ComputeSymbols(similar, grid, symbols, extras);
   ContextCounts counts(kResidualClasses, kResidualSymbolBits, &scratch.arena);
   CountResiduals(tables, symbols, count, counts);
   const std::vector<uint16_t> order = ResidualClassOrder();
@@ -416,15 +421,15 @@ std::vector<int16_t> ReadScales(ByteReader& reader, uint64_t columns, uint64_t a
 // Decodes the coded rows, one run of them at a time. Returns false if a distance leads outside the
 // range of values.
 bool TakeValues(const uint8_t* symbols, const ResidualGrid& grid, ResidualBits& bits,
-                NearRows& near) {
+                SimilarRows& similar) {
   bool good = true;
-  for (uint64_t row = 0, end = 0; row < near.rows(); row = end) {
-    const bool is_coded = near.factors[row] < kEqualRow;
-    for (end = row; end < near.rows() && (near.factors[end] < kEqualRow) == is_coded;) ++end;
+  for (uint64_t row = 0, end = 0; row < similar.rows(); row = end) {
+    const bool is_coded = similar.factors[row] < kEqualRow;
+    for (end = row; end < similar.rows() && (similar.factors[end] < kEqualRow) == is_coded;) ++end;
     if (!is_coded) continue;
-    const uint64_t at = row * near.columns, more = (end - row) * near.columns;
-    good = good && ResidualValues(symbols, near.expected.data() + at, more, grid, bits,
-                                  near.values.data() + at);
+    const uint64_t at = row * similar.columns, more = (end - row) * similar.columns;
+    good = good && ResidualValues(symbols, similar.expected.data() + at, more, grid, bits,
+                                  similar.values.data() + at);
     symbols += more;
   }
   return good;
@@ -432,16 +437,16 @@ bool TakeValues(const uint8_t* symbols, const ResidualGrid& grid, ResidualBits& 
 
 }  // namespace
 
-void DecodeNearRows(ByteReader& reader, NearRows& near, CodecScratch& codec) {
+void DecodeSimilarRows(ByteReader& reader, SimilarRows& similar, CodecScratch& codec) {
   ContextScratch& scratch = codec.context;
-  const uint64_t columns = near.columns;
+  const uint64_t columns = similar.columns;
   const uint64_t grid_at = reader.offset();
-  const ResidualGrid grid{near.form.bfloat, reader.U8("low zeros")};
+  const ResidualGrid grid{similar.form.bfloat, reader.U8("low zeros")};
   const uint32_t lane_code = reader.U8("lanes");
   if (grid.low_zeros > 15 || lane_code > 2)
     throw Error(Finding::kBadFrame, "the grid or the number of lanes is impossible").At(grid_at);
-  ReadFactors(reader, near, codec);
-  const uint64_t count = CodedRows(near) * columns;
+  ReadFactors(reader, similar, codec);
+  const uint64_t count = CodedRows(similar) * columns;
   if (count > 0) {
     const std::vector<int16_t> scales = ReadScales(reader, columns, grid_at);
     const ContextModel model =
@@ -455,21 +460,21 @@ void DecodeNearRows(ByteReader& reader, NearRows& near, CodecScratch& codec) {
     MakeSlots(model, scratch.slots);
     scratch.symbols.resize(count);
     scratch.tables.resize(count);
-    ComputeClasses(near, scales, scratch.tables.data());
+    ComputeClasses(similar, scales, scratch.tables.data());
     LookUpTables(model.table_of.data(), count, scratch.tables.data());
     RansStates states = coded.states;
     const size_t used = RansDecode(scratch.symbols.data(), {1, count, kRansLanes << lane_code},
                                    {.tables = scratch.tables.data()}, scratch.slots.data(),
                                    coded.words.data(), coded.word_count(), states);
     CheckCodedEnd(coded, used, states, 0);
-    const bool good = TakeValues(scratch.symbols.data(), grid, bits, near);
+    const bool good = TakeValues(scratch.symbols.data(), grid, bits, similar);
     if (!good || (bits.at + 7) / 8 != bits.size) {
       throw Error(Finding::kBadPayload,
                   "the distances do not decode to valid values, or bits are left over")
           .At(coded.words_at);
     }
   }
-  CopyEqualRows(near);
+  CopyEqualRows(similar);
   reader.ExpectEnd("the similar rows");
 }
 

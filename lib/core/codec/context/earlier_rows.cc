@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
-// Finds similar earlier rows (likeness.h). The thorough search compares all channels by 8-bit dot
-// products, the quick one only signs of some channels. Either proposes one row; whether predicting
-// from it pays is then computed in floats, in an order that is the same on every machine.
+// Finds similar earlier rows (earlier_rows.h). The thorough search compares all channels by 8-bit
+// dot products, the quick one only signs of some channels. Either proposes one row; whether
+// predicting from it pays is then computed in floats, in an order that is the same on every
+// machine.
 
-#include "lib/core/codec/context/likeness.h"
+#include "lib/core/codec/context/earlier_rows.h"
 
 #include <algorithm>
 #include <bit>
@@ -21,8 +22,8 @@ namespace {
 // to 31. Floats hold whole numbers exactly up to 2^24; a norm summed in floats and a dot product
 // converted to a float are therefore exact for every permitted row, and equal on every machine.
 constexpr float kStep = 8, kMost = 31;
-static_assert(kMost * kMost * kMaxLikenessColumns <= 1 << 24);
-static_assert(kMaxLikenessColumns <= kMaxDotColumns);
+static_assert(kMost * kMost * kMaxComparedColumns <= 1 << 24);
+static_assert(kMaxComparedColumns <= kMaxDotColumns);
 // Tile of the search by angle: 64 x 1024 products of 32 bits take 256 KiB, which stays in a
 // second-level cache.
 constexpr uint64_t kQueries = 64, kCandidates = 1024;
@@ -33,18 +34,18 @@ constexpr uint64_t kReach = 1 << 15;      // rows; the time grows in proportion 
 constexpr double kLeastVariance = 1e-60;  // its inverse root is still a finite float
 
 // Rows with their rotation undone, and per channel the mean and the inverse standard deviation.
-struct Unturned {
+struct Unrotated {
   uint64_t rows = 0, columns = 0;
   ArenaVector<float> y, mean, inverse;
 
   Arena* arena() const { return y.get_allocator().arena(); }
   const float* Row(uint64_t row) const { return y.data() + row * columns; }
 };
-Unturned Unturn(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
-                const Rotation& rotation, const RowSteps& steps, Arena* arena) {
+Unrotated Unrotate(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
+                   const Rotation& rotation, const RowSteps& steps, Arena* arena) {
   const float scale = bfloat ? 1.0f : 0x1p112f;
-  Unturned all{rows, columns, ArenaVector<float>(rows * columns, arena), {}, {}};
-  Turner turner(rotation, columns, arena);
+  Unrotated all{rows, columns, ArenaVector<float>(rows * columns, arena), {}, {}};
+  Rotator rotator(rotation, columns, arena);
   // Sums 64 rows in float and these sums in double: as exact as doubles throughout, and vectorised.
   constexpr uint64_t kTogether = 64;
   ArenaVector<float> x(columns, arena), sum(columns, arena), squares(columns, arena);
@@ -52,7 +53,7 @@ Unturned Unturn(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
   for (uint64_t row = 0; row < rows; ++row) {
     float* out = all.y.data() + row * columns;
     LmsLoad(values.data() + 2 * row * columns, columns, bfloat, scale, x.data(), columns);
-    turner.Turn(0u - steps[row], x.data(), out);
+    rotator.Rotate(0u - steps[row], x.data(), out);
     for (uint64_t c = 0; c < columns; ++c) {
       sum[c] += out[c];
       squares[c] += out[c] * out[c];
@@ -88,7 +89,7 @@ struct WholeRows {
   ArenaVector<float> inverse_norms;
   const int8_t* Row(uint64_t row) const { return values.data() + row * columns; }
 };
-WholeRows RoundToSteps(const Unturned& all) {
+WholeRows RoundToSteps(const Unrotated& all) {
   const uint64_t rows = all.rows, columns = all.columns;
   WholeRows whole{rows, columns, ArenaVector<int8_t>(rows * columns, all.arena()),
                   ArenaVector<float>(rows, all.arena())};
@@ -107,8 +108,8 @@ WholeRows RoundToSteps(const Unturned& all) {
 }
 
 // Returns for each row the earlier row at the smallest angle to it, among those within reach.
-ArenaVector<uint32_t> NearestByAngle(const Unturned& all) {
-  KV_ASSERT(all.columns <= kMaxLikenessColumns);
+ArenaVector<uint32_t> NearestByAngle(const Unrotated& all) {
+  KV_ASSERT(all.columns <= kMaxComparedColumns);
   const uint64_t rows = all.rows, columns = all.columns;
   const WholeRows whole = RoundToSteps(all);
   ArenaVector<uint32_t> best(rows, all.arena());
@@ -140,7 +141,7 @@ ArenaVector<uint32_t> NearestByAngle(const Unturned& all) {
 
 // Returns for each row the earlier row whose signature of channel signs differs in the fewest bits.
 // Only a window of rows is searched, so that the time per value of the chunk is bounded.
-ArenaVector<uint32_t> NearestBySigns(const Unturned& all) {
+ArenaVector<uint32_t> NearestBySigns(const Unrotated& all) {
   const uint64_t rows = all.rows, columns = all.columns;
   const uint64_t words = columns > 64 ? 2 : 1, bits = std::min<uint64_t>(64 * words, columns);
   const uint64_t window = std::clamp<uint64_t>(kComparedPerValue * columns / words, 64, UINT16_MAX);
@@ -173,12 +174,12 @@ ArenaVector<uint32_t> NearestBySigns(const Unturned& all) {
 
 }  // namespace
 
-ArenaVector<Likeness> FindLikenesses(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
-                                     const Rotation& rotation, const RowSteps& steps, bool thorough,
-                                     Arena* arena) {
-  ArenaVector<Likeness> likenesses(rows, arena);
+ArenaVector<EarlierRow> FindEarlierRows(ByteSpan values, bool bfloat, uint64_t rows,
+                                        uint64_t columns, const Rotation& rotation,
+                                        const RowSteps& steps, bool thorough, Arena* arena) {
+  ArenaVector<EarlierRow> earlier_rows(rows, arena);
   const Arena::Scope temporaries(arena);
-  const Unturned all = Unturn(values, bfloat, rows, columns, rotation, steps, arena);
+  const Unrotated all = Unrotate(values, bfloat, rows, columns, rotation, steps, arena);
   const ArenaVector<uint32_t> best = thorough ? NearestByAngle(all) : NearestBySigns(all);
   for (uint64_t row = 1; row < rows; ++row) {
     const DeviationProducts products = ProductsOfDeviations(
@@ -191,25 +192,25 @@ ArenaVector<Likeness> FindLikenesses(ByteSpan values, bool bfloat, uint64_t rows
     // costs about log2(row) + 4 bits, which must be less.
     const float saved = -0.5f * Log2(std::max(left, 1e-6f)) * static_cast<float>(columns);
     if (!(saved >= Log2(static_cast<float>(row)) + 4)) continue;
-    for (uint32_t likeness = 1; likeness < kLikenessClasses; ++likeness) {
-      if (!(left < kLikenessLimits[likeness])) continue;
-      likenesses[row] = {likeness, static_cast<uint32_t>(row - best[row])};
+    for (uint32_t similarity = 1; similarity < kSimilarityClasses; ++similarity) {
+      if (!(left < kSimilarityLimits[similarity])) continue;
+      earlier_rows[row] = {similarity, static_cast<uint32_t>(row - best[row])};
       break;
     }
   }
-  return likenesses;
+  return earlier_rows;
 }
 
-void WriteLikenesses(const LikenessPlan& plan, CodecScratch& scratch, ByteWriter& out) {
+void WriteEarlierRows(const EarlierRowsPlan& plan, CodecScratch& scratch, ByteWriter& out) {
   WriteRotation(plan.rotation, out);
   Arena* const arena = &scratch.context.arena;
   ArenaVector<std::byte> planes(arena);
-  planes.reserve(3 * plan.likenesses.size());
-  for (const Likeness& like : plan.likenesses)
-    planes.push_back(static_cast<std::byte>(like.likeness));
+  planes.reserve(3 * plan.earlier_rows.size());
+  for (const EarlierRow& like : plan.earlier_rows)
+    planes.push_back(static_cast<std::byte>(like.similarity));
   // Byte planes: the high bytes of distances are mostly equal, which zstd can use.
   for (const uint32_t shift : {0, 8}) {
-    for (const Likeness& like : plan.likenesses)
+    for (const EarlierRow& like : plan.earlier_rows)
       planes.push_back(static_cast<std::byte>(like.distance >> shift));
   }
   ArenaVector<std::byte> frame(Zstd::Bound(planes.size()), arena);
@@ -219,9 +220,9 @@ void WriteLikenesses(const LikenessPlan& plan, CodecScratch& scratch, ByteWriter
   out.Append(frame);
 }
 
-LikenessPlan ReadLikenesses(ByteReader& reader, uint64_t rows, uint64_t columns,
-                            CodecScratch& scratch) {
-  LikenessPlan plan;
+EarlierRowsPlan ReadEarlierRows(ByteReader& reader, uint64_t rows, uint64_t columns,
+                                CodecScratch& scratch) {
+  EarlierRowsPlan plan;
   const uint64_t at = reader.offset();
   plan.rotation = ReadRotation(reader, columns);
   const ByteSpan frame =
@@ -232,33 +233,33 @@ LikenessPlan ReadLikenesses(ByteReader& reader, uint64_t rows, uint64_t columns,
                 planes.size())
         .At(at);
   }
-  plan.likenesses = ArenaVector<Likeness>(rows, &scratch.context.arena);
+  plan.earlier_rows = ArenaVector<EarlierRow>(rows, &scratch.context.arena);
   for (uint64_t row = 0; row < rows; ++row) {
-    Likeness& like = plan.likenesses[row];
-    like.likeness = static_cast<uint32_t>(planes[row]);
+    EarlierRow& like = plan.earlier_rows[row];
+    like.similarity = static_cast<uint32_t>(planes[row]);
     like.distance = static_cast<uint32_t>(planes[rows + row]) |
                     static_cast<uint32_t>(planes[2 * rows + row]) << 8;
-    if (like.likeness >= kLikenessClasses || like.distance > row ||
-        (like.likeness > 0) != (like.distance > 0)) {
+    if (like.similarity >= kSimilarityClasses || like.distance > row ||
+        (like.similarity > 0) != (like.distance > 0)) {
       throw Error(Finding::kBadFrame, "row {} cannot have similarity class {} and refer {} rows up",
-                  row, like.likeness, like.distance)
+                  row, like.similarity, like.distance)
           .At(at);
     }
   }
   return plan;
 }
 
-std::optional<LikenessPlan> PlanLikenesses(ByteSpan values, bool bfloat, uint64_t rows,
-                                           uint64_t columns, uint64_t head_dim,
-                                           const RowSteps& steps, Arena* arena) {
+std::optional<EarlierRowsPlan> PlanEarlierRows(ByteSpan values, bool bfloat, uint64_t rows,
+                                               uint64_t columns, uint64_t head_dim,
+                                               const RowSteps& steps, Arena* arena) {
   if (rows < 16) return std::nullopt;
-  LikenessPlan plan;
+  EarlierRowsPlan plan;
   plan.rotation =
       FindRotation(values, bfloat, bfloat ? 1.0f : 0x1p112f, rows, columns, head_dim, steps, arena);
-  plan.likenesses =
-      FindLikenesses(values, bfloat, rows, columns, plan.rotation, steps, false, arena);
+  plan.earlier_rows =
+      FindEarlierRows(values, bfloat, rows, columns, plan.rotation, steps, false, arena);
   uint64_t alike = 0;
-  for (const Likeness& like : plan.likenesses) alike += like.likeness > 0;
+  for (const EarlierRow& like : plan.earlier_rows) alike += like.similarity > 0;
   // If fewer than 1 row in 20 resembles an earlier one, the larger header of a like frame does not
   // pay.
   if (alike * 20 < rows) return std::nullopt;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
-// Similar rows under learned distributions (near.h; FORMAT.md has the grammar of codec 26): a
-// ChannelModel predicts the errors, and the value is coded under the distribution that follows for
-// it.
+// Similar rows under learned distributions (similar_rows.h; FORMAT.md has the grammar of codec 26):
+// a ChannelModel predicts the errors, and the value is coded under the distribution that follows
+// for it.
 
 #include <algorithm>
 #include <cmath>
 
 #include "lib/core/codec/cdf/cdf.h"
 #include "lib/core/codec/context/lms.h"
-#include "lib/core/codec/ref/near.h"
+#include "lib/core/codec/ref/similar_rows.h"
 
 namespace kv {
 namespace {
@@ -37,17 +37,17 @@ struct ErrorScales {
 // A coded row as the model sees it: its expected values, and a forecast of its errors as hints.
 class ExpectedRow {
  public:
-  ExpectedRow(const NearRows& near, const ChannelShape& shape, const ErrorScales& scales,
+  ExpectedRow(const SimilarRows& similar, const ChannelShape& shape, const ErrorScales& scales,
               const ModelValue& value_of, ErrorForecast* forecast)
-      : near_(near),
+      : similar_(similar),
         scales_(scales),
         value_of_(value_of),
         forecast_(forecast),
         distance_(shape.rotation.distance),
-        r_(near.columns),
-        partners_(near.columns),
-        hint_(near.columns),
-        errors_(near.columns) {
+        r_(similar.columns),
+        partners_(similar.columns),
+        hint_(similar.columns),
+        errors_(similar.columns) {
     if (forecast != nullptr) hints_.push_back(hint_.data());
     hints_.push_back(r_.data());
     hints_.push_back(partners_.data());
@@ -55,18 +55,18 @@ class ExpectedRow {
   }
 
   void Load(uint64_t row) {
-    const uint16_t* from = near_.expected.data() + row * near_.columns;
-    for (uint64_t c = 0; c < near_.columns; ++c) r_[c] = value_of_(from[c]);
-    CopyPartners(distance_, r_.data(), near_.columns, partners_.data());
+    const uint16_t* from = similar_.expected.data() + row * similar_.columns;
+    for (uint64_t c = 0; c < similar_.columns; ++c) r_[c] = value_of_(from[c]);
+    CopyPartners(distance_, r_.data(), similar_.columns, partners_.data());
     if (forecast_ == nullptr) return;
     const float* errors = forecast_->Expect(row);
-    for (uint64_t c = 0; c < near_.columns; ++c)
+    for (uint64_t c = 0; c < similar_.columns; ++c)
       hint_[c] = ErrorScales::Limited(ErrorScales::Limited(errors[c]) * scales_.up[c]);
   }
   // Passes the errors of the row's actual values to the forecast.
   void Learn(uint64_t row, const uint16_t* values) {
     if (forecast_ == nullptr) return;
-    for (uint64_t c = 0; c < near_.columns; ++c)
+    for (uint64_t c = 0; c < similar_.columns; ++c)
       errors_[c] = ErrorScales::Limited(value_of_(values[c]) - r_[c]);
     forecast_->Learn(row, errors_.data());
   }
@@ -83,7 +83,7 @@ class ExpectedRow {
   }
 
  private:
-  const NearRows& near_;
+  const SimilarRows& similar_;
   const ErrorScales& scales_;
   const ModelValue& value_of_;
   ErrorForecast* const forecast_;
@@ -92,22 +92,22 @@ class ExpectedRow {
   std::vector<const float*> hints_;
 };
 
-std::vector<uint64_t> ListCodedRows(const NearRows& near) {
+std::vector<uint64_t> ListCodedRows(const SimilarRows& similar) {
   std::vector<uint64_t> rows;
-  for (uint64_t row = 0; row < near.rows(); ++row) {
-    if (near.factors[row] < kEqualRow) rows.push_back(row);
+  for (uint64_t row = 0; row < similar.rows(); ++row) {
+    if (similar.factors[row] < kEqualRow) rows.push_back(row);
   }
   return rows;
 }
 
-std::vector<uint8_t> PowersFor(const NearRows& near, const std::vector<uint64_t>& rows,
+std::vector<uint8_t> PowersFor(const SimilarRows& similar, const std::vector<uint64_t>& rows,
                                const ModelValue& value_of) {
-  std::vector<double> squares(near.columns);
+  std::vector<double> squares(similar.columns);
   for (const uint64_t row : rows) {
-    const uint64_t at = row * near.columns;
-    for (uint64_t c = 0; c < near.columns; ++c) {
-      const double error = static_cast<double>(value_of(near.values[at + c])) -
-                           static_cast<double>(value_of(near.expected[at + c]));
+    const uint64_t at = row * similar.columns;
+    for (uint64_t c = 0; c < similar.columns; ++c) {
+      const double error = static_cast<double>(value_of(similar.values[at + c])) -
+                           static_cast<double>(value_of(similar.expected[at + c]));
       squares[c] += error * error;
     }
   }
@@ -123,54 +123,54 @@ std::vector<uint8_t> PowersFor(const NearRows& near, const std::vector<uint64_t>
 
 }  // namespace
 
-bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& scratch,
-                             ByteWriter& out, ErrorForecast* forecast) {
+bool EncodeSimilarDistributions(SimilarRows& similar, uint64_t head_dim, CodecScratch& scratch,
+                                ByteWriter& out, ErrorForecast* forecast) {
   Arena* const arena = &scratch.context.arena;
-  MarkEqualRows(near);
-  const std::vector<uint64_t> rows = ListCodedRows(near);
-  if (!FitsCdf(rows.size(), near.columns)) return false;
-  WriteFactors(near.factors, scratch, out);
+  MarkEqualRows(similar);
+  const std::vector<uint64_t> rows = ListCodedRows(similar);
+  if (!FitsCdf(rows.size(), similar.columns)) return false;
+  WriteFactors(similar.factors, scratch, out);
 
-  const ByteSpan all = std::as_bytes(std::span(near.values));
+  const ByteSpan all = std::as_bytes(std::span(similar.values));
   const uint32_t largest =
-      std::max(LmsLargestExponent(all, near.form.bfloat),
-               LmsLargestExponent(std::as_bytes(std::span(near.expected)), near.form.bfloat));
+      std::max(LmsLargestExponent(all, similar.form.bfloat),
+               LmsLargestExponent(std::as_bytes(std::span(similar.expected)), similar.form.bfloat));
   const float scale = LmsScale(largest);
-  const ModelValue value_of(near.form.bfloat, scale);
-  const Rotation rotation =
-      FindRotation(all, near.form.bfloat, scale, near.rows(), near.columns, head_dim, {}, arena);
-  std::vector<float> first(near.columns);
+  const ModelValue value_of(similar.form.bfloat, scale);
+  const Rotation rotation = FindRotation(all, similar.form.bfloat, scale, similar.rows(),
+                                         similar.columns, head_dim, {}, arena);
+  std::vector<float> first(similar.columns);
   ChannelShape shape =
-      ShapeFor(first.data(), rows.size(), near.columns, head_dim, rotation, kLongReach);
-  shape.rotation.turns.clear();  // errors do not rotate with the position
+      ShapeFor(first.data(), rows.size(), similar.columns, head_dim, rotation, kLongReach);
+  shape.rotation.angles.clear();  // errors do not rotate with the position
   shape.first_deviation = PowerOfTwo(-kErrorBits);
   WriteShape(largest, shape, out);
-  shape.hints = rotation.turns.empty() ? 1 : 2;
+  shape.hints = rotation.angles.empty() ? 1 : 2;
   out.U8(static_cast<uint8_t>(shape.hints));
-  const std::vector<uint8_t> powers = PowersFor(near, rows, value_of);
+  const std::vector<uint8_t> powers = PowersFor(similar, rows, value_of);
   out.Append(std::as_bytes(std::span(powers)));
   ErrorScales errors;
   for (const uint8_t power : powers) errors.Add(power - kPowerBias);
   if (forecast != nullptr) ++shape.hints;
-  const LogisticCode code(near.form, scale);
-  ArenaVector<CodeSlot> slots(rows.size() * near.columns, arena);
-  ExpectedRow expected(near, shape, errors, value_of, forecast);
+  const LogisticCode code(similar.form, scale);
+  ArenaVector<CodeSlot> slots(rows.size() * similar.columns, arena);
+  ExpectedRow expected(similar, shape, errors, value_of, forecast);
   ChannelModel model(std::move(shape), arena);
-  ArenaVector<float> known(near.columns, arena), means(near.columns, arena),
-      inverse_scales(near.columns, arena);
+  ArenaVector<float> known(similar.columns, arena), means(similar.columns, arena),
+      inverse_scales(similar.columns, arena);
   CodeSlot* to = slots.data();
   for (const uint64_t row : rows) {
     expected.Load(row);
-    const uint16_t* values = near.values.data() + row * near.columns;
-    for (uint64_t c = 0; c < near.columns; ++c) known[c] = expected.Error(c, values[c]);
+    const uint16_t* values = similar.values.data() + row * similar.columns;
+    for (uint64_t c = 0; c < similar.columns; ++c) known[c] = expected.Error(c, values[c]);
     model.BeginRow(0, 0, expected.hints());
     model.SetRow(known.data(), means.data(), inverse_scales.data());
-    for (uint64_t c = 0; c < near.columns; ++c) {
+    for (uint64_t c = 0; c < similar.columns; ++c) {
       means[c] = expected.Mean(c, means[c]);
       inverse_scales[c] = expected.InverseScale(c, inverse_scales[c]);
     }
-    code.FindSlots(values, means.data(), inverse_scales.data(), near.columns, to);
-    to += near.columns;
+    code.FindSlots(values, means.data(), inverse_scales.data(), similar.columns, to);
+    to += similar.columns;
     model.EndRow();
     expected.Learn(row, values);
   }
@@ -178,35 +178,35 @@ bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& sc
   return true;
 }
 
-void DecodeNearDistributions(ByteReader& reader, NearRows& near, CodecScratch& scratch,
-                             ErrorForecast* forecast) {
-  ReadFactors(reader, near, scratch);
-  const std::vector<uint64_t> rows = ListCodedRows(near);
+void DecodeSimilarDistributions(ByteReader& reader, SimilarRows& similar, CodecScratch& scratch,
+                                ErrorForecast* forecast) {
+  ReadFactors(reader, similar, scratch);
+  const std::vector<uint64_t> rows = ListCodedRows(similar);
   const uint64_t head_at = reader.offset();
   uint32_t largest = 0;
-  ChannelShape shape = ReadShape(reader, 2 * rows.size() * near.columns, largest);
+  ChannelShape shape = ReadShape(reader, 2 * rows.size() * similar.columns, largest);
   shape.hints = reader.U8("hints");
-  if (shape.columns != near.columns || shape.likenesses || !shape.rotation.turns.empty() ||
-      shape.hints < 1 || shape.hints > 2) {
+  if (shape.columns != similar.columns || shape.has_earlier_rows ||
+      !shape.rotation.angles.empty() || shape.hints < 1 || shape.hints > 2) {
     throw Error(Finding::kBadFrame, "the error distributions do not fit the similar rows")
         .At(head_at);
   }
   ErrorScales errors;
-  for (const std::byte power : reader.Take(near.columns, "powers of errors")) {
+  for (const std::byte power : reader.Take(similar.columns, "powers of errors")) {
     if (std::to_integer<int32_t>(power) > kMostPower + kPowerBias)
       throw Error(Finding::kBadFrame, "a power of errors is impossible").At(head_at);
     errors.Add(std::to_integer<int32_t>(power) - kPowerBias);
   }
   SlotReader slots(reader);
   const float scale = LmsScale(largest);
-  const ModelValue value_of(near.form.bfloat, scale);
-  const LogisticCode code(near.form, scale);
+  const ModelValue value_of(similar.form.bfloat, scale);
+  const LogisticCode code(similar.form, scale);
   if (forecast != nullptr) ++shape.hints;
-  ExpectedRow expected(near, shape, errors, value_of, forecast);
+  ExpectedRow expected(similar, shape, errors, value_of, forecast);
   ChannelModel model(std::move(shape), &scratch.context.arena);
   for (const uint64_t row : rows) {
     expected.Load(row);
-    uint16_t* values = near.values.data() + row * near.columns;
+    uint16_t* values = similar.values.data() + row * similar.columns;
     model.BeginRow(0, 0, expected.hints());
     for (uint64_t group = 0, c = 0; group < model.groups(); ++group) {
       model.BeginGroup(group);
@@ -224,7 +224,7 @@ void DecodeNearDistributions(ByteReader& reader, NearRows& near, CodecScratch& s
     expected.Learn(row, values);
   }
   slots.CheckEnd();
-  CopyEqualRows(near);
+  CopyEqualRows(similar);
   reader.ExpectEnd("the similar rows");
 }
 

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
-// Similar rows as a list of the values that differ (near.h; FORMAT.md has the grammar of codec 30).
-// Gaps between differences and the distances are Rice codes around running means, with one mean for
-// the values of each exponent: differences from rounding are more frequent at smaller values.
+// Similar rows as a list of the values that differ (similar_rows.h; FORMAT.md has the grammar of
+// codec 30). Gaps between differences and the distances are Rice codes around running means, with
+// one mean for the values of each exponent: differences from rounding are more frequent at smaller
+// values.
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <vector>
 
-#include "lib/core/codec/ref/near.h"
+#include "lib/core/codec/ref/similar_rows.h"
 
 namespace kv {
 namespace {
@@ -165,10 +166,10 @@ class Places {
 };
 
 // Computes the class of each expected value, and the number of values in each class.
-std::array<uint32_t, kClasses> ClassifyByExponent(const NearRows& near, uint8_t* classes) {
-  const uint16_t* expected = near.expected.data();
-  const size_t count = near.expected.size();
-  const uint32_t shift = near.form.bfloat ? 7 : 10;
+std::array<uint32_t, kClasses> ClassifyByExponent(const SimilarRows& similar, uint8_t* classes) {
+  const uint16_t* expected = similar.expected.data();
+  const size_t count = similar.expected.size();
+  const uint32_t shift = similar.form.bfloat ? 7 : 10;
   uint16_t most = 0;
   for (size_t i = 0; i < count; ++i)
     most = std::max(most, static_cast<uint16_t>((expected[i] & 0x7fffu) >> shift));
@@ -220,21 +221,21 @@ uint32_t StartFor(const std::array<uint32_t, kClasses>& counts,
 }  // namespace
 
 // Counts in blocks, so that the inner loop vectorises and large counts end early.
-uint64_t CountDifferences(const NearRows& near, uint64_t most) {
+uint64_t CountDifferences(const SimilarRows& similar, uint64_t most) {
   constexpr size_t kBlock = 4096;
   uint64_t sum = 0;
-  for (size_t begin = 0; begin < near.values.size() && sum <= most; begin += kBlock) {
-    const size_t end = std::min(begin + kBlock, near.values.size());
-    for (size_t i = begin; i < end; ++i) sum += near.values[i] != near.expected[i] ? 1 : 0;
+  for (size_t begin = 0; begin < similar.values.size() && sum <= most; begin += kBlock) {
+    const size_t end = std::min(begin + kBlock, similar.values.size());
+    for (size_t i = begin; i < end; ++i) sum += similar.values[i] != similar.expected[i] ? 1 : 0;
   }
   return sum;
 }
 
-void EncodeNearDifferences(const NearRows& near, CodecScratch& scratch, ByteWriter& out) {
-  const size_t count = near.values.size();
+void EncodeSimilarDifferences(const SimilarRows& similar, CodecScratch& scratch, ByteWriter& out) {
+  const size_t count = similar.values.size();
   scratch.context.tables.resize(count);
   uint8_t* classes = scratch.context.tables.data();
-  const std::array<uint32_t, kClasses> counts = ClassifyByExponent(near, classes);
+  const std::array<uint32_t, kClasses> counts = ClassifyByExponent(similar, classes);
   std::array<std::vector<Difference>, kClasses> of_class;
   std::array<uint32_t, kClasses> seen{};
   // Gaps are counted within a class. A decoder walks all values in order and needs the gap of each
@@ -242,7 +243,7 @@ void EncodeNearDifferences(const NearRows& near, CodecScratch& scratch, ByteWrit
   // next gap of a class behind each of its differences.
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t rank = seen[classes[i]]++;
-    if (near.values[i] != near.expected[i]) of_class[classes[i]].push_back({i, rank});
+    if (similar.values[i] != similar.expected[i]) of_class[classes[i]].push_back({i, rank});
   }
   const uint32_t start = StartFor(counts, of_class);
   out.U8(static_cast<uint8_t>(start));
@@ -264,10 +265,10 @@ void EncodeNearDifferences(const NearRows& near, CodecScratch& scratch, ByteWrit
   }
   std::sort(all.begin(), all.end());
   LearnedMean distances(0);
-  const Places places(near.form);
+  const Places places(similar.form);
   for (const uint32_t at : all) {
-    const uint16_t expected = near.expected[at];
-    const uint32_t here = places.Of(near.values[at]), there = places.Of(expected);
+    const uint16_t expected = similar.expected[at];
+    const uint32_t here = places.Of(similar.values[at]), there = places.Of(expected);
     const bool up = here > there;
     const uint32_t distance = up ? here - there : there - here;
     bits.Put(up == ((expected & 0x8000u) == 0) ? 0 : 1, 1);
@@ -278,16 +279,16 @@ void EncodeNearDifferences(const NearRows& near, CodecScratch& scratch, ByteWrit
   out.Append(bits.Finish());
 }
 
-void DecodeNearDifferences(ByteReader& reader, NearRows& near, CodecScratch& scratch) {
+void DecodeSimilarDifferences(ByteReader& reader, SimilarRows& similar, CodecScratch& scratch) {
   const uint64_t at = reader.offset();
   const uint32_t start = reader.U8("start of the means");
   if (start > kMostStart) throw Error(Finding::kBadFrame, "means start at 2^{}", start).At(at);
-  const size_t count = near.values.size();
+  const size_t count = similar.values.size();
   scratch.context.tables.resize(count);
   uint8_t* classes = scratch.context.tables.data();
-  GapsOfClasses gaps(start, ClassifyByExponent(near, classes));
-  std::copy(near.expected.begin(), near.expected.end(), near.values.begin());
-  std::fill(near.factors.begin(), near.factors.end(), uint8_t{0});
+  GapsOfClasses gaps(start, ClassifyByExponent(similar, classes));
+  std::copy(similar.expected.begin(), similar.expected.end(), similar.values.begin());
+  std::fill(similar.factors.begin(), similar.factors.end(), uint8_t{0});
   DifferenceBitReader bits(reader.Take(reader.remaining(), "list of differences"), at + 1);
   std::array<uint32_t, kClasses> to_go;  // values of the class before its next difference
   const auto take_gap = [&](uint32_t c) {
@@ -300,15 +301,15 @@ void DecodeNearDifferences(ByteReader& reader, NearRows& near, CodecScratch& scr
   };
   for (uint32_t c = 0; c < kClasses; ++c) take_gap(c);
   LearnedMean distances(0);
-  const Places places(near.form);
+  const Places places(similar.form);
   for (size_t i = 0; i < count; ++i) {
     if (to_go[classes[i]]-- != 0) continue;
-    const bool down = (bits.Take(1) != 0) == ((near.expected[i] & 0x8000u) == 0);
+    const bool down = (bits.Take(1) != 0) == ((similar.expected[i] & 0x8000u) == 0);
     const uint32_t distance = TakeDistance(distances, bits) + 1,
-                   place = places.Of(near.expected[i]);
+                   place = places.Of(similar.expected[i]);
     if (down ? distance > place : distance > places.last() - place)
       throw Error(Finding::kBadPayload, "a difference does not decode to a valid value").At(at);
-    near.values[i] = places.At(down ? place - distance : place + distance);
+    similar.values[i] = places.At(down ? place - distance : place + distance);
     take_gap(classes[i]);
   }
   if (!bits.AtEnd()) throw Error(Finding::kBadPayload, "bits are left over").At(at);

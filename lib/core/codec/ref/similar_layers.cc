@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
-// Forecasts of errors from neighbouring chunks (near.h; FORMAT.md has the grammar of codec 29): a
-// regression of a row's errors on those of K and V of the layer before.
+// Forecasts of errors from neighbouring chunks (similar_rows.h; FORMAT.md has the grammar of codec
+// 29): a regression of a row's errors on those of K and V of the layer before.
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "lib/core/codec/cdf/channel_model.h"
 #include "lib/core/codec/context/lms.h"
 #include "lib/core/codec/halves.h"
-#include "lib/core/codec/ref/near.h"
+#include "lib/core/codec/ref/similar_rows.h"
 
 namespace kv {
 namespace {
@@ -48,31 +48,31 @@ uint64_t CountTaps(const ErrorsHead& head) {
 
 void WriteErrorsHead(const ErrorsHead& head, ByteWriter& out) {
   out.U8(static_cast<uint8_t>(head.neighbours.size()));
-  out.U8(head.turns ? 1 : 0);
+  out.U8(head.rotates ? 1 : 0);
   for (const ErrorNeighbour& one : head.neighbours) {
     WriteNeighbour(one.neighbour, out);
     for (const uint32_t layer : one.layers) out.U32(layer);
     out.Append(one.hash);
   }
   WriteRotation(head.rotation, out);
-  for (const int32_t turn : head.turns_of_runs) out.I32(turn);
+  for (const int32_t shift : head.shifts_of_runs) out.I32(shift);
 }
 
-ErrorsHead ReadErrorsHead(ByteReader& reader, uint64_t near_runs) {
+ErrorsHead ReadErrorsHead(ByteReader& reader, uint64_t similar_runs) {
   ErrorsHead head;
   const uint64_t at = reader.offset();
   const uint32_t count = reader.U8("number of neighbours"), flags = reader.U8("flags");
-  if (count == 0 || count > kMaxNeighbours || flags > 1 || near_runs == 0) {
-    throw Error(Finding::kBadFrame, "{} neighbours of {} runs with flags {}", count, near_runs,
+  if (count == 0 || count > kMaxNeighbours || flags > 1 || similar_runs == 0) {
+    throw Error(Finding::kBadFrame, "{} neighbours of {} runs with flags {}", count, similar_runs,
                 flags)
         .At(at);
   }
-  head.turns = flags == 1;
+  head.rotates = flags == 1;
   for (uint32_t i = 0; i < count; ++i) {
     ErrorNeighbour one;
     one.neighbour = ReadNeighbour(reader);
-    ByteReader layers(reader.TakeArray(near_runs, 4, "layers of references"), reader.offset());
-    for (uint64_t run = 0; run < near_runs; ++run) one.layers.push_back(layers.U32("layer"));
+    ByteReader layers(reader.TakeArray(similar_runs, 4, "layers of references"), reader.offset());
+    for (uint64_t run = 0; run < similar_runs; ++run) one.layers.push_back(layers.U32("layer"));
     const ByteSpan hash = reader.Take(one.hash.size(), "hash");
     std::copy(hash.begin(), hash.end(), one.hash.begin());
     head.neighbours.push_back(std::move(one));
@@ -80,9 +80,9 @@ ErrorsHead ReadErrorsHead(ByteReader& reader, uint64_t near_runs) {
   if (CountTaps(head) > BlockRegression::kMaxTaps)
     throw Error(Finding::kBadFrame, "too many columns of neighbours").At(at);
   head.rotation = ReadRotation(reader, ChannelModel::kMaxColumns);
-  ByteReader turns(reader.TakeArray(near_runs, 4, "rotations of K"), reader.offset());
-  for (uint64_t run = 0; run < near_runs; ++run)
-    head.turns_of_runs.push_back(turns.I32("rotation of K"));
+  ByteReader shifts(reader.TakeArray(similar_runs, 4, "rotations of K"), reader.offset());
+  for (uint64_t run = 0; run < similar_runs; ++run)
+    head.shifts_of_runs.push_back(shifts.I32("rotation of K"));
   return head;
 }
 
@@ -96,24 +96,24 @@ class NeighbourErrors::Taps {
         chunk_(WidenToHalves(std::move(chunk))),
         columns_(CheckColumns(one.neighbour, rows)),
         value_of_(form_.bfloat, LmsScale(LmsLargestExponent(*chunk_.raw, form_.bfloat))),
-        turns_(!one.neighbour.is_value),
-        turner_(head.rotation, columns_),
+        rotates_(!one.neighbour.is_value),
+        rotator_(head.rotation, columns_),
         errors_(columns_),
         still_(columns_) {
-    if (turns_) CheckRotation(head.rotation.distance, head.rotation.turns.size(), columns_, 0);
+    if (rotates_) CheckRotation(head.rotation.distance, head.rotation.angles.size(), columns_, 0);
     ReadExpected(head, one, runs, references, hash);
   }
 
   uint64_t wanted() const { return wanted_; }
-  void Row(uint64_t near_row, uint32_t row, float* taps) {
+  void Row(uint64_t similar_row, uint32_t row, float* taps) {
     const std::byte* values = chunk_.raw->data() + 2 * columns_ * row;
-    const uint16_t* expected = expected_.data() + columns_ * near_row;
+    const uint16_t* expected = expected_.data() + columns_ * similar_row;
     for (uint64_t c = 0; c < columns_; ++c) {
       const float error = value_of_(LoadLE<uint16_t>(values + 2 * c)) - value_of_(expected[c]);
       errors_[c] = std::abs(error) < kRegressLimit ? error : 0;
     }
-    if (turns_) turner_.Turn(0u - row, errors_.data(), still_.data());
-    std::copy_n(turns_ ? still_.data() : errors_.data(), wanted_, taps);
+    if (rotates_) rotator_.Rotate(0u - row, errors_.data(), still_.data());
+    std::copy_n(rotates_ ? still_.data() : errors_.data(), wanted_, taps);
   }
 
  private:
@@ -143,13 +143,13 @@ class NeighbourErrors::Taps {
       ReferenceRun run = runs[i];
       run.layer = one.layers[i];
       run.is_value = one.neighbour.is_value;
-      run.turn = turns_ ? head.turns_of_runs[i] : 0;
+      run.position_shift = rotates_ ? head.shifts_of_runs[i] : 0;
       const DType dtype = references.Read(run, columns_, bytes);
       CheckRowsOfReference(run, dtype, columns_, bytes.size());
-      if (run.turn != 0 && head.rotation.turns.empty())
+      if (run.position_shift != 0 && head.rotation.angles.empty())
         throw Error(Finding::kBadFrame, "K is rotated, but the frame has no angles");
       all.Update(bytes);
-      expected.Make(dtype, bytes, run.turn, expected_.data() + at * columns_);
+      expected.Make(dtype, bytes, run.position_shift, expected_.data() + at * columns_);
       at += run.rows;
     }
     hash = all.Digest128();
@@ -160,47 +160,47 @@ class NeighbourErrors::Taps {
   const NeighbourChunk chunk_;
   const uint64_t columns_;
   const ModelValue value_of_;
-  const bool turns_;
-  Turner turner_;
+  const bool rotates_;
+  Rotator rotator_;
   std::vector<uint16_t> expected_;
   std::vector<float> errors_, still_;
 };
 
-NeighbourErrors::NeighbourErrors(const ErrorsHead& head, std::span<const ReferenceRun> near_runs,
+NeighbourErrors::NeighbourErrors(const ErrorsHead& head, std::span<const ReferenceRun> similar_runs,
                                  uint64_t rows, uint64_t columns, const ReferenceRows& references,
                                  const NeighbourSource& neighbours)
     : head_(head),
-      rows_(ListRows(near_runs)),
+      rows_(ListRows(similar_runs)),
       block_(CountTaps(head), columns, kRidgeOfErrors),
-      turner_(head.rotation, columns),
+      rotator_(head.rotation, columns),
       forecast_(columns),
-      turned_(columns) {
-  if (head.turns) CheckRotation(head.rotation.distance, head.rotation.turns.size(), columns, 0);
+      rotated_(columns) {
+  if (head.rotates) CheckRotation(head.rotation.distance, head.rotation.angles.size(), columns, 0);
   for (const ErrorNeighbour& one : head.neighbours) {
     Hash128Bytes hash;
     taps_.push_back(std::make_unique<Taps>(head, one, neighbours.Read(one.neighbour), rows,
-                                           near_runs, references, hash));
+                                           similar_runs, references, hash));
     hashes_.push_back(hash);
   }
 }
 NeighbourErrors::~NeighbourErrors() = default;
 
-const float* NeighbourErrors::Expect(uint64_t near_row) {
+const float* NeighbourErrors::Expect(uint64_t similar_row) {
   float* taps = block_.taps().data();
   for (const auto& one : taps_) {
-    one->Row(near_row, rows_[near_row], taps);
+    one->Row(similar_row, rows_[similar_row], taps);
     taps += one->wanted();
   }
   block_.Predict(forecast_);
-  if (!head_.turns) return forecast_.data();
-  turner_.Turn(rows_[near_row], forecast_.data(), turned_.data());
-  return turned_.data();
+  if (!head_.rotates) return forecast_.data();
+  rotator_.Rotate(rows_[similar_row], forecast_.data(), rotated_.data());
+  return rotated_.data();
 }
 
-void NeighbourErrors::Learn(uint64_t near_row, const float* errors) {
-  if (head_.turns) {
-    turner_.Turn(0u - rows_[near_row], errors, turned_.data());
-    errors = turned_.data();
+void NeighbourErrors::Learn(uint64_t similar_row, const float* errors) {
+  if (head_.rotates) {
+    rotator_.Rotate(0u - rows_[similar_row], errors, rotated_.data());
+    errors = rotated_.data();
   }
   block_.Learn({errors, forecast_.size()});
 }

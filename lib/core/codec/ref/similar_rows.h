@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by near_distributions.cc, near_differences.cc, near_layers.cc
+#pragma once  // implemented by similar_distributions.cc, similar_differences.cc, similar_layers.cc
 
 #include <memory>
 #include <optional>
@@ -12,13 +12,13 @@
 #include "lib/core/codec/codec.h"
 #include "lib/core/kernels/residual.h"
 
-// Similar rows (NearRows in the code): rows of 16-bit floats that are coded by their difference
+// Similar rows (SimilarRows in the code): rows of 16-bit floats that are coded by their difference
 // from expected rows. There are three codings of the differences, and a forecast of them from other
 // chunks. Internal to lib/core/codec/ref, whose FORMAT.md is the grammar.
 //
-// near.cc codes distances with static tables (kRef), near_differences.cc a list of the few values
-// that differ (kRefSparse), near_distributions.cc learned distributions (kRefCdf), and
-// near_layers.cc forecasts the differences from other chunks (kRefLayers).
+// similar_rows.cc codes distances with static tables (kRef), similar_differences.cc a list of the
+// few values that differ (kRefSparse), similar_distributions.cc learned distributions (kRefCdf),
+// and similar_layers.cc forecasts the differences from other chunks (kRefLayers).
 namespace kv {
 
 // Maps consecutive rows of a chunk to the tokens of another cache that represent them.
@@ -28,9 +28,9 @@ struct ReferenceRun {
   bool equal = false;  // the rows are copies; otherwise their differences are coded
   uint32_t layer = 0;  // as the reference numbers it
   uint32_t first_row = 0, rows = 0;
-  uint64_t first_token = 0;  // in the reference
-  int32_t turn = 0;          // position of the rows here minus that in the reference
-  Hash128Bytes hash = {};    // hash of the reference's rows
+  uint64_t first_token = 0;    // in the reference
+  int32_t position_shift = 0;  // position of the rows here minus that in the reference
+  Hash128Bytes hash = {};      // hash of the reference's rows
 };
 
 // Gives access to rows of the caches that an archive refers to.
@@ -59,7 +59,7 @@ class ExpectedRows {
  public:
   ExpectedRows(HalfForm form, uint64_t columns, const Rotation& rotation);
   // Converts whole rows of any type in `from` to expected values.
-  void Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expected);
+  void Make(DType dtype, ByteSpan from, int32_t shift, uint16_t* expected);
 
  private:
   void Round(uint16_t* expected);
@@ -67,19 +67,19 @@ class ExpectedRows {
   HalfForm form_;
   uint64_t columns_;
   const Rotation& rotation_;
-  Turner turner_;
+  Rotator rotator_;
   std::vector<float> x_, cosines_, sines_, partners_;
   std::vector<uint8_t> bytes_;  // one row of 8-bit floats
 };
 
 // All similar rows of a chunk, in order.
-struct NearRows {
+struct SimilarRows {
   HalfForm form;
   uint64_t columns = 0;
   ArenaVector<uint16_t> expected, values;
   ArenaVector<uint8_t> factors;  // one per row
 
-  explicit NearRows(Arena* arena) : expected(arena), values(arena), factors(arena) {}
+  explicit SimilarRows(Arena* arena) : expected(arena), values(arena), factors(arena) {}
 
   uint64_t rows() const { return factors.size(); }
 };
@@ -87,22 +87,24 @@ struct NearRows {
 // Sets the factors: kEqualRow for rows that are as expected, kOwnRow for rows that are cheaper to
 // code without a reference, at `own_bits` a value. Then appends everything that a decoder needs to
 // turn `expected` into `values`, except for remaining rows.
-void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& scratch, ByteWriter& out);
+void EncodeSimilarRows(SimilarRows& similar, double own_bits, CodecScratch& scratch,
+                       ByteWriter& out);
 // Decodes into `values` and `factors`, which have their final sizes; values of remaining rows stay.
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
-void DecodeNearRows(ByteReader& reader, NearRows& near, CodecScratch& scratch);
+void DecodeSimilarRows(ByteReader& reader, SimilarRows& similar, CodecScratch& scratch);
 
 // Returns the contexts of residuals in their order: the classes of the expected values.
 std::vector<uint16_t> ResidualClassOrder();
-uint64_t CodedRows(const NearRows& near);  // neither equal nor remaining rows
+uint64_t CodedRows(const SimilarRows& similar);  // neither equal nor remaining rows
 // Computes the classes of all coded rows, one after another.
-void ComputeClasses(const NearRows& near, const std::vector<int16_t>& scales, uint8_t* classes);
+void ComputeClasses(const SimilarRows& similar, const std::vector<int16_t>& scales,
+                    uint8_t* classes);
 
 // Helpers that all codings of similar rows share. Equal rows are marked by their factors.
-void MarkEqualRows(NearRows& near);
+void MarkEqualRows(SimilarRows& similar);
 void WriteFactors(const ArenaVector<uint8_t>& factors, CodecScratch& scratch, ByteWriter& out);
-void ReadFactors(ByteReader& reader, NearRows& near, CodecScratch& scratch);
-void CopyEqualRows(NearRows& near);
+void ReadFactors(ByteReader& reader, SimilarRows& similar, CodecScratch& scratch);
+void CopyEqualRows(SimilarRows& similar);
 
 // Codings whose distributions are learned on the way are smaller and slower than tables.
 //
@@ -111,17 +113,17 @@ void CopyEqualRows(NearRows& near);
 class ErrorForecast {
  public:
   virtual ~ErrorForecast() = default;
-  virtual const float* Expect(uint64_t near_row) = 0;
-  virtual void Learn(uint64_t near_row, const float* errors) = 0;
+  virtual const float* Expect(uint64_t similar_row) = 0;
+  virtual void Learn(uint64_t similar_row, const float* errors) = 0;
 };
 
 // Sets the factors of rows that are as expected to kEqualRow; no row becomes a remaining row.
 // Returns false without appending anything if too few rows differ.
-bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& scratch,
-                             ByteWriter& out, ErrorForecast* forecast = nullptr);
-// Behaves as DecodeNearRows.
-void DecodeNearDistributions(ByteReader& reader, NearRows& near, CodecScratch& scratch,
-                             ErrorForecast* forecast = nullptr);
+bool EncodeSimilarDistributions(SimilarRows& similar, uint64_t head_dim, CodecScratch& scratch,
+                                ByteWriter& out, ErrorForecast* forecast = nullptr);
+// Behaves as DecodeSimilarRows.
+void DecodeSimilarDistributions(ByteReader& reader, SimilarRows& similar, CodecScratch& scratch,
+                                ErrorForecast* forecast = nullptr);
 
 // A list of the differing values is tried if fewer than one value in this many differs.
 constexpr uint64_t kFewDifferences = 24;
@@ -129,11 +131,11 @@ constexpr uint64_t kFewDifferences = 24;
 constexpr uint64_t kVeryFewDifferences = 128;
 
 // Returns the number of values that differ from the expected ones, or any number above `most`.
-uint64_t CountDifferences(const NearRows& near, uint64_t most);
+uint64_t CountDifferences(const SimilarRows& similar, uint64_t most);
 // Makes no row a remaining row and leaves the factors unchanged.
-void EncodeNearDifferences(const NearRows& near, CodecScratch& scratch, ByteWriter& out);
-// Behaves as DecodeNearRows, and sets all factors to 0.
-void DecodeNearDifferences(ByteReader& reader, NearRows& near, CodecScratch& scratch);
+void EncodeSimilarDifferences(const SimilarRows& similar, CodecScratch& scratch, ByteWriter& out);
+// Behaves as DecodeSimilarRows, and sets all factors to 0.
+void DecodeSimilarDifferences(ByteReader& reader, SimilarRows& similar, CodecScratch& scratch);
 
 // Forecasts the errors of similar rows from those of neighbours: where one layer of a cache differs
 // from the reference, the next layer differs in a similar way.
@@ -146,31 +148,31 @@ struct ErrorNeighbour {
 };
 
 struct ErrorsHead {
-  bool turns = false;  // true if the chunk's own rows are rotated, as those of K are
+  bool rotates = false;  // true if the chunk's own rows are rotated, as those of K are
   std::vector<ErrorNeighbour> neighbours;
   Rotation rotation;  // rotation of K
   std::vector<int32_t>
-      turns_of_runs;  // steps of each similar K run from the reference's position to its own
+      shifts_of_runs;  // steps of each similar K run from the reference's position to its own
 };
 
 void WriteErrorsHead(const ErrorsHead& head, ByteWriter& out);
 // Throws kTruncated, and kBadFrame for values that no encoder writes.
-ErrorsHead ReadErrorsHead(ByteReader& reader, uint64_t near_runs);
+ErrorsHead ReadErrorsHead(ByteReader& reader, uint64_t similar_runs);
 
 class NeighbourErrors : public ErrorForecast {
  public:
-  // `near_runs` are the chunk's similar runs; its similar rows are their rows in order. Collects
+  // `similar_runs` are the chunk's similar runs; its similar rows are their rows in order. Collects
   // the hashes of the references' rows, for the caller to compare or store. Throws as
   // NeighbourSource and ReferenceRows, kBadFrame, kReferenceDiffers.
-  NeighbourErrors(const ErrorsHead& head, std::span<const ReferenceRun> near_runs, uint64_t rows,
+  NeighbourErrors(const ErrorsHead& head, std::span<const ReferenceRun> similar_runs, uint64_t rows,
                   uint64_t columns, const ReferenceRows& references,
                   const NeighbourSource& neighbours);
   ~NeighbourErrors() override;
 
   // Returns the hashes of the references' rows, one per neighbour.
   const std::vector<Hash128Bytes>& hashes() const { return hashes_; }
-  const float* Expect(uint64_t near_row) override;
-  void Learn(uint64_t near_row, const float* errors) override;
+  const float* Expect(uint64_t similar_row) override;
+  void Learn(uint64_t similar_row, const float* errors) override;
 
  private:
   class Taps;
@@ -180,8 +182,8 @@ class NeighbourErrors : public ErrorForecast {
   std::vector<Hash128Bytes> hashes_;
   std::vector<std::unique_ptr<Taps>> taps_;
   BlockRegression block_;
-  Turner turner_;
-  std::vector<float> forecast_, turned_;
+  Rotator rotator_;
+  std::vector<float> forecast_, rotated_;
 };
 
 }  // namespace kv

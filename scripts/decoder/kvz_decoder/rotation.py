@@ -5,10 +5,10 @@ import numpy
 from kvz_decoder.common import f32
 
 
-class Turns:
+class Rotation:
     """The angle by which every column has been rotated."""
 
-    def __init__(self, distance, turns, columns):
+    def __init__(self, distance, angles, columns):
         table = [(1.0, 0.0)]
         for _ in range(4096):
             c, s = table[-1]
@@ -19,20 +19,20 @@ class Turns:
         self.negative = column // distance % 2 == 0
         self.has_partner = column < columns // (2 * distance) * 2 * distance
         self.partner = numpy.where(self.has_partner, numpy.where(self.negative, column + distance, column - distance), 0)
-        if turns:
-            h = column % (2 * len(turns))
-            self.turn = numpy.array(turns, numpy.uint64)[h // 2 if distance == 1 else h % distance]
-        self.still = not turns
+        if angles:
+            h = column % (2 * len(angles))
+            self.angle = numpy.array(angles, numpy.uint64)[h // 2 if distance == 1 else h % distance]
+        self.still = not angles
 
     def angles(self, rows):
-        angle = (self.turn * numpy.uint64(rows % 2**32)) & numpy.uint64(0xffffffff)
+        angle = (self.angle * numpy.uint64(rows % 2**32)) & numpy.uint64(0xffffffff)
         i, part = (angle >> numpy.uint64(20)).astype(int), (angle & numpy.uint64(0xfffff)).astype(f32) * f32(2**-20)
         return (self.table[i] + (self.table[i + 1] - self.table[i]) * part[:, None]).T
 
     def partners(self, x):
         return numpy.where(self.has_partner, x[self.partner], f32(0))
 
-    def turned(self, x, rows):
+    def rotated(self, x, rows):
         if self.still:
             return x
         cosine, sine = self.angles(rows)
