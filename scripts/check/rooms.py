@@ -18,31 +18,31 @@ SLACK = 100  # lines that a room may be below its ceiling
 
 # room: (ceiling, goal). The goals are those of the plan for the next release; 0: the room is to be emptied.
 ROOMS = {
-    "apps/kvtool": (25040, 10000),
+    "apps/kvtool": (25173, 10000),
     "apps/capture-llama": (3214, 2400),
     "apps/python": (2305, 2200),
-    "formats": (19231, 17000),
+    "formats": (19238, 17000),
     "lib/fields": (951, 1200),
-    "lib/report": (2488, 1700),
+    "lib/report": (2504, 1700),
     "lib/core/base": (4598, 3700),
     "lib/core/kernels": (6292, 5900),
     "lib/core/snapshot": (3318, 3800),
-    "lib/core/archive": (6475, 5500),
+    "lib/core/archive": (6518, 5500),
     "lib/core/frame": (1176, 900),
-    "lib/core/codec": (11146, 9500),
-    "lib/core/transform": (285, 300),
+    "lib/core/codec": (11164, 9500),
+    "lib/core/transform": (308, 300),
     "lib/core/weights": (1130, 0),
-    "lib/study/eviction": (5147, 4600),
+    "lib/study/eviction": (5148, 4600),
     "lib/study/quantisation": (3062, 2900),
     "lib/study/attention": (1303, 1300),
     "lib/study/bench": (711, 700),
     "lib/study/dense": (1910, 1900),
-    "lib/study/advise": (4812, 2900),
+    "lib/study/advise": (4813, 2900),
     "lib/study/analysis": (2134, 2600),
     "lib/study/statistics": (612, 650),
-    "lib/study/transform": (1288, 1000),
-    "lib/study/gate": (5257, 3600),
-    "lib/engines/mnn": (11965, 8000),
+    "lib/study/transform": (1580, 1000),
+    "lib/study/gate": (5255, 3600),
+    "lib/engines/mnn": (11961, 8000),
     "lib/engines/llamacpp": (846, 600),
     "lib/engines/infinilm": (1297, 2600),
     "lib/engines/cacheblend": (3528, 2900),
@@ -53,7 +53,7 @@ ROOMS = {
     "lib/remote": (713, 800),
     "lib/api": (5084, 3200),
 }
-MOST_FILES = 658
+MOST_FILES = 660
 GOAL_FILES = 650
 SOURCE = (".h", ".cc", ".c", ".hpp")
 
