@@ -227,7 +227,8 @@ class Study:
         for side in (0, 1):
             forth, back = factors(self.model, self.fisher[side], kind)
             mean = self.learn[side].mean(0)
-            learn, held_out = [apply(self.model, rows - mean, forth) for rows in (self.learn[side], self.held_out[side])]
+            learn = apply(self.model, self.learn[side] - mean, forth)
+            held_out = apply(self.model, self.held_out[side] - mean, forth)
             basis = torch.linalg.eigh((learn.T @ learn).double())[1].flip(1).float()
             learn, held_out, budget = learn @ basis, held_out @ basis, 16 * learn.shape[1] / ratio
             code = fit_groups(held_out[::8], budget) if form == "kvtc" else fit_step(learn[::4], held_out, budget)
@@ -265,9 +266,9 @@ def main():
     study, found = Study(Model(flags.model)), {}
     for form, kind in [("kvtc", "none")] + [("rans", kind) for kind in ("none", "layer", "feature", "matrix")]:
         for ratio in ratios:
-            point = study.measure(form, kind, ratio)
-            found.setdefault(f"{form} {kind}", []).append(point)
-            print(f"{form} {kind} at {ratio:g}: {point[0]:.3f} bits, {point[1]:.3g} nats, expected {point[2]}", flush=True)
+            bits, loss, expected = study.measure(form, kind, ratio)
+            found.setdefault(f"{form} {kind}", []).append((bits, loss, expected))
+            print(f"{form} {kind} at {ratio:g}: {bits:.3f} bits, {loss:.3g} nats, expected {expected}", flush=True)
     for bits, loss, _ in found["kvtc none"]:
         print(f"{bits:.2f} bits, {loss:.2g} nats:", *(f"{name} {bits_at(points, loss) / bits:.2f}"
                                                       for name, points in found.items()))
