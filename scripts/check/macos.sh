@@ -24,13 +24,22 @@ else zig=$(python3 -c 'import ziglang, pathlib; print(pathlib.Path(ziglang.__fil
   skip "zig is not installed (pip install ziglang)"
 fi
 command -v dpkg-source >/dev/null || skip "dpkg-source is not installed (apt install dpkg-dev)"
+here=$(dpkg-architecture -qDEB_HOST_MULTIARCH) # a machine can have headers of other architectures as well
 
-# Wrappers, because CMake accepts only programs without arguments. By default zig traps undefined behaviour.
+# Wrappers, because CMake wants programs without arguments. By default zig traps undefined behaviour. Its linker cannot choose
+# the names that a library shows (ld64's -exported_symbol), so here libkvtool shows all of them.
 mkdir -p "$build/bin" "$prefix/include" "$prefix/lib/pkgconfig" "$sources"
 for tool in cc c++ ar ranlib; do
   options=
   case $tool in cc | c++) options="-target $arch-macos.13.0 -fno-sanitize=undefined" ;; esac
-  printf '#!/bin/sh\nexec "%s" %s %s "$@"\n' "$zig" "$tool" "$options" > "$build/bin/$tool"
+  cat > "$build/bin/$tool" <<END
+#!/usr/bin/env bash
+for word; do
+  shift
+  case \$word in -Wl,-exported_symbol,*) ;; *) set -- "\$@" "\$word" ;; esac
+done
+exec "$zig" $tool $options "\$@"
+END
   chmod +x "$build/bin/$tool"
 done
 cat > "$build/toolchain.cmake" <<END
@@ -73,7 +82,7 @@ library() {
   (
     cd "$folder"
     cp $headers "$prefix/include"
-    for file in $files; do echo "$PWD/$file"; done | (cd "$build/$name" && xargs -P "$jobs" -n 1 "$build/bin/cc" -O1 -g0 -I"$PWD" "$@" -c)
+    for file in $files; do echo "$PWD/$file"; done | (cd "$build/$name" && xargs -P "$jobs" -n 1 "$build/bin/cc" -O0 -g0 -w -I"$PWD" "$@" -c)
   )
   "$build/bin/ar" rcs "$prefix/lib/lib$name.a" "$build/$name"/*.o
   printf 'Name: %s\nDescription: %s\nVersion: %s\nCflags: -I%s\nLibs: %s\n' "$pc" "$pc" "$version" "$prefix/include" \
@@ -87,25 +96,44 @@ libraries() {
   library zstd 1.5 libzstd "$zstd" "zstd.h zstd_errors.h zdict.h" "common/*.c compress/*.c decompress/*.c dictBuilder/*.c" -DZSTD_DISABLE_ASM
   library xxhash 0.8 libxxhash "$(echo "$sources"/xxhash-*)" "xxhash.h" "xxhash.c"
   library sqlite3 3.40 sqlite3 "$sqlite" "sqlite3.h" "sqlite3.c" -DSQLITE_OMIT_LOAD_EXTENSION
-  library z 1.2 zlib "$(echo "$sources"/zlib-*)" "zlib.h zconf.h" "*.c" -DHAVE_UNISTD_H
+  # zlib 1.2 takes every Mac for one of the 1990s, without fdopen, unless fdopen is a macro.
+  library z 1.2 zlib "$(echo "$sources"/zlib-*)" "zlib.h zconf.h" "*.c" -DHAVE_UNISTD_H -Dfdopen=fdopen
   for package in fmtlib highway; do
     [ -e "$build/$package/installed" ] && continue
     echo "macos: $package"
     cmake -S "$(echo "$sources/$package"-*)" -B "$build/$package" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$build/toolchain.cmake" \
-      -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_CXX_FLAGS="-O1 -g0" -DFMT_TEST=OFF -DFMT_DOC=OFF -DHWY_ENABLE_TESTS=OFF \
+      -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_CXX_FLAGS="-O0 -g0" -DFMT_TEST=OFF -DFMT_DOC=OFF -DHWY_ENABLE_TESTS=OFF \
       -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_CONTRIB=OFF -DHWY_SYSTEM_GTEST=ON > "$build/$package.log"
     cmake --build "$build/$package" -j "$jobs" --target install >> "$build/$package.log"
     touch "$build/$package/installed"
   done
   # These libraries consist of headers, so the machine's own are copied.
-  cp -rL /usr/include/{nlohmann,CLI} /usr/include/*/curl "$prefix/include"
+  cp -rL /usr/include/{nlohmann,CLI} "/usr/include/$here/curl" "$prefix/include"
   mkdir -p "$prefix/share/cmake"
   cp -r /usr/share/cmake/{nlohmann_json,CLI11} "$prefix/share/cmake"
 }
 
+# zig has the names of Apple's libraries but not all of their headers.
+headers() {
+  mkdir -p "$prefix/include/sys"
+  cat > "$prefix/include/sys/xattr.h" <<'END'
+#pragma once
+#include <sys/types.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+ssize_t getxattr(const char* path, const char* name, void* value, size_t size, u_int32_t position, int options);
+int fsetxattr(int descriptor, const char* name, const void* value, size_t size, u_int32_t position, int options);
+#ifdef __cplusplus
+}
+#endif
+END
+}
+
 # zig lacks the frameworks, so a header declares the same functions and a library defines them.
 accelerate() {
-  cp /usr/include/*-linux-gnu/openblas-serial/{cblas,openblas_config}.h "$prefix/include" 2>/dev/null || skip "cblas.h is not installed"
+  cp "/usr/include/$here/openblas-serial/"{cblas,openblas_config}.h "$prefix/include" 2>/dev/null || skip "cblas.h is not installed"
+  sed -i '/OS_LINUX/d' "$prefix/include/openblas_config.h" # adds functions with cpu_set_t
   echo 'void abort(void); void cblas_sgemm(void) { abort(); } void cblas_dgemm(void) { abort(); }
 void cblas_sgemv(void) { abort(); } void cblas_dgemv(void) { abort(); }' > "$build/accelerate.c"
   "$build/bin/cc" -c "$build/accelerate.c" -o "$build/accelerate.o"
@@ -113,8 +141,10 @@ void cblas_sgemv(void) { abort(); } void cblas_dgemv(void) { abort(); }' > "$bui
 
 [ -e "$sources/fetched" ] || fetch
 libraries
+headers
 accelerate
-cmake -S "$root" -B "$build" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$build/toolchain.cmake" -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="-O1 -g0" \
+cmake -S "$root" -B "$build" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$build/toolchain.cmake" -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="-O0 -g0" \
   -DKVTOOL_UNITY=ON -DKVTOOL_WERROR=ON -DKVTOOL_DEVELOPER=OFF -DKVTOOL_BENCH=OFF -DKVTOOL_CCACHE=OFF \
   -DKVTOOL_BLAS_INCLUDE="$prefix/include" -DKVTOOL_BLAS_LIBRARY="$build/accelerate.o"
-cmake --build "$build" -j "$jobs" --target "${@:-kvtool kvtool_shared kvtool_study_shared}"
+[ $# -gt 0 ] || set -- kvtool kvtool_shared kvtool_study_shared
+cmake --build "$build" -j "$jobs" --target "$@"
