@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <sstream>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -100,6 +102,26 @@ std::string RopeText(const ModelRope& model, uint32_t layers, uint32_t head_dim)
     if (model.Of(layer) != model.Of(layer - 1)) all += fmt::format("; {}", text(model.Of(layer)));
   }
   return all;
+}
+
+std::optional<ModelRope> ParseRopeText(const std::string& text, uint32_t layers,
+                                       uint32_t head_dim) {
+  std::istringstream words(text);
+  std::string pairs, theta, of, rotated, scaling;
+  words >> pairs >> theta >> of >> rotated >> scaling;
+  Rope rope;
+  try {
+    rope.pairs = ParsePairs(pairs);
+    rope.theta = ParseNumber<double>(theta).value_or(0);
+    rope.rotary_dim = ParseNumber<uint32_t>(rotated).value_or(0);
+    if (!scaling.empty()) rope.scaling = ParseScaling(scaling);
+    RequireFit(rope, head_dim);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  ModelRope model(std::move(rope));
+  if (RopeText(model, layers, head_dim) != text) return std::nullopt;
+  return model;
 }
 
 namespace {

@@ -121,6 +121,9 @@ struct Transform {
 // Returns "neox 10000 of 64", with the number of rotated values of a head last, and the scaling;
 // per layer if they differ.
 std::string RopeText(const ModelRope& rope, uint32_t layers, uint32_t head_dim);
+// Returns the rotation that such a text describes; nothing if layers differ, frequencies are given
+// one by one, or the text is none of RopeText's.
+std::optional<ModelRope> ParseRopeText(const std::string& text, uint32_t layers, uint32_t head_dim);
 // Throws kBadField for a transform that cannot exist: sizes that do not fit, values that are not
 // finite, tables that do not sum to 2048.
 void RequireSound(const Transform& transform);

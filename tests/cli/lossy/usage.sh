@@ -9,10 +9,8 @@ refuse() {
 refuse cache.bin --transform model.kvx $flags
 refuse cache.bin --ratio 4
 refuse cache.bin --transform model.kvx --ratio 5 $flags
-refuse cache.bin --transform model.kvx --ratio 4 --kv-heads 4 --head-dim 8
 refuse cache.bin --transform model.kvx --ratio 4 --kv-heads 2 --head-dim 16 --rope-base 10000 --rope-style gptj
 refuse cache.bin --transform model.kvx --ratio 4 --kv-heads 4 --head-dim 8 --rope-base 500000 --rope-style gptj
-refuse cache.bin --transform model.kvx --ratio 4
 refuse cache.bin --transform model.kvx --ratio 4 $flags --level compat
 refuse cache.bin --transform model.kvx --ratio 4 $flags --base "$learn"
 refuse cache.bin --transform missing.kvx --ratio 4 $flags
@@ -26,5 +24,10 @@ refuse text.txt --transform model.kvx --ratio 4 --from opaque
 "$KVTOOL" convert cache.bin --kv-heads 4 --to npz -o cache.npz -q
 refuse cache.npz --transform model.kvx --ratio 4 --rope-base 10000 --rope-style gptj
 test -e none.kvz && echo written
+# Heads and rotation that the cache does not record are those of the transform.
+"$KVTOOL" compress cache.bin --transform model.kvx --ratio 4 $flags -q -o told.kvz
+for told in "" "--kv-heads 4 --head-dim 8" "--rope-base 10000 --rope-style gptj"; do
+  "$KVTOOL" compress cache.bin --transform model.kvx --ratio 4 $told -q -f -o silent.kvz && cmp told.kvz silent.kvz && echo the same archive
+done
 "$KVTOOL" compress "$learn" --transform model.kvx --ratio 8 $flags --allow-self -q -o own.kvz && "$KVTOOL" verify own.kvz -q && echo own
 true

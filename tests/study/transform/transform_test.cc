@@ -210,6 +210,34 @@ TEST_CASE("transform: a cache has rows if its positions are those of one sequenc
   CHECK_THROWS_AS(RequireRows(snapshot), Error);
 }
 
+TEST_CASE("transform: the text of a rotation is read back, and no other") {
+  for (const char* scaling : {"none", "linear:4", "llama3:8,1,4,8192", "yarn:4,4096,32,1",
+                              "yarn:4,4096,32,1,1.25", "dynamic:2,2048"}) {
+    for (const uint32_t rotated : {0u, 32u}) {
+      Rope rope;
+      rope.pairs = rotated == 0 ? RopePairs::kHalves : RopePairs::kNeighbours;
+      rope.theta = 500000.5;
+      rope.rotary_dim = rotated;
+      rope.scaling = ParseScaling(scaling);
+      const std::string text = RopeText(rope, 3, 64);
+      const std::optional<ModelRope> read = ParseRopeText(text, 3, 64);
+      INFO(text);
+      REQUIRE(read);
+      CHECK(RopeText(*read, 3, 64) == text);
+    }
+  }
+  ModelRope two;
+  two.layers = {Rope{}, Rope{}};
+  two.layers[1].theta = 1e6;
+  for (const std::string& text :
+       {RopeText(two, 2, 64), RopeText(WithoutRotation(64), 2, 64), std::string("neox 10000 of 65"),
+        std::string("neox -1 of 64"), std::string("neox nan of 64"),
+        std::string("neox 10000 of 64 x"), std::string("neox 10000 of 64 none"),
+        std::string("neox"), std::string()}) {
+    CHECK_FALSE(ParseRopeText(text, 2, 64));
+  }
+}
+
 TEST_CASE("transform: blocks of rANS decode to the symbols that were stored") {
   const std::vector<float> values = RowsFrom(9, 64).values;
   const Rows rows{values, 64, 64};

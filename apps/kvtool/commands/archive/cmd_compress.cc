@@ -378,7 +378,7 @@ class Compress : public ForEachInput<Compress> {
     const std::string path = output_.PathFor(input, name_, Naming());
     if (path == "-") output_.one.RequireStdout(context.console, report_.json, "the archive");
     const Source source = snapshot_.Open(input);
-    const std::optional<Snapshot> snapshot = Describe(source, options, context.console);
+    std::optional<Snapshot> snapshot = Describe(source, options, context.console);
     if (!HasTrait(options.from, kIsOpaque)) WarnIfCompressed(source, snapshot, context.console);
 
     ProgressLine progress(context.console, context.global.progress_when(), input);
@@ -389,7 +389,7 @@ class Compress : public ForEachInput<Compress> {
     const Source* archived = &source;
     std::optional<LossyFlags::Result> lossy;
     if (lossy_.is_wanted()) {
-      lossy = Approximate(source, described, options, pool, context.console);
+      lossy = Approximate(source, snapshot, options, pool, context.console);
       archived = &lossy->source;
       described = &lossy->snapshot;
       write.transformed = lossy->chunks;
@@ -442,15 +442,19 @@ class Compress : public ForEachInput<Compress> {
 
   ArchiveOutput::Rename Naming() const { return lossy_.is_wanted() ? LossyName : ArchiveName; }
 
-  LossyFlags::Result Approximate(const Source& source, const Snapshot* snapshot,
-                                 const OpenOptions& options, ThreadPool& pool,
-                                 Console& console) const {
-    if (snapshot == nullptr) {
+  LossyFlags::Result Approximate(const Source& source, std::optional<Snapshot>& snapshot,
+                                 OpenOptions options, ThreadPool& pool, Console& console) const {
+    if (!snapshot) {
       throw Error(Finding::kUnsupportedKind, "--transform approximates caches; this is not a cache")
           .File(source.path);
     }
     source.NeedAll();
-    LossyFlags::Result lossy = lossy_.Approximate(source, *snapshot, options, pool);
+    const LossyFlags::Given given = lossy_.Read();
+    if (!snapshot->heads_known() && !options.geometry) {
+      options = LossyFlags::WithHeads(given, options);
+      snapshot = OpenSnapshot(source, options);
+    }
+    LossyFlags::Result lossy = lossy_.Approximate(given, source, *snapshot, options, pool);
     for (const std::string& warning : lossy.warnings) console.Warn(source.path, warning);
     return lossy;
   }

@@ -111,8 +111,31 @@ ApproximatedSource LossyFlags::Choose(const Source& source, const Snapshot& snap
       .Hint("'kvtool train --transform kvtc --ratio R' learns smaller ratios");
 }
 
-LossyFlags::Result LossyFlags::Approximate(const Source& source, const Snapshot& snapshot,
-                                           const OpenOptions& options, ThreadPool& pool) const {
+LossyFlags::Given LossyFlags::Read() const {
+  try {
+    const auto file = FileSource::Open(file_);
+    Given given;
+    given.transform = std::make_shared<const Transform>(ReadTransform(file->bytes()));
+    transform::RequireOrthonormal(*given.transform);
+    const ByteSpan hash = file->bytes().last(given.hash.size());
+    std::memcpy(given.hash.data(), hash.data(), hash.size());
+    return given;
+  } catch (Error& error) {
+    throw error.File(file_);
+  }
+}
+
+OpenOptions LossyFlags::WithHeads(const Given& given, const OpenOptions& options) {
+  OpenOptions with_heads = options;
+  ModelGeometry& geometry = with_heads.geometry.emplace();
+  geometry.source = "--transform";
+  geometry.uniform.kv_heads = given.transform->k.heads;
+  return with_heads;
+}
+
+LossyFlags::Result LossyFlags::Approximate(const Given& given, const Source& source,
+                                           const Snapshot& snapshot, const OpenOptions& options,
+                                           ThreadPool& pool) const {
   transform::RequireRows(snapshot);
   if (!snapshot.checks.empty()) {
     throw Error(Finding::kUnsupportedLayout,
@@ -120,18 +143,11 @@ LossyFlags::Result LossyFlags::Approximate(const Source& source, const Snapshot&
         .Hint("'kvtool convert' writes the cache as plain tensors, such as safetensors");
   }
   RequireReplaceable(source, snapshot);
-  const std::optional<ModelRope> rope = rope_.Resolve(options, &snapshot);
+  const std::shared_ptr<const Transform>& transform = given.transform;
+  std::optional<ModelRope> rope = rope_.Resolve(options, &snapshot);
+  if (!rope) rope = ParseRopeText(transform->rope, transform->layers, transform->k.dim);
   Approximation wanted;
-  std::shared_ptr<const Transform> transform;
-  try {
-    const auto file = FileSource::Open(file_);
-    transform = std::make_shared<const Transform>(ReadTransform(file->bytes()));
-    transform::RequireOrthonormal(*transform);
-    const ByteSpan hash = file->bytes().last(wanted.hash.size());
-    std::memcpy(wanted.hash.data(), hash.data(), hash.size());
-  } catch (Error& error) {
-    throw error.File(file_);
-  }
+  wanted.hash = given.hash;
   transform::RequireFit(*transform, snapshot, rope ? &*rope : nullptr);
   if (ratio_ > 0) RequireRatio(*transform, ratio_);
   if (!allow_self_ && transform::LearntFrom(*transform, snapshot)) {

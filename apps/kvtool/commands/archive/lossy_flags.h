@@ -22,18 +22,28 @@ class LossyFlags {
   // or if another flag excludes them.
   void Check(Effort level, const OpenOptions& options) const;
 
+  // The file of --transform.
+  struct Given {
+    std::shared_ptr<const Transform> transform;
+    Hash128Bytes hash = {};
+  };
+  Given Read() const;
+  // Returns options with the transform's heads, for a cache that does not record its own.
+  static OpenOptions WithHeads(const Given& given, const OpenOptions& options);
+
   struct Result {
     Source source;  // with approximated values
     Snapshot snapshot;
     std::shared_ptr<const TransformedChunks> chunks;
     std::vector<std::string> warnings;
   };
-  // Approximates K and V of a source. Throws kUsage if the transform was learnt from this very
-  // cache without --allow-self, has no tables for the ratio, no weights for --loss, or no ratio
-  // with so small a loss; kInconsistent if it belongs to other caches; kUnsupportedLayout if the
-  // source cannot hold other values.
-  Result Approximate(const Source& source, const Snapshot& snapshot, const OpenOptions& options,
-                     ThreadPool& pool) const;
+  // Approximates K and V of a source. Keys are rotated as the options or the model say, otherwise
+  // as those that the transform was learnt from. Throws kUsage if the transform was learnt from
+  // this very cache without --allow-self, has no tables for the ratio, no weights for --loss, or no
+  // ratio with so small a loss; kInconsistent if it belongs to other caches; kUnsupportedLayout if
+  // the source cannot hold other values.
+  Result Approximate(const Given& given, const Source& source, const Snapshot& snapshot,
+                     const OpenOptions& options, ThreadPool& pool) const;
 
  private:
   // Approximates by --ratio, or by the largest ratio whose expected loss --loss allows.
