@@ -18,7 +18,7 @@ SLACK = 100  # lines that a room may be below its ceiling
 
 # room: (ceiling, goal). The goals are those of the plan for the next release; 0: the room is to be emptied.
 ROOMS = {
-    "apps/kvtool": (25173, 10000),
+    "apps/kvtool": (25203, 10000),
     "apps/capture-llama": (3214, 2400),
     "apps/python": (2305, 2200),
     "formats": (19238, 17000),
@@ -30,7 +30,7 @@ ROOMS = {
     "lib/core/archive": (6518, 5500),
     "lib/core/frame": (1176, 900),
     "lib/core/codec": (11164, 9500),
-    "lib/core/transform": (308, 300),
+    "lib/core/transform": (333, 300),
     "lib/core/weights": (1130, 0),
     "lib/study/eviction": (5148, 4600),
     "lib/study/quantisation": (3062, 2900),
