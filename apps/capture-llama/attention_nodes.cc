@@ -106,7 +106,7 @@ std::optional<SoftmaxNode> FindSoftmax(const ggml_tensor* node) {
   found.mask = node->src[1];
   const double last = chain.after * Parameter(node, 0);
   found.softcap = chain.capped ? last : 0;
-  // A factor and its inverse, each a float, multiply to 1 again.
+  // Rounding to float makes the softcap and its inverse, both rounded to float, multiply to 1.
   found.scale = static_cast<float>(chain.capped ? chain.before * last : last);
   found.biased |= chain.biased;
   found.has_sinks = node->src[2] != nullptr;

@@ -80,7 +80,7 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool convert dump/run_1 --to npz --layers 0-3 --tokens 0-511 -o part.npz\n",
      MakeConvert},
 #ifndef KVTOOL_WITHOUT_STORE
-    {"store", Shelf::kFirst, "keep many states in a folder, their common rows once",
+    {"store", Shelf::kFirst, "keep many states in a folder that stores common rows once",
      "  kvtool store add states slot0.bin\n"
      "  kvtool store get states slot0.bin -o restored.bin\n"
      "  kvtool store prune states --keep-last 3\n"
@@ -142,7 +142,7 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool bench slot0.bin --chunk-bytes 32KiB --rounds 20 --json | jq "
      ".results[0].contestants[2]\n",
      MakeBench},
-    {"train", Shelf::kMore, "learn what a model's K and V look like, for short pages (.kvp)",
+    {"train", Shelf::kMore, "learn a profile of a model's K and V that shortens small pages (.kvp)",
      "  kvtool train chats/*.bin -o model.kvp\n"
      "  kvtool train chats/*.bin -o model.kvp --name llama-3.2-1b\n"
      "  kvtool train --transform kvtc chats/*.bin --model model.gguf -o model.kvx\n",

@@ -125,8 +125,8 @@ struct Capacity {
   uint64_t least = 0, most = 0;
 };
 
-// Infers the capacity. `row` is the size of one token of all heads, including padding; capacities
-// are multiples of `step` that consist of `tokens` tokens each.
+// Infers the capacity. `row` is the size of one token over all heads, including padding. The file
+// consists of units of `step` rows (also padded); each unit has room for `tokens` tokens.
 Capacity InferCapacity(uint64_t bytes, uint64_t row, uint64_t step, uint64_t tokens,
                        std::string_view which) {
   if (bytes == 0 || bytes % CheckedMul(row, step, "packed row") != 0) {

@@ -18,7 +18,7 @@ inline constexpr uint64_t kTorchMaxBytes = uint64_t{64} << 30;
 
 // Returns true if the bytes are one of the three containers.
 bool LooksLikeTorch(const Source& source);
-// Returns true if TensorFile::format, or that of a trace, is one of the three.
+// Returns true if `format`, of a TensorFile or a trace, names one of the three torch containers.
 bool IsTorchForm(std::string_view format);
 // Reads only headers and pickles: tensors are views of the mapped file. Deflated and big-endian
 // values go to a spool file; `max_bytes` limits it and the size of any one tensor.

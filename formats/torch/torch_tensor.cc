@@ -331,8 +331,8 @@ std::vector<uint64_t> PickleExtents(const Pickle& pickle, PickleId id, std::stri
     FailAt(value, Finding::kBadPickle, "{} is {}, expected a tuple", what, pickle.Describe(id));
   }
   if (value.items().size() > kMostRank) {
-    FailAt(value, Finding::kLimit, "{} has {} axes, at most {} exist", what, value.items().size(),
-           kMostRank);
+    FailAt(value, Finding::kLimit, "{} has {} axes; torch allows at most {}", what,
+           value.items().size(), kMostRank);
   }
   std::vector<uint64_t> extents;
   extents.reserve(value.items().size());

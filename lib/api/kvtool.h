@@ -584,7 +584,7 @@ typedef kvt_status (*kvt_read_at)(void* user, uint64_t offset, void* dst, size_t
 /* Takes the next n bytes of an output. */
 typedef kvt_status (*kvt_write)(void* user, const void* src, size_t n);
 
-/* Something to read. Its bytes must not change while it is used. */
+/* A source of bytes, which must not change while it is used. */
 typedef struct {
   uint32_t struct_size, reserved;
   uint64_t bytes; /* length of the source */
@@ -592,7 +592,7 @@ typedef struct {
   kvt_read_at read_at;
 } kvt_source;
 
-/* Something to write, from its first byte to its last. */
+/* A destination. The library passes it all bytes in order, from the first to the last. */
 typedef struct {
   uint32_t struct_size, reserved;
   void* user; /* passed to write */

@@ -105,7 +105,9 @@ const Fields<Benched::Speed>& BenchSpeedFields() {
       {"fastest_mb_per_s",
        "Raw bytes per second of CPU time of one thread in the fastest round, in MB (1e6 bytes)",
        &Speed::fastest, AtLeast(0)},
-      {"median_mb_per_s", "The same in the median round", &Speed::median, AtLeast(0)}};
+      {"median_mb_per_s",
+       "Raw bytes per second of CPU time of one thread in the median round, in MB", &Speed::median,
+       AtLeast(0)}};
   return fields;
 }
 
@@ -142,7 +144,7 @@ const Fields<Benched::Entrant>& BenchEntrantFields() {
       {"name", "Name of the level or of the other compressor", &Entrant::name},
       {"kind", "Whether it is a level of kvtool or another compressor",
        [](const Entrant& of) { return of.is_peer ? "peer" : "level"; }, OneOf("level", "peer")},
-      {"rounds", "Number of rounds it ran, 1 if it is slow; absent in deterministic output",
+      {"rounds", "Number of rounds that were run, 1 if it is slow; absent in deterministic output",
        &Entrant::rounds, Absent(AtLeast(1))},
       {"k", "Result for K", &Entrant::k, BenchPartFields()},
       {"v", "Result for V", &Entrant::v, BenchPartFields()},
@@ -172,8 +174,8 @@ const Fields<Benched::Bound>& BenchBoundFields() {
        "exponent of the value above; mixed: an adaptive mixture of the distributions of level max "
        "and counters",
        &Bound::model, OneOf("alone", "above", "mixed")},
-      {"k", "What it needs for K", &Bound::k, BenchNeedFields()},
-      {"v", "What it needs for V", &Bound::v, BenchNeedFields()}};
+      {"k", "Bytes that the model would need for K", &Bound::k, BenchNeedFields()},
+      {"v", "Bytes that the model would need for V", &Bound::v, BenchNeedFields()}};
   return fields;
 }
 
@@ -186,10 +188,11 @@ const Fields<Benched>& BenchedFields() {
       {"inputs", "What was read", &Benched::inputs, HashedFileFields()},
       {"params", "What was asked for", &Benched::params, bench_params},
       {"chunks", "Number of chunks of K and V that were coded", &Benched::chunks, AtLeast(1)},
-      {"contestants", "What was measured of each level and of each other compressor",
-       &Benched::contestants, BenchEntrantFields(), CsvRows()},
+      {"contestants", "Results of each level and of each other compressor", &Benched::contestants,
+       BenchEntrantFields(), CsvRows()},
       {"bounds",
-       "What models would need, with all that they must learn or transmit; absent without --bound",
+       "Bytes that models would need, with everything that must be learnt or transmitted; absent "
+       "without --bound",
        &Benched::bounds, BenchBoundFields(), Absent()}};
   return fields;
 }
@@ -266,20 +269,20 @@ class Bench : public Command {
   void Declare(CommandLine& line) override {
     line.Add("FILE", input_, "Snapshot: file, folder, '-' for stdin").Required();
     line.Add("--level|--levels", levels_,
-             "Only these levels (default: all, from compat, which only archives have, to max); "
+             "Levels to measure (default: all, from compat, which only archives have, to max); "
              "LEVEL-blocks: in blocks that a device decodes")
         .Separator(',')
         .OneOf({"compat", "fast", "default", "high", "max", "fast-blocks", "default-blocks",
                 "high-blocks", "max-blocks"});
-    line.AddFlag("--peers", peers_, "Also zstd, exponent Huffman and, if installed, blosc");
+    line.AddFlag("--peers", peers_, "Also measure zstd, exponent Huffman and, if installed, blosc");
     line.AddFlag("--slow-peers|--slow", slow_, "With --peers: also zstd -19");
     line.AddFlag(
         "--bound", bound_,
-        "Also the bytes that models would need, with all that they must learn or transmit: a "
-        "table, tables by the value above, an adaptive mixture (f16 and bf16; 1 to 2 MB/s)");
+        "Also show the bytes that entropy models would need, their tables included: one table, "
+        "tables by the value above, an adaptive mixture (f16 and bf16; 1 to 2 MB/s)");
     line.Add("--rounds", rounds_,
-             "Rounds, each with every contestant; the fastest and the median count (contestants "
-             "that take over 10 s run once)")
+             "Rounds of all contestants; the fastest and the median are reported (a contestant "
+             "that takes over 10 s runs once)")
         .Between(1, 1000)
         .ShowDefault();
     line.Add("--chunk-bytes|--chunk", chunk_,

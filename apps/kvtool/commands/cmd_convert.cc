@@ -39,7 +39,7 @@ const Fields<Converted>& ConvertedFields() {
       {"params", "What was asked for", itself, ConvertParamsFields()},
       {"output", "File or folder that was written", &Converted::output},
       {"kv_bytes", "Bytes of K and V that were written", &Converted::kv_bytes},
-      {"rope_pairs", "How the values of K were reordered; null: they were not", &Converted::pairs},
+      {"rope_pairs", "How the values of K were reordered; null: not reordered", &Converted::pairs},
       {"not_kept", "Facts of this snapshot that the format cannot express", &Converted::not_kept}};
   return fields;
 }

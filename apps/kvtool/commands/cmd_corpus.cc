@@ -104,7 +104,7 @@ class Corpus : public Command {
     make_ = &line.AddVerb("make", "Write the manifest of a folder: a JSON line for each input");
     make_->Add("FOLDER", folder_, "Folder to search, as -r of other commands does").Required();
     make_->Add("-o,--output", output_, "Manifest to write (default: standard output)");
-    limit_.Declare(*make_, "Limit on inflated or derived data of each input (default 64GiB)");
+    limit_.Declare(*make_, "Limit on inflated or derived data of each input (default: 64GiB)");
     make_->AddFlag("-f,--force", force_, "Overwrite the manifest");
     check_ = &line.AddVerb("check", "Check that the inputs of a manifest are unchanged");
     check_->Add("MANIFEST", input_, "What 'kvtool corpus make' wrote").Required();

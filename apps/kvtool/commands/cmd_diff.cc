@@ -163,7 +163,7 @@ class Diff : public Command {
         break;
     }
     if (total.beyond == 0) {
-      return fmt::format("{} as above; all {} values that both have are {}",
+      return fmt::format("{} as above; all {} values that A and B both have are {}",
                          console.Verdict(false, "DIFFERENT"), total.values,
                          total.different == 0 ? "equal" : "equal within the tolerance");
     }

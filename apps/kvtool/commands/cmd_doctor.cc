@@ -103,22 +103,22 @@ const Fields<Diagnosis::Step>& StepFields() {
 
 const Fields<SizedFile>& DiagnosedFileFields() {
   static const Fields<SizedFile> fields = {
-      {"file", "Its name as it was given", &SizedFile::file},
-      {"bytes", "Its size; 0 where it is missing, a recorded run or a set of files",
+      {"file", "Name of the file as it was given", &SizedFile::file},
+      {"bytes", "Size of the file; 0 if it is missing, a recorded run or a set of files",
        &SizedFile::bytes}};
   return fields;
 }
 
 const Fields<Diagnosis>& DiagnosisFields() {
   static const Fields<Diagnosis> sound_fields = {
-      {"verdict", "yes: sound as far as it was checked, which text says",
+      {"verdict", "yes: sound as far as it was checked; text says how far",
        [](const Diagnosis& of) { return Word(of.sound); }, OneOf("yes", "no", "unknown")},
       {"text", "What was checked, or why it cannot be read",
        [](const Diagnosis& of) { return IfAny(of.sound_text); }},
       {"findings", "What is wrong: NaN, layers of zeros, equal layers, damage",
        &Diagnosis::findings}};
   static const Fields<Diagnosis> fields = {
-      {"inputs", "The file that this is about, also where it could not be read",
+      {"inputs", "The file, also if it could not be read",
        [](const Diagnosis& of) {
          return std::vector<SizedFile>{{of.file, of.bytes}};
        },
@@ -131,10 +131,10 @@ const Fields<Diagnosis>& DiagnosisFields() {
              "store", "profile", "transform", "log", "foreign", "broken", "unknown", "missing")},
       {"format", "The format's name, as 'kvtool formats' lists it or as the document says",
        [](const Diagnosis& of) { return IfAny(of.format); }},
-      {"what", "The same in words", &Diagnosis::what},
-      {"sound", "Whether something is wrong with it",
-       [](const Diagnosis& of) -> const Diagnosis& { return of; }, sound_fields},
-      {"shrinks", "What compressing would gain, judged by a sample; null where it was not measured",
+      {"what", "Name of the format in words", &Diagnosis::what},
+      {"sound", "Verdict on the file", [](const Diagnosis& of) -> const Diagnosis& { return of; },
+       sound_fields},
+      {"shrinks", "Estimate from a sample of what compression would gain; null: not measured",
        [](const Diagnosis& of) { return of.ratio ? &of : nullptr; }, ShrinksFields()},
       {"next", "Commands that make sense now, the most useful first", &Diagnosis::next,
        StepFields()},
@@ -148,7 +148,7 @@ class Doctor : public ForEachInput<Doctor> {
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "FILE",
                   "Anything: caches, archives, runs, traces, weights, models, folders");
-    limit_.Declare(line, "Limit on inflated or derived data (default 4GiB) and on streams");
+    limit_.Declare(line, "Limit on inflated or derived data (default: 4GiB) and on streams");
     report_.Declare(line);
   }
 

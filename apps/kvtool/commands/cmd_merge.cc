@@ -34,7 +34,7 @@ class Merge : public Command {
     line.Add("--junit-out", junit_,
              "Write JUnit XML: a suite for each input, a test for each case of a gate");
     page_.Declare(line);
-    limit_.Declare(line, "Limit on streams (default 64GiB)");
+    limit_.Declare(line, "Limit on streams (default: 64GiB)");
     report_.Declare(line);
   }
 

@@ -93,7 +93,8 @@ struct PlanVerdict {
 
 const Fields<PlanFinding>& PlanFindingFields() {
   static const Fields<PlanFinding> fields = {
-      {"place", "Where: the event with its token and layer, or source", &PlanFinding::place},
+      {"place", "Place of the error: the event with its token and layer, or source",
+       &PlanFinding::place},
       {"text", "What is wrong", &PlanFinding::text}};
   return fields;
 }
@@ -103,7 +104,7 @@ const Fields<PlanVerdict>& PlanVerdictFields() {
   using Layer = EvictionPlanWalk::Layer;
   static const Fields<Layer> plan_layer = {
       {"layer", "Number of the layer", &Layer::layer},
-      {"by_kv_head", "Whether events name kv heads; if not, they are of the whole layer",
+      {"by_kv_head", "Whether events name kv heads; if not, an event covers the whole layer",
        &Layer::by_head},
       {"events", "Number of events of the kv head that has the most", &Layer::events},
       {"kept_tokens", "Tokens held at the snapshot's end, by kv head", &Layer::kept}};
@@ -121,17 +122,17 @@ const Fields<PlanVerdict>& PlanVerdictFields() {
        [](const Of& of) { return of.IfEvents(of.checked.first_token); }},
       {"last_token", "Token after which the last event comes; null without events",
        [](const Of& of) { return of.IfEvents(of.checked.last_token); }},
-      {"layers", "What the plan leaves of each layer",
+      {"layers", "Tokens that the plan keeps in each layer",
        [](const Of& of) { return of.walk == nullptr ? std::vector<Layer>() : of.walk->Layers(); },
        plan_layer, CsvRows()},
-      {"full_bytes", "Bytes of K and V of the whole snapshot; null without one",
+      {"full_bytes", "Bytes of K and V of the whole snapshot; null without a snapshot",
        [](const Of& of) {
          return of.IfWalked([](const auto& walk) { return walk.full_bytes(); });
        }},
       {"kept_bytes", "Bytes of K and V that are held at the end; null without a snapshot",
        [](const Of& of) { return of.IfWalked([](const auto& walk) { return walk.kept_bytes(); }); },
        AtLeast(0)},
-      {"ratio", "full_bytes / kept_bytes; null if nothing stays, and without a snapshot",
+      {"ratio", "full_bytes / kept_bytes; null if nothing is kept, and without a snapshot",
        [](const Of& of) {
          return of.IfWalked([](const auto& walk) { return ComputeRatio(walk); });
        },
@@ -139,7 +140,7 @@ const Fields<PlanVerdict>& PlanVerdictFields() {
       {"common",
        "Whether all layers and kv heads hold the same at every moment; null without a snapshot",
        [](const Of& of) { return of.IfWalked([](const auto& walk) { return walk.is_common(); }); }},
-      {"findings", "The first twenty things that are wrong with the plan",
+      {"findings", "The first twenty errors in the plan",
        [](const Of& of) { return of.checked.findings; }, PlanFindingFields()},
       {"findings_count", "Number of errors, including those after the first twenty",
        [](const Of& of) { return of.checked.wrong; }},
@@ -161,7 +162,7 @@ class Plan : public Command {
     check->Add("PLAN", plan_, "Plan of replay evict --plan-out or of your own").Required();
     check
         ->Add("--snapshot", input_,
-              "The cache that it is for, or a recorded run; without it the plan alone is read")
+              "The plan's cache, or a recorded run; without this option only the plan is read")
         .Essential();
     snapshot_.Declare(*check);
     report_.Declare(*check);

@@ -38,14 +38,14 @@ Json SchemaSchema(std::string_view name, int version) {
 }
 
 Json ToolSchema() {
-  return {{"description", "What made the document"},
+  return {{"description", "Program that made the document"},
           {"type", "object"},
           {"required", {"name", "version", "git"}},
           {"additionalProperties", false},
           {"properties",
            {{"name", {{"description", "The program"}, {"const", "kvtool"}}},
             {"version", Text("Its version")},
-            {"git", Text("The commit that it was built from")}}}};
+            {"git", Text("Commit that the program was built from")}}}};
 }
 
 Json EnvelopeProperties(std::string_view name) {
@@ -61,7 +61,7 @@ Json EnvelopeProperties(std::string_view name) {
             {"type", "array"},
             {"items", ErrorSchema()}}},
           {"warnings",
-           {{"description", "Everything that the run warned of"},
+           {{"description", "Warnings of the run"},
             {"type", "array"},
             {"items", {{"type", "string"}}}}},
           {"results",

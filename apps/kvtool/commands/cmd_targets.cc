@@ -52,13 +52,13 @@ const Fields<SimdTarget>& SimdTargetFields() {
   static const Fields<SimdTarget> fields = {
       {"name", "Name that --simd takes", &SimdTarget::name, Heading("name")},
       {"supported",
-       "Whether this CPU has it",
+       "Whether this CPU supports the target",
        &SimdTarget::supported,
        {.column = "this CPU",
         .format = [](const Value& value) -> std::string {
           return *value.get_if<bool>() ? "yes" : "no";
         }}},
-      {"active", "Whether kernels use it", &SimdTarget::active}};
+      {"active", "Whether the kernels use the target", &SimdTarget::active}};
   return fields;
 }
 
@@ -70,9 +70,9 @@ const Fields<FormatEntry>& FormatEntryFields() {
       {"name", "Name that --from and --to take", &Entry::id, Heading("name")},
       {"detected", "Whether files of it are recognised by their content",
        [](const Entry& format) { return format.probe != nullptr; }, Heading("detected", YesOrDash)},
-      {"reads", "Whether it can be read",
+      {"reads", "Whether the format can be read",
        [](const Entry& format) { return format.open != nullptr; }, Heading("reads", YesOrDash)},
-      {"writes", "Whether it can be written",
+      {"writes", "Whether the format can be written",
        [](const Entry& format) { return format.write != nullptr; }, Heading("writes", YesOrDash)},
       {"summary", "What it is", &Entry::summary, Heading("what it is")},
       {"needs", "What the user must supply beyond the file; empty: nothing", &Entry::needs,

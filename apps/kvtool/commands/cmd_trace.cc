@@ -26,21 +26,21 @@ struct TracedLayer {
 const Fields<TracedLayer>& TracedLayerFields() {
   static const Fields<TracedLayer> fields = {
       {"layer", "Number of the layer", [](const TracedLayer& of) { return of.layer.layer; }},
-      {"queries", "Whether it has queries",
+      {"queries", "Whether the layer has queries",
        [](const TracedLayer& of) { return of.layer.queries.has_value(); }},
-      {"probabilities", "Whether it has attention probabilities",
+      {"probabilities", "Whether the layer has attention probabilities",
        [](const TracedLayer& of) { return !of.layer.probabilities.empty(); }},
-      {"keys", "Whether it has keys",
+      {"keys", "Whether the layer has keys",
        [](const TracedLayer& of) { return of.layer.keys.has_value(); }},
-      {"values", "Whether it has values",
+      {"values", "Whether the layer has values",
        [](const TracedLayer& of) { return of.layer.values.has_value(); }},
-      {"gradients", "Whether it has gradients",
+      {"gradients", "Whether the layer has gradients",
        [](const TracedLayer& of) { return of.layer.gradients.has_value(); }},
-      {"scale", "What its scores are multiplied by; 0: 1 / sqrt(head_dim)",
+      {"scale", "Factor of the layer's attention scores; 0: 1 / sqrt(head_dim)",
        [](const TracedLayer& of) { return of.rule.scale; }, AtLeast(0)},
-      {"softcap", "Soft limit of its scores; 0: none",
+      {"softcap", "Softcap of the layer's attention scores; 0: none",
        [](const TracedLayer& of) { return of.rule.softcap; }, AtLeast(0)},
-      {"window", "Tokens of its sliding attention window; 0: none",
+      {"window", "Tokens of the layer's sliding attention window; 0: none",
        [](const TracedLayer& of) { return of.rule.window; }}};
   return fields;
 }
@@ -53,40 +53,36 @@ std::vector<TracedLayer> TracedLayers(const AttentionTrace& trace) {
 
 const Fields<AttentionTrace>& AttentionTraceFields() {
   using Trace = AttentionTrace;
-  static const Fields<Trace> input = {{"file", "Its name as it was given", &Trace::path}};
+  static const Fields<Trace> input = {{"file", "Name of the file as it was given", &Trace::path}};
   static const Fields<GradientRows> gradients = {
       {"g_start", "Position of the first row with gradients", &GradientRows::begin},
       {"rows", "Rows with gradients", &GradientRows::rows, AtLeast(1)},
-      {"samples", "Next tokens that were drawn for each of these rows", &GradientRows::samples,
+      {"samples", "Next tokens that were drawn for each row with gradients", &GradientRows::samples,
        AtLeast(1)}};
   static const Fields<Trace> fields = {
       {"inputs", "What was read", [](const Trace& of) { return std::span(&of, 1); }, input},
       {"file", "Name of the trace as it was given", &Trace::path},
       {"format", "Format of the trace, e.g. npy_set",
        [](const Trace& of) { return WithUnderscores(of.format); }},
-      {"level", "What was recorded of each query row",
+      {"level", "Recorded data of each query row",
        [](const Trace& of) { return WithUnderscores(Name(of.level)); },
        OneOf("queries", "probabilities", "block_scores")},
       {"engine", "The engine that recorded it; empty: not recorded", &Trace::engine},
       {"model", "The model; empty: not recorded", &Trace::model},
       {"query_heads", "Query heads of a layer", &Trace::query_heads},
-      {"kv_heads", "Heads of K and V in a layer; 0: not recorded", &Trace::kv_heads},
+      {"kv_heads", "KV heads of a layer; 0: not recorded", &Trace::kv_heads},
       {"head_dim", "Values of a query; 0: not recorded", &Trace::head_dim},
       {"q_start", "Position of the first row", &Trace::q_start},
       {"rows", "Query rows, the same for every layer", &Trace::rows},
       {"prompt_tokens", "Tokens of the prompt; null: not recorded", &Trace::prompt_tokens},
-      {"scale", "What scores are multiplied by; 0: 1 / sqrt(head_dim)", &Trace::scale},
-      {"softcap", "Soft limit of scores; 0: none", &Trace::softcap},
+      {"scale", "Factor of the attention scores; 0: 1 / sqrt(head_dim)", &Trace::scale},
+      {"softcap", "Softcap of the attention scores; 0: none", &Trace::softcap},
       {"window", "Tokens of the sliding attention window; 0: none", &Trace::window},
       {"rope", "The RoPE as the recorder names it; empty: not recorded", &Trace::rope},
       {"tokens", "Token ids that were recorded", [](const Trace& of) { return of.tokens.size(); }},
-      {"gradients", "Rows with gradients of the next token; null without", &Trace::gradients,
+      {"gradients", "Rows with gradients of the next token; null: no gradients", &Trace::gradients,
        gradients},
-      {"layers",
-       "What was recorded of each layer",
-       TracedLayers,
-       TracedLayerFields(),
-       {.rows = true}}};
+      {"layers", "Recorded data of each layer", TracedLayers, TracedLayerFields(), {.rows = true}}};
   return fields;
 }
 
@@ -133,7 +129,7 @@ class Trace : public Command {
     inspect->Add("FILE", input_, "Trace: file, folder, or DIR/STEM of an npy set").Required();
     inspect->Add("--batch", options_.batch, "Batch row of [B, ...] tensors");
     inspect->Add("--layout", options_.layout, "Order of the axes of k and v: thd or htd");
-    limit_.Declare(*inspect, "Limit on inflated or derived data and on streams (default 64GiB)");
+    limit_.Declare(*inspect, "Limit on inflated or derived data and on streams (default: 64GiB)");
     report_.Declare(*inspect);
   }
 

@@ -84,7 +84,7 @@ const Fields<HashedFile>& HashedFileFields() {
 const Fields<NamedFile>& NamedFileFields() {
   static const Fields<NamedFile> fields = {
       {"role", "Its role in the command", &NamedFile::role, Absent()},
-      {"file", "Its name as it was given", &NamedFile::file}};
+      {"file", "Name of the file as it was given", &NamedFile::file}};
   return fields;
 }
 

@@ -176,7 +176,9 @@ void AppendFilesOfStems(const std::vector<std::string>& stems, std::vector<std::
          entry.increment(failed)) {
       listed.insert(entry->path().filename().string());
     }
-    const std::string* covering = nullptr;  // the files of stem "ab" are among those of "a"
+    // Last stem that was listed. Stems that extend it are skipped: "a" also lists the files of
+    // "ab".
+    const std::string* covering = nullptr;
     for (const std::string& name : names) {
       if (covering != nullptr && name.starts_with(*covering)) continue;
       covering = &name;

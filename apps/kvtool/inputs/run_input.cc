@@ -122,7 +122,8 @@ const Fields<RecordedRun>& RecordedRunFields() {
       {"style", "How dimensions pair up", &Run::Rope::style},
       {"base", "Base of the rotation", &Run::Rope::base},
       {"dims", "Dimensions of a head that rotate", &Run::Rope::dims},
-      {"scaling", "Scaling of the rotation; none without one", &Run::Rope::scaling}};
+      {"scaling", "RoPE scaling in the syntax of --rope-scaling; \"none\" if the model has none",
+       &Run::Rope::scaling}};
   static const Fields<Run> files = {
       {"snapshot", "Path of the KV cache at the end", &Run::snapshot},
       {"prefill", "Path of the KV cache after the prompt; null without one", IfAny(&Run::prefill)},

@@ -412,7 +412,7 @@ const Fields<AboutProgram>& AboutProgramFields() {
   static const Fields<Of> fields = {
       NoInputs<Of>(),
       {"version", "Version of the program", [](const Of&) { return KVTOOL_VERSION; }},
-      {"git", "The commit that it was built from", [](const Of&) { return kBuildCommit; }},
+      {"git", "Commit that the program was built from", [](const Of&) { return kBuildCommit; }},
       {"simd", "The SIMD target in use", [](const Of&) { return ActiveSimdTarget(); }},
       {"json_versions", "What --json-version may be",
        [](const Of&) { return std::vector{kJsonVersion}; }}};

@@ -136,7 +136,7 @@ void SnapshotOptions::Declare(CommandLine& line) {
            "with, if it is not in the same folder (repeatable)")
       .KeepAll();
   line.Add("--max-bytes", limit.text,
-           "Limit on inflated or derived data and on streams (default 64GiB)");
+           "Limit on inflated or derived data and on streams (default: 64GiB)");
 }
 
 void SizeLimit::Declare(CommandLine& line, const std::string& what) {
@@ -310,7 +310,7 @@ void SelectionOptions::Declare(CommandLine& line) {
   line.Add("--layers", layers, "Layers, e.g. 0-3,27; both ends belong to a range")
       .ValueName("RANGES")
       .Check(CheckedBy([](const std::string& text) { ParseIndexList(text, "--layers"); }));
-  line.Add("--tokens", tokens, "Tokens, e.g. 0-511,1024- (to the last one)")
+  line.Add("--tokens", tokens, "Tokens, e.g. 0-511,1024- (from 1024 to the last)")
       .ValueName("RANGES")
       .Check(CheckedBy([](const std::string& text) { ParseRanges(text, "--tokens"); }));
   line.Add("--kv", kv, "k, v or both").OneOf({"k", "v", "both"});

@@ -35,18 +35,18 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("model", help="a model's folder, a GGUF file, or a name that transformers knows")
     result.add_argument("--prompt", required=True, metavar="FILE", help="text that the run begins with; - is standard input")
     result.add_argument("-o", "--output", required=True, metavar="RUN", help="folder to write")
-    result.add_argument("-n", "--tokens", type=_positive, metavar="N", help="tokens to decode (256; with --forced: the rest)")
+    result.add_argument("-n", "--tokens", type=_positive, metavar="N", help="tokens to decode (default: 256; with --forced: the rest)")
     result.add_argument(
-        "--prompt-tokens", type=_positive, metavar="P", help="the prompt is the first P tokens of the text (all of them)"
+        "--prompt-tokens", type=_positive, metavar="P", help="the prompt is the first P tokens of the text (default: all of them)"
     )
     result.add_argument("--forced", action="store_true", help="decode the text's own tokens after the first P, not the model's")
     result.add_argument(
         "--fisher", type=_positive, metavar="K", help="K samples of gradients, from which replays predict the loss in nats"
     )
-    result.add_argument("--dtype", choices=("f32", "bf16", "f16"), default="f32", help="type that the model computes in (f32)")
-    result.add_argument("--trace-dtype", choices=("f32", "bf16", "f16"), help="type that queries are stored in (the model's)")
-    result.add_argument("--top-k", type=_positive, default=20, metavar="K", help="logits kept of each decoded row (20)")
-    result.add_argument("--seed", type=int, default=0, help="seed of the samples for --fisher (0)")
+    result.add_argument("--dtype", choices=("f32", "bf16", "f16"), default="f32", help="type that the model computes in (default: f32)")
+    result.add_argument("--trace-dtype", choices=("f32", "bf16", "f16"), help="type that queries are stored in (default: the model's)")
+    result.add_argument("--top-k", type=_positive, default=20, metavar="K", help="logits kept of each decoded row (default: 20)")
+    result.add_argument("--seed", type=int, default=0, help="seed of the samples for --fisher (default: 0)")
     result.add_argument("--attention", metavar="NAME", help="transformers' attn_implementation: sdpa, eager, ...")
     result.add_argument("--threads", type=_positive, metavar="N", help="threads of torch")
     result.add_argument("-f", "--force", action="store_true", help="replace an existing run")

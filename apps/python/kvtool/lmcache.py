@@ -61,15 +61,15 @@ Keys = Sequence[Any]
 _HELP = """kvtool adapter_params:
 - base_path (str): folder for the frames; or
 - memory_gb (number): GiB of memory for the frames, in place of a folder
-- level (str): "fast", "default", "high" or "max" (default "fast")
-- workers (int): threads that store, and as many that load, each one object at a time (default 2)
-- threads (int): threads that code one object; 0: as many as the process may use (default 1)
+- level (str): "fast", "default", "high" or "max" (default: "fast")
+- workers (int): threads that store, and as many that load, each one object at a time (default: 2)
+- threads (int): threads that code one object; 0: as many as the process may use (default: 1)
 - profile (str): a .kvp file of the model, for levels from "default" on
 - max_gb (number): limit of the folder in GiB, beyond which the least recently used objects go; 0: none (default)
-- revision (str): revision of the model's weights; objects of another revision are misses (default "")
+- revision (str): revision of the model's weights; objects of another revision are misses (default: "")
 - head_dim (int): values per head, which helps compression a little (default: not known)
 - skip_salts (list): cache_salt of requests whose objects are neither stored nor found
-- durable (bool): write each file through to the disk (default false)"""
+- durable (bool): write each file through to the disk (default: false)"""
 
 
 class KvtoolAdapterConfig(L2AdapterConfigBase):

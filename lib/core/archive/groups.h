@@ -56,8 +56,8 @@ class GroupLayout {
   uint64_t ColumnEnd(size_t column) const {
     return column == cuts_.size() ? sizes_[0] : cuts_[column];
   }
-
-  std::vector<uint64_t> cuts_, sizes_, begins_;  // first byte of each file, if there are no cuts
+  std::vector<uint64_t> cuts_, sizes_;
+  std::vector<uint64_t> begins_;  // joined offset of each file, if there are no cuts
   uint64_t bytes_ = 0;
 };
 

@@ -40,9 +40,8 @@ constexpr FindingInfo kFindings[] = {
     {kBusy, ErrorCode::kUsage, "the context or the queue is busy",
      "A context of the library serves one call at a time. Give each thread a context of its own; "
      "contexts may share a pool. A queue (kvt_queue) holds as many tickets as it was made for: "
-     "take "
-     "completions, then submit again. kvt_queue_wait returns this if the ticket is not done in "
-     "time."},
+     "take completions, then submit again. kvt_queue_wait returns this if the ticket is not done "
+     "in time."},
     {kCancelled, ErrorCode::kUsage, "the call was cancelled",
      "kvt_ctx_cancel() was called while it ran. Its output holds garbage."},
     {kNoMemory, kIo, "the library could not allocate memory",
@@ -114,8 +113,8 @@ constexpr FindingInfo kFindings[] = {
      "The archive stores rows as differences from another cache, which 'kvtool inspect' names. "
      "kvtool searches for it in the archive's folder and among the files given by --base."},
     {kReferenceDiffers, kInvalidData, "a reference is not the one that the archive was made with",
-     "The rows that the archive needs of it are gone or have changed. A copy of the "
-     "original in any format that keeps its values will do, as will an archive of it."},
+     "The rows that the archive needs of it are gone or have changed. A copy of the original in "
+     "any format that keeps its values will do, as will an archive of it."},
     {kProfileMissing, kIo, "the profile or transform that the data was coded with was not found",
      "Pages coded with a profile hold no tables of their own. The message names the profile by its "
      "hash; a newly trained profile is a different one."},
@@ -131,7 +130,7 @@ constexpr FindingInfo kFindings[] = {
     {kUnsupportedKind, kUnsupported, "this kind of content is known but not supported",
      "The archive commands can still store it as opaque bytes."},
     {kUnsupportedDtype, kUnsupported, "this element type is known but not supported here",
-     "The operation needs values that this type does not have."},
+     "The operation or output format is not defined for the element type in the message."},
     {kUnsupportedLayout, kUnsupported, "this layout is known but not supported here",
      "The operation needs an order of elements that cannot be made from this one."},
     {kTraceMismatch, kInvalidData, "trace and snapshot do not belong together",

@@ -69,8 +69,8 @@ inline constexpr float kE4M3Max = 448, kE5M2Max = 57344;
 
 namespace internal {
 
-// Rounds a finite magnitude to `kMantissa` bits, and below to multiples of the quantum in the last
-// place of `kMagic`. Codes are consecutive across binades, so a carry is correct by itself.
+// Rounds a finite magnitude to `kMantissa` bits, and a subnormal result to whole subnormal quanta
+// (the last place of kMagic). Codes are consecutive across binades, so a carry needs no handling.
 template <int kMantissa, int kBias>
 uint8_t RoundToFloat8(uint32_t magnitude) {
   constexpr int kShift = 23 - kMantissa;

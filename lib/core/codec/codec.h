@@ -31,7 +31,7 @@ enum class CodecId : uint8_t {
   kRows = 18,         // stores repeated rows once; the distinct rows use any codec but this one
   kLms = 19,          // f16, bf16: sign and exponent, coded in the context of a learned prediction
   kWindow4 = 20,      // bf16: exponents in four bits, with escapes for those outside a window
-  kWidened = 21,      // f32 values that are exactly f16, or else bf16 and the lower bytes
+  kWidened = 21,      // f32, stored as f16 if that is exact, otherwise as bf16 and the lower bytes
   kCdf = 22,          // f16, bf16: whole values, coded under learned distributions
   kLike = 23,         // kLms, with rows also predicted from earlier similar rows
   kSplit = 24,        // the two halves of every head, each in any codec but this one

@@ -423,9 +423,9 @@ class Replayer {
     const double share = static_cast<double>(in_suffix) / static_cast<double>(k);
     result_.faults.push_back(
         {"suffix_len_one",
-         fmt::format("three of the original's four scripts force 1 token instead of {}: then {} of "
-                     "the {} chosen tokens are from the question, and {} of the question's tokens "
-                     "keep their old values",
+         fmt::format("three of CacheBlend's four scripts always recompute only the last token, not "
+                     "the last {}: then {} of the {} chosen tokens are from the question, and {} "
+                     "of the question's tokens keep their old values",
                      request().suffix, in_suffix, k, request().suffix - 1 - in_suffix),
          share});
   }

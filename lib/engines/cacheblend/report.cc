@@ -66,10 +66,10 @@ const Fields<Report>& RopeFields() {
   static const Fields<Report> fields = {
       {"style", "Which dimensions are paired: halves (neox) or neighbours (gptj)", GetRopeStyle,
        OneOf("neox", "gptj")},
-      {"theta", "Base of the frequencies; null too where the frequencies themselves were given",
+      {"theta", "Base of the frequencies; null if they were given, or no key had to be rotated",
        GetRopeTheta},
       {"rotary_dim", "Number of dimensions of a head that are rotated", GetRotaryDim},
-      {"scaling", "Name of the scaling of frequencies; null too where there is none",
+      {"scaling", "Name of the frequency scaling; null: none, or no key had to be rotated",
        GetRopeScaling},
       {"layer_thetas", "of each layer, where layers have different bases", ListLayerThetas,
        Absent()},

@@ -85,8 +85,8 @@ class Simulation {
     const LinearBlock& second = weights_.Block(layer, base + 1);
     const LinearBlock& third = weights_.Block(layer, base + 2);
     if (first.cols() != uint64_t{factor_} * head_dim) {
-      return fmt::format("the first block of layer {} does not take factor {} x head dim {}", layer,
-                         factor_, head_dim);
+      return fmt::format("the first block of layer {} does not have factor {} x head dim {} inputs",
+                         layer, factor_, head_dim);
     }
     if (second.cols() != first.rows() || third.cols() != second.rows()) {
       return fmt::format("the blocks of layer {} do not chain", layer);

@@ -307,8 +307,9 @@ void NoteRows(const Runs& runs, const Advice& advice, std::vector<std::string>& 
   for (size_t r = 0; r < runs.size(); ++r) {
     const auto missing = runs[r]->missing_layers();
     if (!missing.empty()) {
-      warnings.push_back(fmt::format("{}: the trace has no rows of layers {}: they keep everything",
-                                     runs[r]->name(), fmt::join(missing, ", ")));
+      warnings.push_back(
+          fmt::format("{}: the trace has no rows of layers {}: these layers keep everything",
+                      runs[r]->name(), fmt::join(missing, ", ")));
     }
     if (advice.effects.undefined_rows[r] > 0) {
       warnings.push_back(fmt::format(

@@ -83,7 +83,7 @@ void AddFrontier(const Advice& advice, const AdviceRequest& request, report::Pag
       page);
   page.Feature(LossRemark(kind));
   chart.title = "Loss against the share of bytes that stays";
-  chart.x_label = "K and V that stay at the end, of all";
+  chart.x_label = "Share of K and V bytes kept at the end";
   chart.log_x = false;
   chart.x_unit = report::Unit::kPercent;
   chart.targets = ListTargets(kind, request.limits);

@@ -79,11 +79,11 @@ const Fields<PointOf>& PointFields() {
        [](const PointOf& of) { return PlanText(of.advice, of.point); }},
       {"candidate", "index into candidates, if all parts follow one",
        [](const PointOf& of) { return of.point.uniform; }},
-      {"ratio", "whole cache / what is kept at the end, from the mean of the prompts' kept shares",
+      {"ratio", "Whole cache / bytes kept at the end: 1 / the mean kept share of the runs",
        [](const PointOf& of) { return of.point.outcome.ratio(); }, AtLeast(kLeastRatio)},
       {"mean_ratio", "the same over all decode steps together",
        [](const PointOf& of) { return of.point.outcome.mean_ratio(); }, AtLeast(kLeastRatio)},
-      {"worst_ratio", "Whole cache / what is kept at the end, in the run that keeps most",
+      {"worst_ratio", "Whole cache / bytes kept at the end, in the run that keeps most",
        [](const PointOf& of) { return 1 / of.point.outcome.worst_share(); }, AtLeast(kLeastRatio)},
       {"removed_fraction",
        "Share of the cache's bytes that is evicted by the end, mean of the runs",
@@ -189,7 +189,7 @@ const Fields<Report>& ParamsFields() {
       {"recent",
        "Shares of a budget that go to the most recent tokens, for the policies block and h2o",
        [](const Report& of) { return of.request.candidates.recent; }},
-      {"windows", "Numbers of rows by which the policies snapkv and pyramid weigh tokens",
+      {"windows", "Observation windows of snapkv and pyramid: numbers of last query rows",
        [](const Report& of) { return of.request.candidates.windows; }},
       {"granularity", "Unit with its own choice: each layer, or each kv head",
        [](const Report& of) {
@@ -228,7 +228,7 @@ const Fields<Report>& MethodFields() {
 const Fields<Candidate>& CandidateFields() {
   static const Fields<Candidate> fields = {
       {"policy", "Name of the policy", &Candidate::policy},
-      {"budget", "What may stay: a share of the tokens, or a number of tokens as \"512t\"",
+      {"budget", "What may be kept: a share of the tokens, or a number of tokens as \"512t\"",
        [](const Candidate& of) { return of.budget.Text(); }},
       {"parameters",
        "The parameters that tell it from other candidates of its policy, such as \"sinks 4\"; "
@@ -404,7 +404,7 @@ TextTable PlansTable(const Advice& advice, const std::vector<Point>& points, siz
     const Outcome& outcome = point->outcome;
     const bool is_best = advice.found.best && point == &*advice.found.best;
     table.rows.push_back(
-        {(is_best ? "(best) " : "") + PlanText(advice, *point), format::Factor(outcome.ratio()),
+        {(is_best ? "(eviction) " : "") + PlanText(advice, *point), format::Factor(outcome.ratio()),
          format::Factor(outcome.mean_ratio()), LossText(kind, outcome.worst_loss()),
          LossText(kind, outcome.median_loss()), LossText(kind, ExpectedLoss(advice, *point)),
          fmt::format("{} of {}", UnitsWithoutFirst(advice.measured(), point->choice),
@@ -485,7 +485,7 @@ const Fields<UnitChoice>& UnitChoiceFields() {
        &U::kv_head},
       {"policy", "Name of the policy; full: everything stays",
        [](const U& of) { return of.candidate == nullptr ? "full" : of.candidate->policy; }},
-      {"budget", "What may stay: a share of the tokens, or a number of tokens as \"512t\"",
+      {"budget", "What may be kept: a share of the tokens, or a number of tokens as \"512t\"",
        [](const U& of) { return of.candidate == nullptr ? "1" : of.candidate->budget.Text(); }},
       {"parameters", "The parameters that tell it from other candidates of its policy; empty: none",
        [](const U& of) { return of.candidate == nullptr ? "" : of.candidate->parameters; }}};

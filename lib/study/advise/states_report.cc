@@ -99,7 +99,7 @@ const Fields<StatesAdvice>& RecommendationFields() {
        [](const A& of) { return KindName(of.kind); }, OneOf("store", "compress", "keep")},
       {"bytes", "Estimate of what the states take then", &A::result_bytes},
       {"command",
-       "Command that does it; null: nothing to do, or no single command can name the states",
+       "Command for the action; null: nothing to do, or no single command can name the states",
        IfAny(&A::command)},
       {"verify_command",
        "Command that verifies what `command` made, before the originals are deleted; null without "
@@ -237,10 +237,8 @@ const Fields<SavedState>& SavedStateFields() {
       {"kv_bytes", "Bytes of K and V", &S::kv_bytes},
       {"kinship",
        "How its rows relate to those of the nearest state: alone: none in common; branches: a "
-       "common "
-       "beginning; grows: begins with all of it; contained: the nearest begins with all of it; "
-       "same: "
-       "equal byte for byte; alike: equal in the compared head, but not in all bytes",
+       "common beginning; grows: begins with all of it; contained: the nearest begins with all of "
+       "it; same: equal byte for byte; alike: equal in the compared head, but not in all bytes",
        [](const S& of) { return KinshipName(of.kinship); },
        OneOf("alone", "branches", "grows", "contained", "same", "alike")},
       {"kin", "Name of the nearest state; null: none", IfAny(&S::kin)},
@@ -253,7 +251,7 @@ const Fields<SavedState>& SavedStateFields() {
        "Whether another state begins with all of its K, V and token ids, compared whole",
        &S::contained},
       {"idle", "Whether it was neither written nor read for idle_days", &S::idle},
-      {"relation", "The same in words", SharesText, Heading("shares")}};
+      {"relation", "How the state relates to the others, in words", SharesText, Heading("shares")}};
   return fields;
 }
 
@@ -281,8 +279,7 @@ const Fields<StatesAdvice>& StatesFields() {
        "States that begin with the tokens of another, but whose values differ earlier",
        &A::recomputed_states},
       {"idle_states",
-       "States that were neither written nor read for idle_days; 0 if no time is "
-       "known",
+       "States that were neither written nor read for idle_days; 0 if no time is known",
        &A::idle_states},
       {"idle_bytes", "Bytes of these", &A::idle_bytes},
       {"access_times",

@@ -230,7 +230,7 @@ const Fields<OutcomeOf>& OutcomeFields() {
        [](const OutcomeOf& of) { return of.outcome.bytes; }, AtLeast(0)},
       {"full_bytes", "Bytes of K and V at 16 bits a value",
        [](const OutcomeOf& of) { return of.outcome.full_bytes; }},
-      {"bytes_per_token", "Bytes that a token takes in all layers",
+      {"bytes_per_token", "Bytes per token, over all layers",
        [](const OutcomeOf& of) { return of.outcome.bytes / static_cast<double>(of.tokens); },
        AtLeast(0)},
       {"bytes_per_value", "Mean bytes of a value of K and V: 2 / ratio",

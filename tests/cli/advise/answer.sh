@@ -2,7 +2,7 @@
 trace=$TESTDATA/trace/kjv3m
 advise() { "$KVTOOL" advise --no-progress "$trace.seq0.bin" --trace "$trace" --prompt-tokens 48 --deterministic "$@"; }
 advise --min-ratio 1.5 --csv all.csv --json-out all.json > text 2> /dev/null
-grep -e '^frontier' -e '(best)' -e '^everything that' -e '(answer)' -e '^answer' text
+grep -e '^frontier' -e '(eviction)' -e '^everything that' -e '(answer)' -e '^answer' text
 cut -d, -f1-2 all.csv | sed "s|$TESTDATA/||" | sed -n 1,3p
 "$PYTHON" - <<'END'
 import csv, json

@@ -59,6 +59,6 @@ PY
 fresh; for end in "" -wal -shm; do cp "wal$end" "s/index.sqlite$end"; done; says "a write-ahead log"; tries "a write-ahead log"
 fresh; cp wal s/index.sqlite; ln -s ../outside s/index.sqlite-wal; ln -s ../outside s/index.sqlite-shm; tries "links for a log"
 fresh; cp wal-wal s/index.sqlite-wal; says "a log beside an index without"; tries "a log beside an index without"
-# A change that was really interrupted is undone, also by a reader; a huge empty journal is not one.
+# An interrupted change is undone, also by a reader; a huge sparse journal holds none: ignored.
 fresh; "$PYTHON" journal.py s ""; says "a cut change"; [ ! -e s/index.sqlite-journal ]
 fresh; truncate -s 1T s/index.sqlite-journal; says "holes"; tries "holes"

@@ -124,7 +124,7 @@ TEST_CASE("what does not fit is refused before anything is computed", "[mlp]") {
   no_factor.header.compression_factor = 0;
   CHECK(Refusal(cache, no_factor) == Finding::kInconsistent);
   CHECK(Refusal(cache, no_factor, {.factor = 3}) == std::nullopt);
-  // Blocks that do not chain, or whose output is not a head.
+  // Blocks are refused if their shapes do not chain, or if the last has not head_dim outputs.
   CompressorWeights broken = MakeWeights({});
   broken.blocks[4].weight.shape = {6, 5};  // layer 0, text V, second block
   CHECK(Refusal(cache, broken) == Finding::kInconsistent);

@@ -109,8 +109,8 @@ void AddStreaming(const advise::AdviceRequest& request, const advise::Advice& ad
   settings.loss = advise::Shown(request.measure.kind, best->outcome.worst_loss());
   const uint64_t tokens = settings.candidate->budget.At(shortest);
   settings.note = fmt::format(
-      "a window of {} tokens with sinks is the budget at {} tokens; an engine that counts "
-      "positions within its window may lose more or less",
+      "the budget was replayed as a window of {} tokens with sinks at {} tokens; an engine that "
+      "counts positions within its window may lose more or less",
       tokens, shortest);
   settings.engine = "TensorRT-LLM";
   settings.configuration = "KvCacheConfig";
@@ -289,17 +289,19 @@ const Fields<EngineSettings>& EngineSettingsFields() {
       {"engine", "The engine", &S::engine},
       {"policy", "Name of the policy that the engine follows",
        [](const S& of) { return of.candidate->policy; }},
-      {"budget", "What may stay: a share of the tokens, or a number of tokens as \"512t\"",
+      {"budget", "What may be kept: a share of the tokens, or a number of tokens as \"512t\"",
        [](const S& of) { return of.candidate->budget.Text(); }},
       {"parameters",
        "The engine's own parameters under its own names",
        &S::parameters,
        {.schema = Value::Object{{"type", "object"}}}},
-      {"ratio", "Whole cache / what is kept at the end, in the run that keeps most", &S::ratio,
+      {"ratio", "Whole cache / bytes kept at the end, in the run that keeps most", &S::ratio,
        AtLeast(advise::kLeastRatio)},
       {"loss", "Largest loss of a run, in the unit that loss.unit names", &S::loss, AtLeast(0)},
-      {"note", "What to know before the settings are used", &S::note},
-      {"configuration", "The engine's configuration that takes the parameters; null: its options",
+      {"note", "Facts to know before the settings are used", &S::note},
+      {"configuration",
+       "The engine's configuration file that takes the parameters; null: the engine's options take "
+       "them",
        IfAny(&S::configuration)}};
   return fields;
 }

@@ -40,15 +40,15 @@ const Fields<Advised>& AdvisedFields() {
       {"inputs", "The snapshots that were read, one for each run", &Advised::inputs,
        HashedFileFields(), Items(1)},
       Fields<Advised>::Inline(&Advised::report, advise::ReportFields()),
-      {"engines", "Engine settings that keep the same as a candidate within the limits",
+      {"engines", "Engine settings that keep the same tokens as a candidate within the limits",
        &Advised::engines, EngineSettingsFields()},
       {"savings",
        "Eviction, smaller types, both, lossless levels and offload on one frontier; null if types "
        "were not tried",
        &Advised::savings, advise::SavingsFields()},
       {"answer",
-       "The one plan to follow: best or savings.chosen, whichever saves more within the limits; "
-       "null: none is within them",
+       "The plan to follow: best or savings.chosen, whichever saves more within the limits; null: "
+       "no plan is within the limits",
        &Advised::answer, advise::AnswerFields()}};
   return fields;
 }
@@ -72,53 +72,59 @@ class AdviseCommand : public Command {
   void Declare(CommandLine& line) override {
     line.Add("RUN", inputs_,
              "Recorded runs of one model, or snapshots, each with its --trace; or folders of saved "
-             "states: what to keep of them")
+             "states")
         .Required();
-    line.Add("--trace", traces_, "Trace of each snapshot, in their order (a run's own)").KeepAll();
+    line.Add("--trace", traces_,
+             "Trace of each snapshot, in their order (default: that of the run)")
+        .KeepAll();
     line.Add("--max-kl", max_kl_,
-             "Nats of the next token that the worst prompt may lose; needs gradients or "
-             "--sensitivity (0.02)")
+             "Largest loss of the worst prompt, in nats of the next token; needs gradients or "
+             "--sensitivity (default: 0.02)")
         .NonNegative();
     line.Add("--max-error", max_error_,
-             "Relative error of attention outputs that the worst prompt may have, such as 5% (5% "
-             "where no loss in nats is known)");
+             "Largest relative error of attention outputs for the worst prompt (default: 5%, if no "
+             "loss in nats is known)");
     line.Add("--min-ratio", min_ratio_,
              "Least ratio at the end; alone, it asks for the plan of least loss")
         .Check(CheckedBy([](const std::string& text) { ParseRatios(text, "--min-ratio"); }));
     line.Add("--bytes-per-token", bytes_per_token_,
-             "Most bytes that a token may take in all layers at the end; alone, it asks for the "
-             "plan of least loss")
+             "Largest number of bytes per token at the end, over all layers; alone, it asks for "
+             "the plan of least loss")
         .Positive();
     savings_.Declare(line);
     line.Add("--policy|--policies", policies_,
-             "Policies to choose from, separated by commas (all that an engine could follow)")
+             "Policies to choose from, separated by commas (default: all that an engine could "
+             "follow)")
         .Suggest(PolicyWords());
     line.Add("--budget|--budgets", budgets_,
-             "Budgets of a part: shares or tokens (0.75,0.5,0.35,0.25,0.18,0.125)");
-    line.Add("--streaming-sink|--sinks", sinks_, "First tokens that streaming keeps (4,16)")
+             "Budgets of a part: shares or tokens (default: 0.75,0.5,0.35,0.25,0.18,0.125)");
+    line.Add("--streaming-sink|--sinks", sinks_,
+             "First tokens that streaming keeps (default: 4,16)")
         .Separator(',');
     line.Add("--recent-share|--recent", recent_,
-             "Shares of a budget for recent tokens, for block and h2o (0.25,0.5)");
-    line.Add("--snapkv-window|--windows", windows_, "Rows by which snapkv weighs tokens (16,64)")
+             "Shares of a budget for recent tokens, for block and h2o (default: 0.25,0.5)");
+    line.Add("--snapkv-window|--windows", windows_,
+             "Observation windows of snapkv: numbers of last query rows (default: 16,64)")
         .Separator(',');
-    line.Add("--granularity", granularity_, "Unit with its own choice: layer or kv-head (layer)")
+    line.Add("--granularity", granularity_,
+             "Unit with its own choice: layer or kv-head (default: layer)")
         .OneOf({"layer", "kv-head"});
     line.Add("--sensitivity", sensitivity_,
-             "Nats by these layer weights (kvtool.sensitivity/1), not by gradients (a run's own, "
-             "where its trace has none)");
+             "Nats by these layer weights (kvtool.sensitivity/1), not by gradients (default: the "
+             "run's own weights, if its trace has no gradients)");
     line.Add("--context", context_,
-             "The model's full context, to say what a plan saves there (a run's own)")
+             "The model's full context, to say what a plan saves there (default: that of the run)")
         .Positive();
     line.Add("--prompt-tokens", prompt_, "Where prefill ends, if a trace does not say")
         .Between(int64_t{0}, int64_t{UINT32_MAX});
     line.Add("--sample-rows|--rows", rows_,
-             "Decode rows of a run to measure, drawn by --seed; 0: all (256)");
-    line.Add("--seed", seed_, "Seed of the sampled rows and of policy random (0)");
+             "Decode rows of a run to measure, drawn by --seed; 0: all (default: 256)");
+    line.Add("--seed", seed_, "Seed of the sampled rows and of policy random (default: 0)");
     line.Add("--idle-days", idle_days_,
-             "Days without a write or read after which a saved state is idle (30)");
+             "Days without a write or read after which a saved state is idle (default: 30)");
     line.Add("--plan-out", plan_, "Write the plan of one run (kvtool.h2o-plan/1)").Essential();
     line.Add("--chosen-plan-out", chosen_plan_,
-             "Write which tokens the plan chosen among all keeps (kvtool.h2o-plan/1)");
+             "Write which tokens are kept by the plan chosen among all (kvtool.h2o-plan/1)");
     line.Add("--quant-plan-out", quant_plan_,
              "Write the types of each layer in that plan (kvtool.quant-plan/1)");
     page_.Declare(line);

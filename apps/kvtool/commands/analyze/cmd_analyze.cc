@@ -60,27 +60,32 @@ struct OfflineOptions {
     constexpr int64_t kMost = int64_t{1} << 40;
     add("--entry-mode", entry_mode, "per_meta, aggregate, chunked, chunked_grouped (per_meta)")
         .OneOf({"per_meta", "aggregate", "chunked", "chunked_grouped"});
-    add("--stage", stage, "prefill, decode or both (both)").OneOf({"prefill", "decode", "both"});
+    add("--stage", stage, "prefill, decode or both (default: both)")
+        .OneOf({"prefill", "decode", "both"});
     add("--scope", scope, "front_n, layer_range or layer_ids (front_n)")
         .OneOf({"front_n", "layer_range", "layer_ids"});
     add("--front-n", values.front_n, "Layers of scope front_n (2)").Between(int64_t{1}, kMost);
-    add("--layer-start", values.layer_start, "First layer of scope layer_range (2)");
-    add("--layer-end", values.layer_end, "Last layer of scope layer_range, -1 = all (-1)");
+    add("--layer-start", values.layer_start, "First layer of scope layer_range (default: 2)");
+    add("--layer-end", values.layer_end, "Last layer of scope layer_range, -1 = all (default: -1)");
     add("--layer-ids", layer_ids, "Layers of scope layer_ids, e.g. 0,2");
-    add("--zstd-level", values.zstd_level, "zstd level, also of --distribution and --packed (3)")
+    add("--zstd-level", values.zstd_level,
+        "zstd level, also of --distribution and --packed (default: 3)")
         .Between(-131072, 22);
-    add("--online-chunk-seq", values.chunk_tokens, "Tokens per chunk, 0 = whole (0)")
+    add("--online-chunk-seq", values.chunk_tokens, "Tokens per chunk, 0 = whole (default: 0)")
         .Between(int64_t{0}, kMost);
-    add("--online-framing-bytes", values.framing_bytes, "Bytes that each chunk adds (16)")
+    add("--online-framing-bytes", values.framing_bytes, "Bytes that each chunk adds (default: 16)")
         .Between(int64_t{0}, kMost);
-    add("--adaptive-block-seq", values.block_tokens, "Tokens per choice of predictor (64)")
+    add("--adaptive-block-seq", values.block_tokens, "Tokens per choice of predictor (default: 64)")
         .Between(int64_t{1}, kMost);
-    add("--min-seq-len", values.min_tokens, "Leave shorter entries out").Between(int64_t{0}, kMost);
-    add("--max-seq-len", values.max_tokens, "Leave longer entries out").Between(int64_t{0}, kMost);
+    add("--min-seq-len", values.min_tokens, "Omit entries shorter than this")
+        .Between(int64_t{0}, kMost);
+    add("--max-seq-len", values.max_tokens, "Omit entries longer than this")
+        .Between(int64_t{0}, kMost);
     add_flag("--aggregate-by-stage", values.aggregate_by_stage,
              "Join prefill and decode separately");
     add_flag("--bitshuffle", values.bitshuffle, "Shuffle bits before zstd");
-    add_flag("--strict-fp16", values.strict_fp16, "Leave f32 out instead of rounding it to f16");
+    add_flag("--strict-fp16", values.strict_fp16,
+             "Omit f32 entries instead of rounding them to f16");
     for (size_t i = 0; i < mnn::offline::kStreams; ++i) {
       const auto stream = static_cast<mnn::offline::Stream>(i);
       add(NameFlag(stream).c_str(), predictors[i], "Candidates in their order, e.g. raw,delta_seq");
@@ -143,8 +148,8 @@ struct AnalyzeResult {
 const Fields<Analysed>& AnalysedFields() {
   static const Fields<Analysed> fields = {
       {"format", "Name of the format the input was read as", &Analysed::format},
-      {"engine", "The engine that wrote it; empty: not known", &Analysed::engine},
-      {"model", "The model it is of; empty: not known", &Analysed::model},
+      {"engine", "Engine that wrote the input; empty: not known", &Analysed::engine},
+      {"model", "Model that the input is of; empty: not known", &Analysed::model},
       {"level", "Level of compress that was measured beside MNN's codec; compat: none",
        &Analysed::level, OneOf("compat", "fast", "default", "high", "max")},
       Fields<Analysed>::Inline(
@@ -163,8 +168,8 @@ const Fields<AnalyzeResult>& AnalyzeResultFields() {
       {"threads", "Number of threads that were used", &AnalyzeTiming::threads, AtLeast(0)}};
   static const Fields<Result> fields = {
       {"inputs", "What was read", &Result::inputs, HashedFileFields()},
-      {"runs", "For a folder of several runs of dumps: the rest of the document, for each run",
-       &Result::runs, runs, Absent()},
+      {"runs", "The document of each run, if the folder has several runs of dumps", &Result::runs,
+       runs, Absent()},
       Fields<Result>::Inline(&Result::analysed, AnalysedFields()),
       {"offline", "the document of MNN's offline_lossless_fp16.py, schema_version 3",
        &Result::offline, mnn::offline::DocumentFields(), Absent()},
@@ -172,7 +177,7 @@ const Fields<AnalyzeResult>& AnalyzeResultFields() {
        &Result::distribution, analysis::RowsReportFields(), Absent()},
       {"packed", "Entropies and zstd ratios of packed MNN dumps, padding included", &Result::packed,
        analysis::RowsReportFields(), Absent()},
-      {"warnings", "Everything that the run warned of", &Result::warnings},
+      {"warnings", "Warnings of the run", &Result::warnings},
       {"timing", "How long it took; absent in deterministic output", &Result::timing, timing,
        Absent()}};
   return fields;
@@ -193,7 +198,7 @@ class Analyze : public ForEachInput<Analyze> {
     line.AddFlag("--reports-only", reports_only_,
                  "Omit the layers: report only --offline-codec, --distribution or --packed");
     line.Add("--csv-out", csv_, "Write the rows of --distribution (or --packed) as CSV");
-    const char* group = "RoPE of the model: K is also measured without it";
+    const char* group = "RoPE of the model, to measure K without its rotation, too";
     rope_.DeclareUnpaired(line, group);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     offline_.Declare(line);

@@ -173,7 +173,7 @@ LossyFlags::Result LossyFlags::Approximate(const Given& given, const Source& sou
   std::optional<Snapshot> read = OpenToKeep(result.source, options, why);
   if (!read) {
     throw Error(Finding::kUnsupportedLayout,
-                "the source cannot be read with approximated values: {}", why);
+                "with its values approximated, the source can no longer be read: {}", why);
   }
   result.snapshot = *std::move(read);
   result.chunks = std::move(made.chunks);

@@ -56,22 +56,23 @@ class Gate : public ForEachInput<Gate> {
     place_ = "INPUT";
     line.Add("CONFIG", inputs_.given,
              "Cases and thresholds (JSON, // comments allowed), then snapshots or recorded runs, "
-             "each judged by all cases; without a config: by what --init would write for each; "
-             "with --init: recorded runs or snapshots");
+             "each judged by all cases; without a config: each judged by the config that --init "
+             "would write; with --init: recorded runs or snapshots");
     inputs_.DeclareRest(line);
     line.AddFlag("--init", init_,
                  "Measure the runs, and write a config whose limits fit them (-o FILE)");
     line.Add("--suite", suite_, "Without CONFIG: the cases of this engine's own test suite instead")
         .OneOf({std::string(mnn::Engine().name)});
     line.Add("--snapshot", snapshot_path_,
-             "Snapshot for cases that name none; without CONFIG: judged by what --init would write "
-             "for it");
-    line.Add("--trace", trace_, "Trace for cases that name none: file, folder, or DIR/STEM");
+             "Snapshot for cases that name no snapshot; without CONFIG: judged by the config that "
+             "--init would write");
+    line.Add("--trace", trace_, "Trace for cases that name no trace: file, folder, or DIR/STEM");
     line.Add("--reference", reference_,
-             "Cache that the snapshot must equal, for cases that name none; without CONFIG nothing "
-             "else is checked");
+             "Reference cache that the snapshot must equal, for cases that name no reference; "
+             "without CONFIG the only check");
     line.Add("--prompt-tokens", prompts_, "Lengths of the prompt, one row each, e.g. 512,1024");
-    line.Add("--decode-tokens", decode_, "Tokens decoded after each prompt, e.g. 128 (to the end)");
+    line.Add("--decode-tokens", decode_,
+             "Tokens decoded after each prompt, e.g. 128 (default: to the end)");
     line.Add("--case", only_, "Run this case only; may be repeated").KeepAll();
     line.Add("--require", required_,
              "A rule for all cases that have the figure, such as 'loss.mean_kl<=0.01'; may be "
@@ -85,23 +86,26 @@ class Gate : public ForEachInput<Gate> {
     line.Add("--cases-out", outputs_.cases_jsonl, "Write cases.jsonl here");
     page_.Declare(line);
     line.Add("--junit-out", junit_, "Write JUnit XML: one test per rule").Essential();
-    line.Add(
-            "--annotations", annotations_,
-            "Print failures on standard error in the form that a CI system shows beside the config")
+    line.Add("--annotations", annotations_,
+             "Print failures on standard error as annotations that the CI system shows beside the "
+             "config")
         .OneOf({"none", "github"});
     line.Add("--baseline", baseline_, "An older summary.json to compare with").Essential().Once();
-    line.Add("--pinned", pinned_,
-             "A summary.json that stays the same from run to run, so that small steps add up")
+    line.Add(
+            "--pinned", pinned_,
+            "A fixed older summary.json, so that small losses from run to run add up and are found")
         .Once();
     line.AddFlag("--baseline-lenient", lenient_,
-                 "Only warn if a baseline failed, lacks cases or is of another snapshot or trace");
+                 "Only warn, instead of failing, if a baseline failed, lacks cases or is of "
+                 "another snapshot or trace");
     line.AddFlag("--new-recordings", new_recordings_,
                  "Accept a baseline of other data, because data are recorded anew for every run");
     line.Add("--commit", commit_, "Name of the commit that is measured, for reports and baselines");
     line.AddFlag("--strict", strict_, "Fail rules and cases that were not decided");
     line.AddFlag("--list-metrics", list_metrics_,
-                 "List the metrics that rules can name, and what they mean");
-    line.AddFlag("--json", report_.json, "The summary as JSON document instead of the table");
+                 "List the metrics that rules can name, with their meaning");
+    line.AddFlag("--json", report_.json,
+                 "Print the summary as a JSON document instead of the table");
     report_.DeclareVersion(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     // Hidden: for tests of a gate with a runtime that loses content.

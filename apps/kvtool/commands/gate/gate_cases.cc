@@ -119,8 +119,8 @@ gate::Baseline ReadGateBaseline(const std::string& path) {
                       ShellQuoted(path)));
     } else if (error.finding() == Finding::kOpenFailed) {
       error.Hint(
-          "a baseline is the summary of an earlier run, which -o FILE wrote; the first run "
-          "has none");
+          "a baseline is the summary of an earlier run, which -o FILE wrote; the first run has "
+          "none");
     }
     throw error.File(path);
   }
@@ -238,11 +238,11 @@ std::string GateInputs::Record(const Source& source) {
 }
 
 void EngineLogOptions::Declare(CommandLine& line) {
-  const char* group = "Engine logs (rules of its analyzer, off unless given or part of the suite)";
-  line.Add(
-          "--engine-logs", path,
-          "Judge the real engine's own output: MNN's suite, a folder of logs, or one log or report "
-          "of MNN's or llama.cpp's (llama-server, llama-perplexity, llama-bench -o json)")
+  const char* group =
+      "Engine logs (each rule of the engine's analyzer is off unless given or set by the suite)";
+  line.Add("--engine-logs", path,
+           "Judge the real engine's own output: MNN's suite, a folder of logs, or one log or "
+           "report of MNN's or llama.cpp's (llama-server, llama-perplexity, llama-bench -o json)")
       .Once()
       .Group(group);
   line.Add("--return-codes", return_codes,
@@ -381,8 +381,8 @@ std::optional<gate::CaseResult> GateCases::FromLogs(const gate::CaseSpec& spec,
   std::optional<gate::CaseResult> taken = gate::TakeCase(spec, of_logs);
   if (taken) return taken;
   return gate::NotRun(spec,
-                      "the engine logs have no such case: name the part of the suite that was "
-                      "run, by expected_cases or --case");
+                      "the engine logs have no such case: name the part of the suite that was run, "
+                      "by expected_cases or --case");
 }
 
 gate::CaseResult GateCases::Replay(const Context& context, const gate::CaseSpec& spec,

@@ -119,8 +119,8 @@ void ExplainMemory(Console& console, const gate::GateResult& result) {
   });
   if (!grows) return;
   console.Line(
-      "memory ratio: all K and V / what the replayed runtime holds at the end; below 1x, rows "
-      "decoded for use outweigh what compression saves");
+      "memory ratio: all K and V / bytes that the replayed runtime holds at the end; below 1x, "
+      "decoded copies take more than compression saves");
 }
 
 // Prints the rules that could not be decided, one line per reason.

@@ -166,7 +166,8 @@ struct RopeFlags {
              "Keys of chunks are unrotated, local (at positions of their chunk), global (of the "
              "prompt) or at:P0,P1,... (first kept token of each chunk)")
         .Group(group);
-    line.Add("--full-rope", full_state, "Full keys are rotated or unrotated (auto)").Group(group);
+    line.Add("--full-rope", full_state, "Full keys are rotated or unrotated (default: auto)")
+        .Group(group);
     line.Add("--bos", bos, "Later chunks begin with a BOS token: none, drop it, or dropped already")
         .OneOf({"none", "drop", "dropped"})
         .Group(group);
@@ -209,7 +210,7 @@ const Fields<Blended>& BlendedFields() {
        "What was read: the full run, the chunks' caches, and queries where they were given",
        &Blended::inputs, BlendInputFields(), Items(2)},
       Fields<Blended>::Inline(&Blended::report, blend::ReportFields()),
-      {"warnings", "What may make the figures wrong", &Blended::warnings}};
+      {"warnings", "Warnings on the figures", &Blended::warnings}};
   return fields;
 }
 
@@ -227,22 +228,25 @@ class ReplayBlend : public Command {
              "Last tokens, always recomputed (default: the last chunk)");
     line.Add("--trace", trace_,
              "Queries of the full run, to measure what blending costs in attention");
-    line.Add("--engine", engine_, "Whose selection: cacheblend (V, suffix forced) or lmcache (K)")
+    line.Add("--engine", engine_,
+             "Selection rule: that of cacheblend (V, suffix always recomputed) or lmcache (K)")
         .OneOf({"cacheblend", "lmcache"});
-    line.Add("--score", score_, "What is compared: v, k or k+v (default: as the engine does)")
+    line.Add("--score", score_,
+             "Tensor whose deviation selects: v, k or k+v (default: the engine's)")
         .OneOf({"v", "k", "k+v"});
     line.Add("--recompute-share|--recomp-ratios,--ratio", shares_,
-             "Share of tokens to recompute, one for each check layer: 0.18,0.15 (0.16)");
+             "Share of tokens to recompute, one for each check layer: 0.18,0.15 (default: 0.16)");
     line.Add("--curve-shares|--ratios", ratios_,
              "Shares of the curve: 0.1,0.15,0.2 or 0.05-0.5+0.05");
-    line.Add("--check-layer|--check-layers", check_layers_,
-             "Layer at which tokens are chosen; later ones filter what was chosen: 1,8 (1)")
+    line.Add(
+            "--check-layer|--check-layers", check_layers_,
+            "Layer at which tokens are chosen; later ones filter what was chosen: 1,8 (default: 1)")
         .Separator(',');
     line.Add("--mask", mask_, "What recomputed queries see: exact, or bottom-right as in engines")
         .OneOf({"exact", "bottom-right"});
-    line.Add("--emulate-dtype", emulate_, "Round scores as a model in f16 or bf16 does")
+    line.Add("--emulate-dtype", emulate_, "Round scores as a model that computes in f16 or bf16")
         .OneOf({"f16", "bf16"});
-    line.Add("--seed", seed_, "Seed of the random baseline (0)");
+    line.Add("--seed", seed_, "Seed of the random baseline (default: 0)");
     line.Add("--prefill-ms", prefill_ms_,
              "Measured prefill of this prompt, to find the ratio that loading hides")
         .Positive();
@@ -253,7 +257,7 @@ class ReplayBlend : public Command {
              "Fail (exit 1) unless this holds, e.g. dev_v_remaining_frac@0.16.mean<=0.2");
     line.Add("--chunks-layout|--old-layout", old_layout_,
              "Axes of the arrays of chunks, if they differ from --layout");
-    line.AddFlag("--detail", detail_, "The deviation of every token in the JSON document");
+    line.AddFlag("--detail", detail_, "Add the deviation of every token to the JSON document");
     line.Add("--indices-out", indices_out_, "Write the chosen tokens to an .npy file (i64)");
     line.Add("--blended-out", blended_out_, "Write the blended cache, keys at prompt positions");
     line.Add("--to", to_, "Format of --blended-out (safetensors)").Suggest(WritableFormats());
@@ -395,7 +399,8 @@ class ReplayBlend : public Command {
     }
     for (const uint64_t layer : check_layers_) {
       if (layer > UINT32_MAX)
-        throw Error(Finding::kUsage, "--check-layer {}: no model has so many layers", layer);
+        throw Error(Finding::kUsage, "--check-layer {}: above the number of layers of any model",
+                    layer);
     }
     request.check_layer = static_cast<uint32_t>(check_layers_.front());
     request.ratio = shares.front();
@@ -444,10 +449,10 @@ class ReplayBlend : public Command {
     try {
       ratios = ParseSweep(sweep, flag);
     } catch (const Error&) {
-      throw Error(Finding::kUsage,
-                  "{} '{}': expected shares such as 0.1,0.15,0.2 or ranges that rise, such as "
-                  "0.05-0.5+0.05",
-                  flag, Escaped(text, 60));
+      throw Error(
+          Finding::kUsage,
+          "{} '{}': expected shares such as 0.1,0.15,0.2 or ascending ranges such as 0.05-0.5+0.05",
+          flag, Escaped(text, 60));
     }
     // 0.05 + 2 * 0.05 is 0.15000000000000002, so ratios are rounded to what a user would write.
     for (double& ratio : ratios) ratio = std::round(ratio * 1e9) / 1e9;

@@ -36,7 +36,8 @@ struct H2oFlags {
 
   void Declare(CommandLine& line) {
     const CommandLine::Heading heading(
-        line, "The engine's parameters (engine; with a budget: chosen by the trace)");
+        line,
+        "The engine's parameters (default: the engine's; with a budget: chosen by the trace)");
     const auto add = [&](const char* flag, const char* name, const char* text) {
       line.OnNumber(
               flag, [this, name](const double& value) { given.emplace_back(name, value); }, text)
@@ -44,24 +45,25 @@ struct H2oFlags {
           .ValueName(std::string(RuntimeParameterText(name).value));
     };
     add("--block-tokens|--h2o-block-tokens", "h2o_block_tokens",
-        "Tokens per block (64; budget/8, a power of 2)");
+        "Tokens per block (default: 64; with a budget: budget/8, a power of 2)");
     add("--sink|--h2o-sink-tokens,--h2o-sink", "h2o_sink_tokens",
-        "First tokens that block keeps (32; budget/16)");
+        "First tokens that block keeps (default: 32; with a budget: budget/16)");
     add("--recent|--h2o-recent-tokens,--h2o-recent", "h2o_recent_tokens",
-        "Last tokens that block keeps (256; budget/4)");
-    add("--ema-alpha|--h2o-ema-alpha", "h2o_ema_alpha", "Weight of the old score (0.9)");
+        "Last tokens that block keeps (default: 256; with a budget: budget/4)");
+    add("--ema-alpha|--h2o-ema-alpha", "h2o_ema_alpha", "Weight of the old score (default: 0.9)");
     add("--update-interval|--h2o-update-interval", "h2o_update_interval",
-        "Tokens (exact, design) or layer calls (mnn) between decisions (16; with a budget: every "
-        "step)");
+        "Tokens (exact, design) or layer calls (mnn) between decisions (default: 16; with a "
+        "budget: every step)");
     add("--trigger-min|--h2o-trigger-min-tokens,--h2o-trigger-min", "h2o_trigger_min_tokens",
-        "Shortest cache in which tokens are evicted (512; 1)");
-    add("--layer-start|--h2o-layer-start", "h2o_layer_start", "First layer that evicts (2; 0)");
+        "Shortest cache in which tokens are evicted (default: 512; with a budget: 1)");
+    add("--layer-start|--h2o-layer-start", "h2o_layer_start",
+        "First layer that evicts (default: 2; with a budget: 0)");
     add("--layer-end|--h2o-layer-end", "h2o_layer_end",
-        "Last layer that evicts, -1 = the last one (-1)");
+        "Last layer that evicts, -1 = the last one (default: -1)");
     add("--keep-share|--h2o-keep-share,--h2o-target-keep-ratio", "h2o_target_keep_ratio",
-        "With --target-mode static: share of the cache that stays at each trigger (0.5)");
+        "With --target-mode static: share of the cache that stays at each trigger (default: 0.5)");
     line.Add("--target-mode|--h2o-target-mode", target_mode,
-             "adaptive or static: how the engine reads the target (adaptive)")
+             "adaptive or static: how the engine reads the target (default: adaptive)")
         .OneOf({"adaptive", "static"});
   }
   // Returns the parameters: those given, those recorded in the trace, and otherwise those of
@@ -101,7 +103,7 @@ struct PaperFlags {
       std::visit(add, parameter.value);
     }
     line.Add("--after-prompt", after_prompt,
-             "snapkv, pyramid: grow as published, or hold the budget (grow)")
+             "snapkv, pyramid: grow as published, or hold the budget (default: grow)")
         .OneOf({"grow", "hold"});
   }
   eviction::PaperParameters Resolve() const {
@@ -177,7 +179,8 @@ class ReplayH2o : public ForEachInput<ReplayH2o, TraceReplay> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
-    line.Add("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set (a run's own)")
+    line.Add("--trace", trace_,
+             "Trace: file, folder, or DIR/STEM of an npy set (default: that of the run)")
         .Once();
     line.Add("--engine", engine_,
              "exact (policies as their papers have them), design (MNN's published text), mnn (its "
@@ -187,14 +190,14 @@ class ReplayH2o : public ForEachInput<ReplayH2o, TraceReplay> {
              fmt::format("What to keep, a comma list of {}", fmt::join(PolicyWords(), ", ")))
         .Suggest(PolicyWords());
     line.Add("--target-ratio|--h2o-target-ratio,--h2o-target-lossy-ratio", targets_,
-             "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (3; design: 3.5)")
-        .Group("Ratios instead of --budget, as engines define them")
+             "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (default: 3; design: 3.5)")
+        .Group("Target ratios as engines define them, instead of --budget")
         .Check(CheckedBy([](const std::string& text) { ParseRatios(text); }));
     line.Add("--budget", budgets_,
-             "Budgets of what may stay: shares 0.5,0.25 or tokens 512t (exact)");
+             "Budgets of kept tokens: shares 0.5,0.25 or tokens 512t (only with --engine exact)");
     line.Add("--schedule", schedule_,
              "With --engine exact: paper (a budget at every step) or mnn (a ratio at intervals, by "
-             "the floor rule of engine mnn) (paper)")
+             "the floor rule of engine mnn) (default: paper)")
         .OneOf({"paper", "mnn"});
     line.Add("--scores", scores_, "exact or flash: how attention becomes scores")
         .OneOf({"exact", "flash"});
@@ -206,18 +209,18 @@ class ReplayH2o : public ForEachInput<ReplayH2o, TraceReplay> {
     line.AddFlag(
         "--re-rotate", re_rotate_,
         "streaming: count positions within the cache, as published (needs queries and RoPE)");
-    line.Add("--seed", seed_, "Seed of policy random and of the sampled rows (0)");
+    line.Add("--seed", seed_, "Seed of policy random and of the sampled rows (default: 0)");
     line.Add("--sample-rows|--quality-rows", rows_,
-             "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
+             "Query rows of a layer to measure, drawn by --seed; 0: all (default: 512)");
     line.Add(
         "--sensitivity", sensitivity_,
         "Predict nats by these layer weights (kvtool.sensitivity/1), not by the trace's gradients");
     line.AddFlag("--no-quality", no_quality_, "Plans and bytes only: no attention figures");
-    line.AddFlag("--detail", detail_, "Bytes of every step in the JSON document");
+    line.AddFlag("--detail", detail_, "Add the bytes of every step to the JSON document");
     line.Add("--jsonl-out|--jsonl", jsonl_, "Write one JSON record per event");
     page_.Declare(line);
     line.Add("--plan-out", plan_, "Write what to keep (one policy, one ratio)").Essential();
-    line.Add("--snapshot-out", snapshot_out_, "Write the compacted snapshot, rows checked");
+    line.Add("--snapshot-out", snapshot_out_, "Write the compacted snapshot, and check its rows");
     line.Add("--to", to_, "Format of --snapshot-out (safetensors)").Suggest(WritableFormats());
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     config_.Declare(line);
@@ -336,7 +339,7 @@ class ReplayH2o : public ForEachInput<ReplayH2o, TraceReplay> {
   void AddWarnings(Console& console, eviction::ReplayResult& result) const {
     if (!result.missing_layers.empty()) {
       result.warnings.push_back(
-          fmt::format("the trace has no rows of layers {}: they keep everything",
+          fmt::format("the trace has no rows of layers {}: these layers keep everything",
                       fmt::join(result.missing_layers, ", ")));
     }
     for (const eviction::ReplayRun& run : result.runs) {

@@ -41,7 +41,8 @@ class ParameterFlags {
       Add(line, name, is_word ? "adaptive" : WriteValue(value),
           "The engine's H2O parameters (defaults as in the engine)");
     });
-    line.Add("--h2o-enable", h2o_enable_, "1: H2O evicts (0; 1 with --preset gate or block scores)")
+    line.Add("--h2o-enable", h2o_enable_,
+             "1: H2O evicts (default: 0; 1 with --preset gate or block scores)")
         .Between(0, 1)
         .Group("The engine's H2O parameters (defaults as in the engine)");
   }
@@ -136,8 +137,8 @@ struct LosslessResult {
 
 const Fields<LosslessResult>& LosslessResultFields() {
   static const Fields<RecordedAttention> trace = {
-      {"file", "Its name as it was given", &RecordedAttention::file},
-      {"level", "What was recorded of each query row", &RecordedAttention::level,
+      {"file", "Name of the file as it was given", &RecordedAttention::file},
+      {"level", "Recorded data of each query row", &RecordedAttention::level,
        OneOf("queries", "probabilities", "block_scores")}};
   static const Fields<LosslessResult> fields = {
       {"inputs", "What was read", &LosslessResult::inputs, HashedFileFields()},
@@ -170,8 +171,8 @@ class ReplayLossless : public ForEachInput<ReplayLossless> {
     line.Add("--scores", scores_, "flash or exact: how attention becomes H2O's scores")
         .OneOf({"exact", "flash"});
     line.Add("--cache-bytes|--cache-size", cache_size_,
-             "design: bytes for decoded ranges (a sixteenth of K and V)");
-    line.AddFlag("--detail", detail_, "Bytes of every step in the JSON document");
+             "design: bytes for decoded ranges (default: 1/16 of K and V)");
+    line.AddFlag("--detail", detail_, "Add the bytes of every step to the JSON document");
     line.Add("--jsonl-out|--jsonl", jsonl_, "Write one JSON record per event");
     page_.Declare(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");

@@ -54,12 +54,12 @@ class ReplayMlp : public Command {
     line.Add("SNAPSHOT", input_, "Cache, or a recorded run: file, folder or '-'").Required();
     line.Add("--weights", weights_path_, "Compressor weights: .bin, .pth, .safetensors").Required();
     line.Add("--image-tokens|--image-len", settings_.image_len,
-             "Tokens of the image prefix (default 0)");
+             "Tokens of the image prefix (default: 0)");
     line.Add("--compression-factor|--factor", settings_.factor,
              "Tokens per group; 0, 1: as the weights say");
-    line.Add(
-        "--min-groups|--min-seq-len", settings_.min_seq_len,
-        "Fewest groups (not tokens) that a segment needs to be compressed; 0: as the weights say");
+    line.Add("--min-groups|--min-seq-len", settings_.min_seq_len,
+             "Least number of groups (not tokens) of a segment that is compressed; 0: as the "
+             "weights say");
     line.Add("--first-tokens|--seq-len", settings_.seq_len,
              "Compress the first N tokens only, drop the rest");
     line.Add("--dtype", dtype_, "Convert the cache first: f32, f16, bf16");
@@ -68,7 +68,8 @@ class ReplayMlp : public Command {
         .OneOf({"nearest", "truncate"});
     line.Add("--prefix-order", prefix_order_,
              "Order in which a .bin was exported, where it is not the default");
-    line.Add("--compat", compat_, "csrc: warn and do nothing where csrc would silently do nothing")
+    line.Add("--compat", compat_,
+             "csrc: where InfiniLM's csrc would silently do nothing, warn and do nothing")
         .OneOf({"csrc"});
     line.AddFlag("--dry-run", dry_run_, "Print the plan, compute nothing");
     line.Add("-o,--output", output_, "Write the compressed cache");
@@ -132,7 +133,7 @@ class ReplayMlp : public Command {
     line.Add("--trace", trace_path_, "Measure attention with the queries of this trace")
         .Group(group);
     line.Add("--queries", key_queries_,
-             "Without a trace: use the keys of the last N tokens as queries (default 64)")
+             "Without a trace: use the keys of the last N tokens as queries (default: 64)")
         .Between(1u, 1u << 20)
         .Group(group);
     line.Add("--positions", positions_,

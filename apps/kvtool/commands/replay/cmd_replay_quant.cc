@@ -134,7 +134,7 @@ uint64_t WriteQuantState(const Snapshot& snapshot,
 
 const Fields<Agreement>& AgreementFields() {
   static const Fields<Agreement> fields = {
-      {"codes", "Quantised codes that were compared", &Agreement::codes},
+      {"codes", "Number of quantised codes that were compared", &Agreement::codes},
       {"equal_codes", "Codes that are equal in both", &Agreement::equal_codes},
       {"equal_codes_fraction", "equal_codes / codes", &Agreement::share},
       {"equal_blocks_fraction", "Share of the blocks in which all codes are equal",
@@ -228,8 +228,8 @@ bool IsNamed(const quantisation::CacheOrigin& origin) {
 const Fields<quantisation::CacheOrigin>& CacheOriginFields() {
   using Origins = quantisation::CacheOrigin;
   static const Fields<Origins> fields = {
-      {"k", "How K was quantised; null where it is not", &Origins::k, SideOriginFields()},
-      {"v", "How V was quantised; null where it is not", &Origins::v, SideOriginFields()},
+      {"k", "How K was quantised; null: K is not quantised", &Origins::k, SideOriginFields()},
+      {"v", "How V was quantised; null: V is not quantised", &Origins::v, SideOriginFields()},
       {"named", "Whether every quantised side was identified", IsNamed}};
   return fields;
 }
@@ -288,11 +288,11 @@ const Fields<QuantReplayed>& QuantReplayedFields() {
   static const Fields<QuantReplayed> fields = {
       {"inputs", "What was read", &QuantReplayed::inputs, HashedFileFields()},
       Fields<QuantReplayed>::Inline(&QuantReplayed::report, quantisation::ReportFields()),
-      {"plan", "What the types of --plan give; null without that flag", &QuantReplayed::plan,
+      {"plan", "Results of the types of --plan; null without that flag", &QuantReplayed::plan,
        quantisation::OutcomeFields()},
-      {"advice", "What --advise chose; null without that flag", &QuantReplayed::advice,
+      {"advice", "Types that --advise chose; null without that flag", &QuantReplayed::advice,
        QuantAdviceFields()},
-      {"warnings", "Everything that the run warned of", &QuantReplayed::warnings},
+      {"warnings", "Warnings of the run", &QuantReplayed::warnings},
       {"out", "The state that was written; with --output", &QuantReplayed::out,
        QuantWrittenFields(), Absent()},
       {"transform", "The transform, and the types that code all layers by it; with --transform",
@@ -317,12 +317,13 @@ class ReplayQuant : public ForEachInput<ReplayQuant, TraceReplay> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
-    line.Add("--trace", trace_, "Trace with queries: file, folder, or DIR/STEM (a run's own)")
+    line.Add("--trace", trace_,
+             "Trace with queries: file, folder, or DIR/STEM (default: that of the run)")
         .Once();
-    const Option k = line.Add("--k", k_, "Types of K, a comma list (q8_0,q5_1,q4_0)")
+    const Option k = line.Add("--k", k_, "Types of K, a comma list (default: q8_0,q5_1,q4_0)")
                          .Suggest(TypeWords())
                          .Separator(',');
-    const Option v = line.Add("--v", v_, "Types of V, a comma list (q8_0,q5_1,q4_0)")
+    const Option v = line.Add("--v", v_, "Types of V, a comma list (default: q8_0,q5_1,q4_0)")
                          .Suggest(TypeWords())
                          .Separator(',');
     transforms_.Declare(line);
@@ -330,29 +331,31 @@ class ReplayQuant : public ForEachInput<ReplayQuant, TraceReplay> {
         line.Add("--plan", plan_, "Types of each layer from a file (kvtool.quant-plan/1)");
     Option against = line.Add(
         "--against", against_,
-        "The full cache of the same text: says how the snapshot was quantised; needs no trace");
+        "Full cache of the same text, to find out how the snapshot was quantised; needs no trace");
     DeclareMeasurement(line);
     const Option advise =
-        line.AddFlag("--advise", advise_, "Choose types for each layer; needs one limit or both")
+        line.AddFlag("--advise", advise_,
+                     "Choose types for each layer; needs --max-kl, --bytes-per-token or both")
             .Essential();
     line.Add("--max-kl", max_kl_,
-             "With --advise: calibrated nats of the next token that may be lost")
+             "With --advise: largest loss, in calibrated nats of the next token")
         .NonNegative()
         .Essential()
         .Needs(advise);
     line.Add("--bytes-per-token", bytes_,
-             "With --advise: most bytes that a token may take in all layers")
+             "With --advise: largest number of bytes per token, over all layers")
         .Positive()
         .Needs(advise);
     line.Add("--plan-out", plan_out_, "With --advise: write the types of each layer").Needs(advise);
     const Option output = line.Add(
         "-o,--output|--out", out_,
         "Write the quantised cache as a llama.cpp state (one type of K and of V, or a plan)");
-    line.Add("--target-version", version_, "Build or layout that --output is for (the newest)")
+    line.Add("--target-version", version_,
+             "Build or layout that --output is for (default: the newest)")
         .Needs(output);
     for (const Option& other : {k, v, advise}) plan.Excludes(other);
     for (const Option& other : {k, v, plan, advise, output}) against.Excludes(other);
-    line.AddFlag("--detail", detail_, "Figures of every head in the JSON document");
+    line.AddFlag("--detail", detail_, "Add the figures of every head to the JSON document");
     page_.Declare(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     DeclareRest(line, "RoPE of the model, for types that quantise keys before it");
@@ -416,24 +419,27 @@ class ReplayQuant : public ForEachInput<ReplayQuant, TraceReplay> {
 
  private:
   void DeclareMeasurement(CommandLine& line) {
-    line.Add("--rounding", rounding_, "How q8_0 rounds: avx (x86), ref (plain C, tools), arm (avx)")
+    line.Add("--rounding", rounding_,
+             "How q8_0 rounds: avx (x86), ref (plain C, tools), arm (default: avx)")
         .OneOf({"avx", "ref", "arm"});
-    line.Add("--hadamard", hadamard_,
-             "Whether llama.cpp rotates what it quantises: yes (since 2026-04) or no (yes)")
+    line.Add(
+            "--hadamard", hadamard_,
+            "Whether llama.cpp rotates what it quantises: yes (since 2026-04) or no (default: yes)")
         .OneOf({"yes", "no"});
     line.Add("--engine-q", engine_q_,
              "How queries meet quantised keys: cpu (rounded, as llama.cpp's CPU code) or exact "
-             "(cpu)")
+             "(default: cpu)")
         .OneOf({"cpu", "exact"});
-    line.Add("--keep-first", keep_first_, "First tokens that stay in full (0)");
-    line.Add("--keep-last", keep_last_, "Last tokens that each query sees in full (0)");
+    line.Add("--keep-first", keep_first_, "First tokens that stay unquantised (default: 0)");
+    line.Add("--keep-last", keep_last_,
+             "Last tokens that each query sees unquantised (default: 0)");
     line.Add("--prompt-tokens", prompt_,
-             "Measure the rows from here on (the prompt's end, if the trace says)")
+             "Measure the rows from here on (default: the prompt's end, if the trace states it)")
         .Between(int64_t{0}, int64_t{UINT32_MAX})
         .Essential();
     line.Add("--sample-rows|--rows", rows_,
-             "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
-    line.Add("--seed", seed_, "Seed of the sampled rows (0)");
+             "Query rows of a layer to measure, drawn by --seed; 0: all (default: 512)");
+    line.Add("--seed", seed_, "Seed of the sampled rows (default: 0)");
     line.Add("--sensitivity", sensitivity_,
              "Predict nats by these layer weights (kvtool.sensitivity/1), not by gradients");
   }

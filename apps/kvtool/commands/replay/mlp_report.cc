@@ -38,7 +38,7 @@ const Fields<Cut>& SegmentFields() {
        [](const Cut& of) { return of.segment.tail(of.factor); }},
       {"new_tokens", "Tokens of the segment after the step",
        [](const Cut& of) { return of.segment.new_length(of.factor); }},
-      {"raw_reason", "Why the segment stays raw; null where it does not or is empty",
+      {"raw_reason", "Why the segment stays raw; null if it is compressed or empty",
        [](const Cut& of) {
          const RawReason reason = of.segment.raw_reason;
          return reason == RawReason::kNone ? std::nullopt : std::optional(Word(reason));
@@ -56,15 +56,15 @@ auto Quantile(double Distribution::*figure) {
 const Fields<Distribution>& DistributionFields() {
   static const FieldOptions quantile = {.absent = true, .nullable = true};
   static const Fields<Distribution> fields = {
-      {"mean", "Mean; null without values", &Distribution::mean, Nullable()},
+      {"mean", "Mean of the values; null if there are none", &Distribution::mean, Nullable()},
       {"min", "Smallest value", Quantile(&Distribution::min), quantile},
       {"p1", "1% quantile", Quantile(&Distribution::p1), quantile},
       {"p5", "5% quantile", Quantile(&Distribution::p5), quantile},
       {"p50", "Median", Quantile(&Distribution::p50), quantile},
       {"p95", "95% quantile", Quantile(&Distribution::p95), quantile},
       {"max", "Largest value", Quantile(&Distribution::max), quantile},
-      {"count", "Values, without those that are NaN", &Distribution::count},
-      {"nan_count", "Values that are NaN", &Distribution::nans}};
+      {"count", "Number of values, without NaN", &Distribution::count},
+      {"nan_count", "Number of values that are NaN", &Distribution::nans}};
   return fields;
 }
 
@@ -75,7 +75,7 @@ const Fields<AttentionSummary>& AttentionFields() {
     static std::array<std::string, kTopK.size()> names, texts;
     for (size_t i = 0; i < kTopK.size(); ++i) {
       names[i] = fmt::to_string(kTopK[i]);
-      texts[i] = fmt::format("Share of the {} largest; null if not finite", kTopK[i]);
+      texts[i] = fmt::format("Share of the {} largest values; null if not finite", kTopK[i]);
       shares.Add(
           {names[i], texts[i], [i](const Summary& of) { return of.top_k[i].mean; }, Nullable()});
     }
@@ -95,10 +95,8 @@ const Fields<AttentionSummary>& AttentionFields() {
        &Summary::changed_mass, DistributionFields()},
       {"kl", "KL(P' || P) in nats, with P summed over the tokens that a new token stands for",
        &Summary::kl, DistributionFields()},
-      {"js", "Jensen-Shannon divergence of the same two, in nats", &Summary::js,
-       DistributionFields()},
-      {"top_k_raw",
-       "Mean share of the k largest probabilities that belong to unchanged tokens, by k",
+      {"js", "Jensen-Shannon divergence of P' and P, in nats", &Summary::js, DistributionFields()},
+      {"top_k_raw", "Mean fraction of the k most probable tokens that is unchanged, by k",
        std::identity(), top_k}};
   return fields;
 }
@@ -148,10 +146,10 @@ const Fields<MethodAgainst>& MethodFields() {
       {"all", "Figures over its heads", &Method::Layer::all, AttentionFields()},
       {"heads", "Figures of each query head", ListHeads, HeadQualityFields()}};
   static const Fields<Method> own = {
-      {"name", "Name of the way to shrink the cache", &Method::name},
-      {"description", "What it does, in words", &Method::description},
-      {"tokens", "Tokens that are left in each layer", &Method::tokens},
-      {"bytes", "Bytes of K and V of the measured layers after it", &Method::bytes},
+      {"name", "Name of the method that shrinks the cache", &Method::name},
+      {"description", "The method in words", &Method::description},
+      {"tokens", "Tokens that this method leaves in each layer", &Method::tokens},
+      {"bytes", "Bytes of K and V of the measured layers that this method leaves", &Method::bytes},
       {"positions",
        "new-len: queries are moved to positions from the new length on; original: they stay where "
        "they were",
@@ -187,9 +185,9 @@ const Fields<MlpParams>& MlpParamsFields() {
       {"factor", "Tokens of a group, as given; 0 or 1: as the weights say",
        [](const MlpParams& of) { return of.settings.factor; }},
       {"min_seq_len",
-       "Fewest groups that a segment needs to be compressed, as given; 0: as the weights say",
+       "Least number of groups of a segment that is compressed, as given; 0: as the weights say",
        [](const MlpParams& of) { return of.settings.min_seq_len; }},
-      {"dtype", "Type that the cache was converted to first; null: it stayed as it is",
+      {"dtype", "Type that the cache was converted to first; null: not converted",
        &MlpParams::dtype},
       {"weights_dtype", "Type of the weights in their file", &MlpParams::weights_dtype},
       {"weights_cast",
@@ -201,7 +199,7 @@ const Fields<MlpParams>& MlpParamsFields() {
        "Position of the next token that was asked for: new-len, the new length, or original, the "
        "length before",
        &MlpParams::positions, OneOf("new-len", "original")},
-      {"trace", "Trace with recorded queries; null: none", &MlpParams::trace},
+      {"trace", "Trace with recorded queries; null: no trace", &MlpParams::trace},
       {"dry_run", "Whether only the plan was made", &MlpParams::dry_run}};
   return fields;
 }
@@ -216,12 +214,13 @@ const Fields<StepPlan>& StepPlanFields() {
       {"image_tokens", "Tokens of the image prefix, at most all", &StepPlan::image_len},
       {"factor", "Tokens of a group, which the step replaces by one token", &StepPlan::factor},
       {"factor_from",
-       "Whether the factor is the weights' or a flag's",
+       "Source of the factor: the weights or a flag",
        [](const StepPlan& of) { return Giver(of.factor_from_weights); },
        {.choices = givers}},
-      {"min_groups", "Fewest groups that a segment needs to be compressed", &StepPlan::min_seq_len},
+      {"min_groups", "Least number of groups of a segment that is compressed",
+       &StepPlan::min_seq_len},
       {"min_groups_from",
-       "Whether that number is the weights' or a flag's",
+       "Source of that number: the weights or a flag",
        [](const StepPlan& of) { return Giver(of.min_seq_len_from_weights); },
        {.choices = givers}},
       {"image", "The image prefix",
@@ -258,13 +257,13 @@ const Fields<CsrcOutcome>& CsrcFields() {
        "layers are overwritten",
        [](const CsrcOutcome& of) { return Name(of.effect); },
        OneOf("compresses", "nothing", "wrong_mlp", "loses_tokens", "half_written", "throws")},
-      {"returned_tokens", "The length that it returns; 0 where it throws",
+      {"returned_tokens", "Length that csrc returns; 0 if it throws",
        &CsrcOutcome::returned_length},
-      {"layers_overwritten", "By layer, whether its values change",
+      {"layers_overwritten", "Whether the values of each layer change",
        &CsrcOutcome::layers_overwritten},
       {"corrupts", "Whether the cache no longer holds what the returned length promises",
        &CsrcOutcome::corrupts},
-      {"reason", "Why, in one sentence; empty where it compresses", &CsrcOutcome::reason}};
+      {"reason", "Reason, in one sentence; empty if csrc compresses", &CsrcOutcome::reason}};
   return fields;
 }
 
@@ -276,7 +275,7 @@ const Fields<StepQuality>& StepQualityFields() {
       {"v", "Ratio of the norms of V; null: nothing with a norm above 0 was compressed",
        &NormRatio::v}};
   static const Fields<StepQuality> fields = {
-      {"open_loop", "Each layer's cache is the recorded one, whatever layers before it lost",
+      {"open_loop", "True: each layer gets the recorded cache, whatever earlier layers lost",
        [](const StepQuality&) { return true; }, OneOf(true)},
       {"queries",
        "keys-as-queries: keys of the last tokens are used as queries; recorded: the trace's",
@@ -289,10 +288,10 @@ const Fields<StepQuality>& StepQualityFields() {
       {"bytes_full", "Bytes of K and V of the measured layers before the step",
        &StepQuality::bytes_full},
       {"relative_norms",
-       "Norm of what the step makes, divided by the norm of what it was made of, by layer",
+       "Norm of the step's results divided by the norm of their sources, by layer",
        &StepQuality::norm_ratios, norms},
       {"methods",
-       "The step first, then the others",
+       "The step first, then the other methods",
        ListMethods,
        MethodFields(),
        {.items = 1, .rows = true}}};
@@ -322,26 +321,27 @@ size_t WorstHead(const MethodQuality::Layer& layer) {
 const Fields<MlpResult>& MlpResultFields() {
   static const Fields<StepTiming> timing = {
       {"step_us", "Time of the step in microseconds", &StepTiming::step_us},
-      {"gflops", "10^9 operations a second in it", &StepTiming::gflops, Nullable()},
-      {"threads", "Threads that it had", &StepTiming::threads, AtLeast(1)}};
+      {"gflops", "Speed of the step in 10^9 operations per second", &StepTiming::gflops,
+       Nullable()},
+      {"threads", "Threads of the step", &StepTiming::threads, AtLeast(1)}};
   static const Fields<WrittenCache> output = {
       {"path", "Name of the file or folder", &WrittenCache::path},
-      {"format", "Its format, one of kvtool formats", &WrittenCache::format}};
+      {"format", "Format, as kvtool formats names it", &WrittenCache::format}};
   static const Fields<MlpResult> fields = {
       {"inputs", "The cache and the weights", &MlpResult::inputs, HashedFileFields(), Items(2)},
       {"params", "What was asked for", &MlpResult::params, MlpParamsFields()},
-      {"plan", "What the step does", &MlpResult::plan, StepPlanFields()},
+      {"plan", "Result of the step", &MlpResult::plan, StepPlanFields()},
       {"csrc",
        "What InfiniLM's own step would do; null when the snapshot is only a part of a cache.",
        &MlpResult::csrc, CsrcFields()},
-      {"timing", "Times of the step; not with --deterministic nor of a dry run", &MlpResult::timing,
-       timing, Absent()},
+      {"timing", "Times of the step; absent with --deterministic and in a dry run",
+       &MlpResult::timing, timing, Absent()},
       {"quality",
-       "What the step costs in attention, beside other ways to save as much; not with "
-       "--no-quality nor of a dry run",
+       "Attention error of the step, beside other methods that save as much; absent with "
+       "--no-quality and in a dry run",
        &MlpResult::quality, StepQualityFields(), Absent()},
       {"output", "What was written; with --output", &MlpResult::output, output, Absent()},
-      {"warnings", "Everything that the run warned of", &MlpResult::warnings}};
+      {"warnings", "Warnings of the run", &MlpResult::warnings}};
   return fields;
 }
 

@@ -150,9 +150,9 @@ struct QuantStep {
 
 const Fields<QuantStep>& QuantStepFields() {
   static const Fields<QuantStep> fields = {
-      {"bytes_per_token", "Bytes that a token takes in all layers", &QuantStep::bytes_per_token,
+      {"bytes_per_token", "Bytes per token, over all layers", &QuantStep::bytes_per_token,
        AtLeast(0)},
-      {"loss", "Loss in the unit of advice.loss; null where nothing is defined", &QuantStep::loss,
+      {"loss", "Loss in the unit of advice.loss; null if no row is defined", &QuantStep::loss,
        Nullable()}};
   return fields;
 }
@@ -168,9 +168,9 @@ std::vector<QuantStep> ListSteps(const QuantAdvice& of) {
 
 const Fields<QuantAdvice>& QuantAdviceFields() {
   static const Fields<QuantAdvice> fields = {
-      {"max_kl", "Most nats that may be lost, calibrated (expected_nats); null: no such limit",
+      {"max_kl", "Limit on the calibrated loss (expected_nats) in nats; null: no limit",
        [](const QuantAdvice& of) { return of.asked.max_kl; }},
-      {"bytes_per_token", "Most bytes that a token may take; null: no such limit",
+      {"bytes_per_token", "Limit on the bytes per token; null: no limit",
        [](const QuantAdvice& of) {
          return of.asked.bytes == 0 ? std::nullopt : std::optional(of.asked.bytes);
        }},
@@ -180,10 +180,11 @@ const Fields<QuantAdvice>& QuantAdviceFields() {
        [](const QuantAdvice& of) { return of.found.is_nats ? "nats" : "one_minus_cosine"; },
        OneOf("nats", "one_minus_cosine")},
       {"best",
-       "The choice within the limits: with --max-kl the one of fewest bytes, else the one that "
-       "loses least; null: none is within them",
+       "The choice within the limits: with --max-kl that of fewest bytes, otherwise that of least "
+       "loss; null: no choice is within the limits",
        FindBest, QuantBestFields()},
-      {"flags", "The best that llama.cpp's flags can express; null: none within the limits",
+      {"flags",
+       "The best choice that llama.cpp's flags can express; null: none is within the limits",
        [](const QuantAdvice& of) {
          return of.found.best_with_flags
                     ? std::optional(
@@ -191,8 +192,7 @@ const Fields<QuantAdvice>& QuantAdviceFields() {
                     : std::nullopt;
        }},
       {"path",
-       "Choices from the whole cache to the smallest one, each with fewer bytes than the one "
-       "before",
+       "Choices from the whole cache to the smallest, each with fewer bytes than its predecessor",
        ListSteps, QuantStepFields()}};
   return fields;
 }

@@ -70,20 +70,21 @@ const Fields<store::StateRow>& StateFields() {
   using Row = store::StateRow;
   const auto cost = [](const Row& row) { return row.own_bytes + row.record_bytes; };
   static const Fields<Row> fields = {
-      {"state", "Number of the state, which is never used again", &Row::id},
+      {"state", "Number of the state; numbers are never used again", &Row::id},
       {"name", "Its name", &Row::name},
-      {"added", "When it was added, in UTC", [](const Row& row) { return TimeText(row.added_us); }},
-      {"format", "Format of its source; opaque: bytes as they are", &Row::format},
-      {"model", "Model that it names, or empty", &Row::model},
+      {"added", "Time when the state was added, in UTC",
+       [](const Row& row) { return TimeText(row.added_us); }},
+      {"format", "Format of the source; opaque: bytes as they are", &Row::format},
+      {"model", "Model that the state names, or empty", &Row::model},
       {"geometry", "Layers, heads and type of K, or empty", &Row::geometry},
       {"level",
-       "Level at which its new objects were coded",
+       "Level at which the state's new objects were coded",
        [](const Row& row) { return Name(row.level); },
        {.choices = LevelChoices()}},
-      {"tokens", "Tokens of its longest layer", &Row::tokens},
+      {"tokens", "Tokens of the longest layer", &Row::tokens},
       {"layers", "Layers with a cache", &Row::layers},
-      {"source_bytes", "Bytes of what was added", &Row::source_bytes},
-      {"cost_bytes", "Bytes by which it made the store grow, without the index", cost},
+      {"source_bytes", "Bytes of the state as it was added", &Row::source_bytes},
+      {"cost_bytes", "Bytes that the state added to the store, without the index", cost},
       {"xxh3", kStateHashText, [](const Row& row) { return HashDigits(row.source_hash); },
        kHashText}};
   return fields;
@@ -157,8 +158,8 @@ StoreAdded StoreCommand::AddToStore(const Source& source, const OpenOptions& opt
     context.console.Say(fmt::format("{}: there already, {}", what, HashText(state.source_hash)));
   } else {
     context.console.Say(fmt::format(
-        "{}: {} to {}, {}; {} were there, in {} of {}{}", what, HumanBytes(state.source_bytes),
-        HumanBytes(state.own_bytes + report.record_bytes),
+        "{}: {} to {}, {}; {} were already stored, in {} of {}{}", what,
+        HumanBytes(state.source_bytes), HumanBytes(state.own_bytes + report.record_bytes),
         HumanRate(state.source_bytes, elapsed.count()), HumanBytes(report.shared_raw_bytes),
         report.shared_objects, Plural(report.shared_objects + report.new_objects, "object"),
         Mended(report.mended_objects)));
@@ -185,21 +186,23 @@ const Fields<store::AddReport>& StoreAddReportFields() {
   static const Fields<Report> fields = {
       {"state", "Number of the state", [](const Report& of) { return of.state.id; }},
       {"name", "Name of the state", [](const Report& of) { return of.state.name; }},
-      {"was_there", "Whether the newest state of this name is the same; then nothing was added",
+      {"was_there",
+       "Whether the newest state of this name has the same content; then nothing was added",
        &Report::was_there},
-      {"parent", "State with the longest beginning in common; null: none", &Report::parent},
-      {"prefix_tokens", "Tokens of that beginning", &Report::prefix_tokens},
+      {"parent", "State with the longest common prefix; null: none", &Report::parent},
+      {"prefix_tokens", "Tokens of that prefix", &Report::prefix_tokens},
       {"tokens", "Tokens of the longest layer", [](const Report& of) { return of.state.tokens; }},
       {"new_bytes", "Bytes of the pack that was added to the store",
        [](const Report& of) { return of.state.own_bytes; }},
       {"record_bytes", "Bytes of the record that was added with it", &Report::record_bytes},
       {"new_objects", "Objects in the pack", &Report::new_objects},
       {"mended_objects",
-       "Of these, replacements for damaged objects, which repair every state that uses them",
+       "Of these, replacements for damaged objects, each of which repairs every state that uses it",
        &Report::mended_objects},
       {"new_raw_bytes", "Bytes of these objects before they were coded", &Report::new_raw_bytes},
-      {"shared_objects", "Objects that the store had already", &Report::shared_objects},
-      {"shared_raw_bytes", "Bytes of these before they were coded", &Report::shared_raw_bytes}};
+      {"shared_objects", "Objects that were already in the store", &Report::shared_objects},
+      {"shared_raw_bytes", "Bytes of the objects already in the store, before they were coded",
+       &Report::shared_raw_bytes}};
   return fields;
 }
 
@@ -237,19 +240,18 @@ const Fields<StoreListing>& StoreListingFields() {
 class StoreAdd : public StoreCommand {
  public:
   void Declare(CommandLine& line) override {
-    DeclareStore(line, "Folder of the store; made where there is none");
+    DeclareStore(line, "Folder of the store; created if it does not exist");
     line.Add("FILE", inputs_,
-             "Snapshots: files, folders, or folders of several, each of which becomes a state. A "
-             ".kvz "
-             "is kept as its bytes and shares nothing")
+             "Snapshots: files, folders, or folders of several snapshots, each of which becomes a "
+             "state. A .kvz is stored byte for byte and shares nothing")
         .Required();
     line.Add("--name", name_, "Name of the state (default: that of the file)");
     line.Add("--level", level_, "Trades time for size: fast, default, high, max")
         .OneOf({"compat", "fast", "default", "high", "max"})
         .ShowDefault();
     line.Add("--block-tokens", block_tokens_,
-             "Most tokens of an object (default: 256, from level high on 1024); common beginnings "
-             "of states are found in multiples of it")
+             "Tokens of an object (default: 256; 1024 at levels high and max); states share "
+             "prefixes in multiples of this")
         .Between(1u, kMostBlockTokens);
     line.AddFlag("--no-check", no_check_,
                  "Skip the check that decodes the stored state and compares it with the source");
@@ -390,8 +392,8 @@ struct Pruned {
 const Fields<store::CollectReport>& CollectFields() {
   using Report = store::CollectReport;
   static const Fields<Report> fields = {
-      {"before_bytes", "Bytes of the store on the disk before", &Report::before_bytes},
-      {"after_bytes", "Bytes of the store on the disk after", &Report::after_bytes},
+      {"before_bytes", "Bytes of the store on the disk before the command", &Report::before_bytes},
+      {"after_bytes", "Bytes of the store on the disk after the command", &Report::after_bytes},
       {"removed_objects", "Objects that no state needed", &Report::removed_objects},
       {"removed_packs", "Packs in which nothing was needed", &Report::removed_packs},
       {"rewritten_packs", "Packs of which the needed part was copied", &Report::rewritten_packs},
@@ -510,7 +512,7 @@ class StorePrune : public StoreRemoval {
     const std::vector<std::string>& names = params_.names;
     if (params_.keep_last == 0 && names.empty() && !report_.force && !params_.dry_run) {
       throw Error(Finding::kUsage, "--keep-last 0 would remove every state of the store")
-          .Hint("give a NAME, or -f if that is meant; --dry-run says what would go");
+          .Hint("give a NAME, or -f to remove every state; --dry-run lists what would be removed");
     }
     store::Store store = Open(use(), context);
     const Pruned result = Remove(
@@ -525,8 +527,8 @@ class StoreRemove : public StoreRemoval {
   void Declare(CommandLine& line) override {
     DeclareStore(line);
     line.Add("STATE", params_.names,
-             "Name, which means all states of it; NAME@2, the second of that name; @7, the state "
-             "with that number")
+             "NAME: all states of that name; NAME@2: the second of that name; @7: the state with "
+             "that number")
         .Required();
     DeclareDryRun(line);
     report_.Declare(line);
@@ -567,7 +569,7 @@ const Fields<StoreGiven>& StoreGivenFields() {
   static const Fields<StoreGiven> fields = {
       NoInputs<StoreGiven>(),
       {"store", kStoreText, &StoreGiven::store},
-      {"state", "The state that was given back", &StoreGiven::state, StateFields()},
+      {"state", "The state that was restored", &StoreGiven::state, StateFields()},
       {"output", "File or folder that was written", &StoreGiven::output},
       {"identical",
        "Whether every object and the whole state match the stored hashes; otherwise the command "
@@ -583,13 +585,13 @@ class StoreGet : public StoreCommand {
   void Declare(CommandLine& line) override {
     DeclareStore(line);
     line.Add("STATE", state_,
-             "Name of a state, which means its newest; NAME@2, the second of that name; @7, the "
-             "state with that number")
+             "NAME: the newest state of that name; NAME@2: the second of that name; @7: the state "
+             "with that number")
         .Required();
     output_.Declare(line, "File or folder to write (default: the name of the state)");
     limit_.Declare(line,
-                   "Limit on the size of the state (default: 256MiB, or 100 times what packs and "
-                   "records take, if that is more)");
+                   "Limit on the size of the state (default: 256MiB, or 100 times the bytes of "
+                   "packs and records, if that is more)");
     report_.Declare(line);
   }
 
@@ -668,17 +670,18 @@ class StoreGet : public StoreCommand {
 };
 
 constexpr Verb kStoreVerbs[] = {
-    {"add", "Store states; what an earlier one holds already is not stored again",
+    {"add", "Store states; rows that an earlier state holds are not stored again",
      MakeVerb<StoreAdd>},
-    {"list", "Show the states of a store, and what each costs", MakeVerb<StoreList>},
+    {"list", "Show the states of a store, and the bytes of each", MakeVerb<StoreList>},
     {"get", "Restore a state, byte for byte", MakeVerb<StoreGet>},
     {"verify", "Prove that every state can be restored; --repair makes a new index",
      MakeStoreVerify},
-    {"stats", "Show what was added, what it takes on the disk and what is shared", MakeStoreStats},
-    {"remove", "Remove states, and free what only they need", MakeVerb<StoreRemove>},
+    {"stats", "Show the bytes that were added, taken on the disk and shared", MakeStoreStats},
+    {"remove", "Remove states, and free the objects that only they need", MakeVerb<StoreRemove>},
     {"prune", "Remove all but the newest states of each name", MakeVerb<StorePrune>},
-    {"gc", "Free what no state needs", MakeVerb<StoreGc>},
-    {"watch", "Add what an engine saves to its folder of slots, as it is saved", MakeStoreWatch},
+    {"gc", "Free the objects that no state needs", MakeVerb<StoreGc>},
+    {"watch", "Watch an engine's folder of slots, and add each state when it is saved",
+     MakeStoreWatch},
 };
 
 }  // namespace

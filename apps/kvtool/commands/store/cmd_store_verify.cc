@@ -29,23 +29,24 @@ const Fields<store::CheckReport>& StoreCheckFields() {
   using Report = store::CheckReport;
   static const Fields<store::Problem> store_problem = {
       {"file", "File of the store", &store::Problem::where},
-      {"finding", "Number that kvtool explain knows",
+      {"finding", "Number of the finding, which kvtool explain describes",
        [](const store::Problem& problem) { return FindingId(problem.finding); }, kFindingNumber},
-      {"text", "What is wrong with it", &store::Problem::text}};
+      {"text", "Error in the file", &store::Problem::text}};
   static const Fields<Report> fields = {
       {"states", "States that were checked", &Report::states},
       {"objects", "Objects that were decoded and compared with their names", &Report::objects},
       {"raw_bytes", "Bytes of the undamaged objects, decoded", &Report::raw_bytes},
-      {"stored_bytes", "Bytes that objects take", &Report::stored_bytes},
+      {"stored_bytes", "Bytes of the stored objects", &Report::stored_bytes},
       {"leftover_files",
-       "Files that the index does not name: left by killed runs, or written by one that still runs",
+       "Files that the index does not name: left by killed runs, or being written by a running "
+       "command",
        &Report::leftover_files},
       {"leftover_bytes", "Bytes of these", &Report::leftover_bytes},
       {"problems", "What is wrong", &Report::problems, store_problem},
       {"damaged", "States that cannot be restored", &Report::damaged, StateNameFields()},
       {"unlisted", kUnlistedText, &Report::unlisted, StateNameFields()},
       {"relisted",
-       "States that a repair lists and the old index did not, because adding or removing them was "
+       "States missing from the old index, which a repair lists again; adding or removing them was "
        "interrupted",
        &Report::relisted, StateNameFields()}};
   return fields;
@@ -53,7 +54,7 @@ const Fields<store::CheckReport>& StoreCheckFields() {
 
 const Fields<StoreChecked>& StoreCheckedFields() {
   static const Fields<StoreChecked> store_check_params = {
-      {"repair", "Whether a new index was made", &StoreChecked::repair}};
+      {"repair", "Whether a new index was written", &StoreChecked::repair}};
   static const Fields<StoreChecked> fields = {
       NoInputs<StoreChecked>(),
       {"store", kStoreText, &StoreChecked::store},
@@ -95,8 +96,8 @@ const Fields<StoreCounted::Advice>& StoreAdviceFields() {
       {"kind",
        "gc: packs hold much that no state needs; keep: they do not; prune: older versions only",
        &Advice::kind, OneOf("gc", "prune", "keep")},
-      {"freed_bytes", "Bytes on the disk that it frees", &Advice::freed_bytes},
-      {"command", "Command that does it; null: nothing to do", IfAny(&Advice::command)}};
+      {"freed_bytes", "Bytes on the disk that the action frees", &Advice::freed_bytes},
+      {"command", "Command for the action; null: nothing to do", IfAny(&Advice::command)}};
   return fields;
 }
 
@@ -107,15 +108,15 @@ const Fields<store::StateUse>& StateUseFields() {
   static const Fields<Use> fields = {
       {"state", "Its number", [](const Use& of) { return of.row.id; }, Heading("state")},
       {"name", "Its name", [](const Use& of) { return of.row.name; }, Heading("name", AsName)},
-      {"source_bytes", "Bytes of what was added", [](const Use& of) { return of.row.source_bytes; },
-       Heading("size", format::AsBytes)},
+      {"source_bytes", "Bytes of the state as it was added",
+       [](const Use& of) { return of.row.source_bytes; }, Heading("size", format::AsBytes)},
       {"shared_bytes", "Decoded bytes that other states need, too", &Use::shared_bytes,
        Heading("shared", format::AsBytes)},
       {"own_stored_bytes", "Bytes on disk that only this state needs, with its record",
        &Use::own_stored_bytes, Heading("only its own", format::AsBytes)},
-      {"added", "When it was added, in UTC; a store does not record reads",
+      {"added", "Time when the state was added, in UTC; a store does not record reads",
        [](const Use& of) { return TimeText(of.row.added_us); }, Heading("added")},
-      {"newest", "Whether it is the newest of its name", &Use::is_newest}};
+      {"newest", "Whether the state is the newest of its name", &Use::is_newest}};
   return fields;
 }
 
@@ -134,7 +135,7 @@ const Fields<StoreCounted>& StoreCountedFields() {
        {.choices = LevelChoices()}},
       {"objects", "Objects", &Row::objects},
       {"raw_bytes", "Their bytes, decoded", &Row::raw_bytes},
-      {"stored_bytes", "Bytes that they take", &Row::stored_bytes},
+      {"stored_bytes", "Bytes of these states", &Row::stored_bytes},
       Fields<Row>::Inline(
           [](const Row& row) {
             return Saving{row.raw_bytes, row.stored_bytes};
@@ -144,14 +145,14 @@ const Fields<StoreCounted>& StoreCountedFields() {
       NoInputs<StoreCounted>(),
       {"store", kStoreText, &StoreCounted::store},
       {"states", "States", OfStats(&Stats::states)},
-      {"names", "Different names of states", OfStats(&Stats::names)},
+      {"names", "Number of different names of states", OfStats(&Stats::names)},
       {"source_bytes", "Bytes of all that was added and is still listed",
        OfStats(&Stats::source_bytes)},
       {"disk_bytes", "Bytes of packs, records and index on the disk", OfStats(&Stats::disk_bytes)},
       {"pack_bytes", "Bytes of packs, which hold objects", OfStats(&Stats::pack_bytes)},
       {"record_bytes", "Bytes of records, one for each state", OfStats(&Stats::record_bytes)},
       {"index_bytes", "Bytes of the index", OfStats(&Stats::index_bytes)},
-      {"unused_bytes", "Bytes of packs that no state needs, heads of packs included",
+      {"unused_bytes", "Bytes in packs that no state needs, including pack headers",
        &StoreCounted::unused},
       Fields<StoreCounted>::Inline(
           [](const StoreCounted& of) {
@@ -160,20 +161,21 @@ const Fields<StoreCounted>& StoreCountedFields() {
           SavingFields()),
       {"packs", "Packs", OfStats(&Stats::packs)},
       {"objects", "Objects", OfStats(&Stats::objects)},
-      {"live_raw_bytes", "Bytes of the objects that states need, decoded, each once",
+      {"live_raw_bytes", "Decoded bytes of the objects that states need, each counted once",
        OfStats(&Stats::live_raw_bytes)},
-      {"live_stored_bytes", "Bytes that these take", OfStats(&Stats::live_stored_bytes)},
+      {"live_stored_bytes", "Stored bytes of these objects", OfStats(&Stats::live_stored_bytes)},
       {"shared_raw_bytes", "Part of live_raw_bytes that is needed more than once",
        OfStats(&Stats::shared_raw_bytes)},
       {"saved_raw_bytes", "Bytes that sharing saved before any coding", &StoreCounted::saved},
       {"levels", "Objects by the level at which they were coded", OfStats(&Stats::levels),
        store_level},
-      {"uses", "What each state shares and needs for itself", OfStats(&Stats::uses),
+      {"uses", "Bytes that each state shares and needs alone", OfStats(&Stats::uses),
        StateUseFields(), CsvRows()},
       {"older_states", "States that are not the newest of their name",
        OfStats(&Stats::older_states)},
-      {"older_bytes", "Bytes on the disk that only these need", OfStats(&Stats::older_bytes)},
-      {"recommendation", "The recommended action on its size", &StoreCounted::Recommend,
+      {"older_bytes", "Bytes on the disk that only these states need",
+       OfStats(&Stats::older_bytes)},
+      {"recommendation", "Recommended action to reduce the size", &StoreCounted::Recommend,
        StoreAdviceFields()}};
   return fields;
 }
@@ -182,10 +184,10 @@ class StoreVerify : public StoreCommand {
  public:
   void Declare(CommandLine& line) override {
     DeclareStore(line);
-    line.AddFlag("--repair", repair_,
-                 "Make a new index of what packs and records hold; waits until no other process "
-                 "uses the store");
-    limit_.Declare(line, "Limit on what all objects decode to (default: none)");
+    line.AddFlag(
+        "--repair", repair_,
+        "Make a new index from packs and records; waits until no other process uses the store");
+    limit_.Declare(line, "Limit on the decoded bytes of all objects (default: none)");
     report_.Declare(line);
   }
 

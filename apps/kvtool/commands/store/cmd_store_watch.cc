@@ -65,7 +65,7 @@ class StoreWatch : public StoreCommand {
   void Declare(CommandLine& line) override {
     line.Add("--slots", slots_, "Folder to which an engine saves: --slot-save-path of llama-server")
         .Required();
-    line.Add("--store", folder_, "Folder of the store; made where there is none").Required();
+    line.Add("--store", folder_, "Folder of the store; created if it does not exist").Required();
     line.Add("--level", level_, "Trades time for size: fast, default, high, max")
         .OneOf({"compat", "fast", "default", "high", "max"})
         .ShowDefault();

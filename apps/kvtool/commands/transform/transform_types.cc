@@ -231,9 +231,10 @@ void TransformTypes::Declare(CommandLine& line) {
   line.Add("--transform", file_,
            "Learnt transform (.kvx, or SGLang's kvtc.pt) for the types kvtc:RATIO, "
            "kvtc_rans:RATIO, kvtc_ascend:RATIO and kvtc_dynamo:RANGES, such as fp8*256+int4*1024");
-  line.Add("--fp8", fp8_, "How kvtc_dynamo converts: sm89 (and later GPUs) or soft (older) (sm89)")
+  line.Add("--fp8", fp8_,
+           "How kvtc_dynamo converts: sm89 (and later GPUs) or soft (older) (default: sm89)")
       .OneOf({"sm89", "soft"});
-  line.Add("--worker", worker_, "Worker whose transform in a kvtc.pt to use (tp_0_pp_0)");
+  line.Add("--worker", worker_, "Worker whose transform in a kvtc.pt to use (default: tp_0_pp_0)");
   line.AddFlag("--allow-self", allow_self_,
                "Judge a transform even by a cache that it was learnt from: figures are too good");
 }
@@ -316,15 +317,13 @@ std::vector<std::string> TransformTypes::Warnings() const {
     }
     if (coded.retained < kWornBasis) {
       warnings.push_back(
-          fmt::format("{}: the basis holds {:.0f}% of this cache's energy: it was "
-                      "learnt from other text or another model",
+          fmt::format("{}: the basis holds {:.0f}% of this cache's energy: it was learnt from "
+                      "other text or another model",
                       who, 100 * coded.retained));
     }
     if (coded.not_finite > 0) {
-      warnings.push_back(
-          fmt::format("{}: {} tokens hold values that are not finite and stay in "
-                      "full",
-                      who, coded.not_finite));
+      warnings.push_back(fmt::format(
+          "{}: {} tokens hold values that are not finite and stay in full", who, coded.not_finite));
     }
     if (coded.faults.clipped > 0)
       warnings.push_back(fmt::format("{}: {} coefficients are clipped", who, coded.faults.clipped));

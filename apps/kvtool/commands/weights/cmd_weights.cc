@@ -32,7 +32,7 @@ void CheckpointFlags::Declare(CommandLine& line) {
   line.Add("--compression-factor", compression_factor,
            "Tokens per group (default: columns / head size of the first block)");
   line.Add("--min-groups|--min-seq-len", min_seq_len,
-           "Fewest groups that a segment needs to be compressed (default: 2)");
+           "Least number of groups of a segment that is compressed (default: 2)");
   line.Add("--num-heads", num_heads, "Written to the header; no loader reads it (default: 0)");
   line.Add("--head-dim", head_dim, "Head size (default: rows of the first block)");
   line.AddFlag("--text-only", text_only, "Leave the image MLPs out");
@@ -54,7 +54,7 @@ CheckpointOptions CheckpointFlags::Resolve() const {
 }
 
 void WeightsLimit::Declare(CommandLine& line) {
-  limit.Declare(line, "Limit on inflated data and on streams (default 64GiB)");
+  limit.Declare(line, "Limit on inflated data and on streams (default: 64GiB)");
 }
 
 Source WeightsLimit::OpenSource(const std::string& path) const {
@@ -112,7 +112,7 @@ const Fields<CompressorWeights>& WeightsHeaderFields() {
        [](const CompressorWeights& of) { return of.header.hidden_size; }},
       {"compression_factor", "Tokens of a group, which the MLPs make one token of",
        [](const CompressorWeights& of) { return of.header.compression_factor; }},
-      {"min_seq_len", "Fewest groups (not tokens) that a segment needs to be compressed",
+      {"min_seq_len", "Least number of groups (not tokens) of a segment that is compressed",
        [](const CompressorWeights& of) { return of.header.min_seq_len; }},
       {"weight_count_per_layer", "Linear blocks of a layer: three for each MLP",
        [](const CompressorWeights& of) { return of.header.blocks_per_layer; }},
@@ -176,8 +176,7 @@ const Fields<ConvertedWeights>& ConvertedWeightsFields() {
        WeightsHeaderFields()},
       {"rounding", "What the change of type did to the values",
        [](const Result& of) { return of.rounding; }, RoundingFields()},
-      {"warnings", "Everything that the run warned of",
-       [](const Result& of) { return of.warnings; }}};
+      {"warnings", "Warnings of the run", [](const Result& of) { return of.warnings; }}};
   return fields;
 }
 

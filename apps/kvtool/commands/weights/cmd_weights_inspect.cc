@@ -94,8 +94,7 @@ const Fields<InspectedWeights>& InspectedWeightsFields() {
        [](const Result& of) { return of.file.shares; }, shares_fields, Absent()},
       {"blocks", "Every linear block, by layer and in the order of the file", &Result::blocks,
        WeightsBlockFields(), CsvRows()},
-      {"warnings", "Everything that the run warned of",
-       [](const Result& of) { return of.warnings; }}};
+      {"warnings", "Warnings of the run", [](const Result& of) { return of.warnings; }}};
   return fields;
 }
 

@@ -225,7 +225,7 @@ CaseLogs ReadDemoCase(const LogFolder& folder, SuiteCase suite_case) {
   }
   CompareDemoReports(logs.report, made, logs.notes);
   if (baseline) {
-    AddDenial(DeniedBy(made), "the report's tool, given the runs in " + folder.shown(),
+    AddDenial(DeniedBy(made), "the report, recomputed from the runs in " + folder.shown(),
               logs.evidence);
   }
   return logs;

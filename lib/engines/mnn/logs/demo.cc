@@ -17,8 +17,8 @@ namespace {
 constexpr size_t kMaxMetrics = 1u << 20;  // bytes of one line
 constexpr double kMebibyte = 1024.0 * 1024.0;
 
-// Returns the characters of `set` after the first `label` that such characters and then `tail`
-// follow.
+// Returns the longest run of characters of `set` after a label; empty if there is none. Labels
+// without such a run, or whose run is not followed by `tail`, are skipped.
 std::string_view After(std::string_view text, std::string_view label, std::string_view set,
                        std::string_view tail) {
   for (size_t at = text.find(label); at != std::string_view::npos; at = text.find(label, at + 1)) {

@@ -455,7 +455,7 @@ const Fields<Report>& ReportFields() {
        return why.empty() ? std::nullopt : std::optional(why);
      }},
 {
-  "warnings", "Everything that the run warned of", result(&ReplayResult::warnings)
+  "warnings", "Warnings of the run", result(&ReplayResult::warnings)
 }
 }
 ;

@@ -38,8 +38,9 @@ uint64_t StoreKvQuant(const float* values, size_t count, size_t step, uint32_t b
                       float* out);
 
 // vLLM's octave_k3v4, octave_k3v3 and octave_k3v3_compact: vectors of 64 values with fixed signs
-// are rotated and quantised value by value to a table made for normal values. A scale per vector
-// keeps its product with the stored vector equal to its squared length.
+// are rotated, and each element is quantised with a table for the normal distribution. A scale per
+// vector keeps the product of original and stored vector equal to the squared length of the
+// original.
 
 inline constexpr uint32_t kOctaveDim = 64;
 
@@ -77,9 +78,9 @@ void ReadInt4(const TokenHeadCodes& stored, uint32_t dim, std::span<const float>
 // Returns the signs that vLLM draws for vectors of this size: torch's generator, seed 0x9E3779B9.
 std::vector<float> VllmSigns(uint32_t dim);
 
-// TurboQuant as vLLM and LMCache ship it. Keys are stored as a norm and a direction, rotated and
-// quantised value by value to a table made for normal values; values are stored between their
-// extremes. Vectors are `dim` values one after another; dim is a power of two.
+// TurboQuant as vLLM and LMCache ship it. A K vector is stored as its norm and its rotated
+// direction, each element quantised with a table for the normal distribution. A V vector is min-max
+// quantised. Vectors of `dim` elements follow one another; dim is a power of two.
 
 // The Lloyd-Max table of 2^bits values for N(0, 1 / dim), ascending, and the thresholds between
 // them. The middle threshold is 0 up to the solver's rounding, which differs from the engines'.
