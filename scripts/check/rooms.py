@@ -18,13 +18,13 @@ SLACK = 100  # lines that a room may be below its ceiling
 
 # room: (ceiling, goal). The goals are those of the plan for the next release; 0: the room is to be emptied.
 ROOMS = {
-    "apps/kvtool": (25203, 10000),
+    "apps/kvtool": (25239, 10000),
     "apps/capture-llama": (3214, 2400),
     "apps/python": (2305, 2200),
     "formats": (19238, 17000),
     "lib/fields": (951, 1200),
     "lib/report": (2504, 1700),
-    "lib/core/base": (4598, 3700),
+    "lib/core/base": (4597, 3700),
     "lib/core/kernels": (6292, 5900),
     "lib/core/snapshot": (3318, 3800),
     "lib/core/archive": (6518, 5500),
@@ -37,7 +37,7 @@ ROOMS = {
     "lib/study/attention": (1303, 1300),
     "lib/study/bench": (711, 700),
     "lib/study/dense": (1910, 1900),
-    "lib/study/advise": (4813, 2900),
+    "lib/study/advise": (4811, 2900),
     "lib/study/analysis": (2134, 2600),
     "lib/study/statistics": (612, 650),
     "lib/study/transform": (1580, 1000),

@@ -75,8 +75,7 @@ class Gate : public ForEachInput<Gate> {
              "Tokens decoded after each prompt, e.g. 128 (default: to the end)");
     line.Add("--case", only_, "Run this case only; may be repeated").KeepAll();
     line.Add("--require", required_,
-             "A rule for all cases that have the figure, such as 'loss.mean_kl<=0.01'; may be "
-             "repeated")
+             "A rule for all cases that have the figure: 'loss.mean_kl<=0.01'; may be repeated")
         .KeepAll();
     line.Add("-o,--output", outputs_.summary_json,
              "Write summary.json, with summary.md and cases.jsonl beside it (beside NAME.json: "
@@ -87,8 +86,7 @@ class Gate : public ForEachInput<Gate> {
     page_.Declare(line);
     line.Add("--junit-out", junit_, "Write JUnit XML: one test per rule").Essential();
     line.Add("--annotations", annotations_,
-             "Print failures on standard error as annotations that the CI system shows beside the "
-             "config")
+             "Print failures on standard error as annotations that a CI system understands")
         .OneOf({"none", "github"});
     line.Add("--baseline", baseline_, "An older summary.json to compare with").Essential().Once();
     line.Add(
