@@ -74,9 +74,7 @@ class AdviseCommand : public Command {
              "Recorded runs of one model, or snapshots, each with its --trace; or folders of saved "
              "states")
         .Required();
-    line.Add("--trace", traces_,
-             "Trace of each snapshot, in their order (default: that of the run)")
-        .KeepAll();
+    line.Add("--trace", traces_, "Trace of each snapshot, in order (default: the run's)").KeepAll();
     line.Add("--max-kl", max_kl_,
              "Largest loss of the worst prompt, in nats of the next token; needs gradients or "
              "--sensitivity (default: 0.02)")
@@ -93,8 +91,7 @@ class AdviseCommand : public Command {
         .Positive();
     savings_.Declare(line);
     line.Add("--policy|--policies", policies_,
-             "Policies to choose from, separated by commas (default: all that an engine could "
-             "follow)")
+             "Policies to choose from, a comma list (default: all that an engine could follow)")
         .Suggest(PolicyWords());
     line.Add("--budget|--budgets", budgets_,
              "Budgets of a part: shares or tokens (default: 0.75,0.5,0.35,0.25,0.18,0.125)");
@@ -106,8 +103,7 @@ class AdviseCommand : public Command {
     line.Add("--snapkv-window|--windows", windows_,
              "Observation windows of snapkv: numbers of last query rows (default: 16,64)")
         .Separator(',');
-    line.Add("--granularity", granularity_,
-             "Unit with its own choice: layer or kv-head (default: layer)")
+    line.Add("--granularity", granularity_, "Unit of a choice: layer or kv-head (default: layer)")
         .OneOf({"layer", "kv-head"});
     line.Add("--sensitivity", sensitivity_,
              "Nats by these layer weights (kvtool.sensitivity/1), not by gradients (default: the "
