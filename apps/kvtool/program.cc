@@ -394,7 +394,8 @@ int Dispatch(Console& console, int argc, char** argv) {
 // unfinished one.
 void WarnOfLeftovers(Console& console) {
   for (const std::string& name : TakeUnremoved()) {
-    console.Warn(name, "could not be removed; the next run with the same output tries again");
+    console.Warn(
+        name, "could not be removed; the next run with the same output tries to remove it again");
   }
 }
 

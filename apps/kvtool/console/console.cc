@@ -362,16 +362,17 @@ void WriteText(const std::string& path, std::string_view text, const OutputRules
 
 const Fields<Error>& ErrorFields() {
   static const Fields<Error> fields = {
-      {"finding", "Its number; 'kvtool explain KV1001' documents it",
+      {"finding", "Number of the finding; 'kvtool explain KV1001' documents KV1001",
        [](const Error& error) { return FindingId(error.finding()); }, kFindingNumber},
       {"exit_code", "The exit status that this failure alone would give",
        [](const Error& error) { return static_cast<int>(ExitStatusFor(error.code())); }},
-      {"file", "The file in which it is", [](const Error& error) { return IfAny(error.file()); }},
+      {"file", "File that the finding is in",
+       [](const Error& error) { return IfAny(error.file()); }},
       {"context", "The part of the file, such as \"layer 3 K\"",
        [](const Error& error) { return IfAny(ListContext(error)); }},
       {"message", "What is wrong", &Error::message},
-      {"offset", "Where in the file, in bytes from its beginning", &Error::offset},
-      {"hint", "What to do about it", [](const Error& error) { return IfAny(error.hint()); }},
+      {"offset", "Offset in the file, in bytes", &Error::offset},
+      {"hint", "What the user can do", [](const Error& error) { return IfAny(error.hint()); }},
       {"text", "The whole line on standard error, without the program's name",
        [](const Error& error) { return std::string_view(error.what()); }}};
   return fields;

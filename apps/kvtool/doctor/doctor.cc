@@ -211,7 +211,7 @@ void SuggestForSnapshot(const Snapshot& snapshot, Diagnosis& out) {
     out.Suggest("kvtool inspect " + file + " --stats", "every layer, NaNs and zeros counted");
   std::error_code ignored;
   if (HasTrait(snapshot.format, kIsCompressed)) {
-    out.Suggest("kvtool verify " + file, "proves it again, at any size");
+    out.Suggest("kvtool verify " + file, "proves the archive again, at any size");
   } else if (std::filesystem::exists(out.file + ".kvz", ignored)) {
     out.Suggest("kvtool verify " + archive + " --against " + file,
                 "whether the archive beside it restores this file");
@@ -226,7 +226,7 @@ void SuggestForSnapshot(const Snapshot& snapshot, Diagnosis& out) {
   const bool heads = snapshot.heads_known();
   out.Suggest(fmt::format("kvtool convert {}{}{} --to safetensors -o {}", file, batch,
                           heads ? "" : " --kv-heads N", ShellWord(portable)),
-              "the same in a format that every framework reads",
+              "the same cache in a format that every framework reads",
               heads ? "" : "N: the model's kv heads, or give --model FILE");
   if (!SuggestReplay(fmt::format("kvtool replay evict {}{} --trace ", file, batch), out) && heads) {
     out.Suggest(
@@ -367,7 +367,7 @@ void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out) {
   const uint64_t bytes = source.total_bytes(), restored = archive.source_bytes();
   out.what = fmt::format("an archive of kvtool: {} of {}", HumanBytes(restored),
                          archive.description() ? Described(*archive.description())
-                                               : "something that is not read as a cache");
+                                               : "a file that is not read as a cache");
   out.needs_transform = archive.approximation().has_value();
   if (out.needs_transform) out.what += "; " + DescribeLoss(*archive.approximation());
   CheckArchive(archive, bytes, pool, out);
@@ -384,9 +384,10 @@ void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out) {
   const std::string to =
       ShellWord(FreeName(named ? out.file.substr(0, out.file.size() - 4) : out.file + ".restored"));
   const bool damaged = !out.findings.empty();
-  out.Suggest("kvtool verify " + file, damaged ? "what is lost" : "proves it again, at any size");
+  out.Suggest("kvtool verify " + file,
+              damaged ? "what is lost" : "proves the archive again, at any size");
   out.Suggest(fmt::format("kvtool decompress {}{} -o {}", file, damaged ? " --keep-going" : "", to),
-              damaged               ? "what is left, zeros for the rest"
+              damaged               ? "what can be restored, with zeros for the rest"
               : out.needs_transform ? "the approximation; the original is not in it"
                                     : "the original, byte for byte");
   if (archive.description() && !damaged) out.Suggest("kvtool inspect " + file, "the cache in it");
@@ -429,7 +430,7 @@ void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out) {
   }
   steps.push_back({"kvtool compress " + folder + " -o " + ShellWord(FreeName(run->folder + ".kvz")),
                    "makes an archive of its snapshot, proved byte for byte", ""});
-  steps.push_back({"kvtool inspect " + folder, "everything that it says of itself", ""});
+  steps.push_back({"kvtool inspect " + folder, "everything that the run says of itself", ""});
   out.next = std::move(steps);
 }
 

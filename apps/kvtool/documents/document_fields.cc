@@ -83,7 +83,7 @@ const Fields<HashedFile>& HashedFileFields() {
 
 const Fields<NamedFile>& NamedFileFields() {
   static const Fields<NamedFile> fields = {
-      {"role", "Its role in the command", &NamedFile::role, Absent()},
+      {"role", "Role of the input in the command", &NamedFile::role, Absent()},
       {"file", "Name of the file as it was given", &NamedFile::file}};
   return fields;
 }
@@ -100,9 +100,9 @@ std::optional<double> Saving::removed_fraction() const {
 
 const Fields<Saving>& SavingFields() {
   static const Fields<Saving> fields = {
-      {"ratio", "Bytes before / bytes after; null where there are none", &Saving::ratio},
+      {"ratio", "Bytes before / bytes after; null if there are no bytes", &Saving::ratio},
       {"removed_fraction",
-       "Share of the bytes that is saved: 1 - after / before; null where there are none",
+       "Share of the bytes that is saved: 1 - after / before; null if there are no bytes",
        &Saving::removed_fraction}};
   return fields;
 }

@@ -295,9 +295,9 @@ const Fields<DescribedTensor>& DescribedTensorFields() {
 const Fields<BatchRow>& BatchRowFields() {
   static const Fields<BatchRow> fields = {
       {"row", "Number of the row, as --batch takes it", &BatchRow::row},
-      {"tokens", "Its tokens, of the longest layer", &BatchRow::tokens},
-      {"k_bytes", "Its bytes of K", &BatchRow::k_bytes},
-      {"v_bytes", "Its bytes of V", &BatchRow::v_bytes}};
+      {"tokens", "Tokens of the row, in the longest layer", &BatchRow::tokens},
+      {"k_bytes", "Bytes of the row's K", &BatchRow::k_bytes},
+      {"v_bytes", "Bytes of the row's V", &BatchRow::v_bytes}};
   return fields;
 }
 
@@ -305,15 +305,15 @@ const Fields<DescribedCells>& DescribedCellsFields() {
   using Cells = DescribedCells;
   static const Fields<Cell> records = {
       {"position", "Position of the cell's token", &Cell::position},
-      {"stream", "Stream that the cell lies in", &Cell::stream},
+      {"stream", "Stream of the cell", &Cell::stream},
       {"sequences", "Sequences that the cell belongs to", [](const Cell& of) {
          return std::vector<int32_t>(of.sequences.begin(), of.sequences.end());
        }}};
   static const Fields<Cells> fields = {
-      {"group", "Cache that the cells belong to, where there are several; else empty",
+      {"group", "Cache that the cells belong to, if there are several caches; otherwise empty",
        [](const Cells& of) { return of.group.group; }},
       {"count", "Cells", [](const Cells& of) { return of.group.cells.size(); }},
-      {"streams", "Streams that they lie in", [](const Cells& of) { return of.group.streams; }},
+      {"streams", "Streams of the cells", [](const Cells& of) { return of.group.streams; }},
       {"first_position", "Smallest position", [](const Cells& of) { return of.summary.first; }},
       {"last_position", "Largest position", [](const Cells& of) { return of.summary.last; }},
       {"sequences", "Sequence ids of the cells, ascending",
@@ -321,7 +321,7 @@ const Fields<DescribedCells>& DescribedCellsFields() {
          return std::vector<int32_t>(of.summary.sequences.begin(), of.summary.sequences.end());
        }},
       {"order_inversions",
-       "Cells whose position is below that of the cell before in the same stream, a sign of "
+       "Cells whose position is lower than that of the previous cell of the stream, a sign of "
        "fragmentation",
        [](const Cells& of) { return of.summary.inversions; }},
       {"records", "With --cells: every cell, in the order of the rows",
@@ -398,9 +398,9 @@ const Fields<Snapshot>& SnapshotFields() {
       {"format", "Format of the snapshot, as kvtool formats names it", &Snapshot::format},
       {"format_version", "Version or variant of the format; empty if it has none",
        &Snapshot::format_version},
-      {"engine", "Engine that wrote it; empty if not known", &Snapshot::engine},
-      {"model", "Model that it is of; empty if not known", &Snapshot::model},
-      {"unpacked_bytes", "Bytes of the original files, of an archive; absent otherwise",
+      {"engine", "Engine that wrote the snapshot; empty if not known", &Snapshot::engine},
+      {"model", "Model of the snapshot; empty if not known", &Snapshot::model},
+      {"unpacked_bytes", "Bytes of an archive's original files; absent for other files",
        [](const Snapshot& of) {
          return of.unpacked_bytes > 0 ? std::optional(of.unpacked_bytes) : std::nullopt;
        },
@@ -414,12 +414,12 @@ const Fields<Snapshot>& SnapshotFields() {
        &Snapshot::heads_known},
       {"key_rotation", "Whether RoPE has been applied to the keys", RotationWord,
        OneOf("rotated", "unrotated", "unknown")},
-      {"key_rotation_from", "Whether the file says so, or kvtool assumes it by the format",
+      {"key_rotation_from", "Source of this: the file, or kvtool's assumption for the format",
        SourceWord, OneOf("file", "assumed", "unknown")},
       {"hadamard",
        "Whether the engine rotated K or V by a Hadamard matrix before it quantised them",
        std::identity(), hadamard},
-      {"token_ids", "Token ids that the file holds; 0 if it has none",
+      {"token_ids", "Number of token ids in the file",
        [](const Snapshot& of) { return of.tokens.size(); }}};
   return fields;
 }
@@ -433,7 +433,7 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
       {"layer", "Number of the layer", [](const Layer& of) { return of.layer.index; }},
       {"label", "Name of the layer in the file; absent if it has none",
        [](const Layer& of) { return IfAny(of.layer.label); }, Absent()},
-      {"group", "Cache that the layer belongs to, where there are several",
+      {"group", "Cache that the layer belongs to, if there are several caches",
        [](const Layer& of) { return IfAny(of.layer.group); }, Absent()},
       {"k", "Keys",
        [](const Layer& of) {
@@ -447,23 +447,24 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
        },
        DescribedTensorFields()}};
   static const Fields<Described> fields = {
-      {"run", "What run.json says, where the input is a recorded run", &Described::run,
+      {"run", "Contents of run.json, if the input is a recorded run", &Described::run,
        RecordedRunFields(), Absent()},
       Fields<Described>::Inline(
           [](const Described& of) -> const auto& { return of.snapshot; }, SnapshotFields()),
       {"rows", "Each row of the batch", DescribeRows, BatchRowFields()},
-      {"key_rotation_assumed", "Why they are assumed to be rotated, where the file does not say",
-       AssumedRotation, Absent()},
+      {"key_rotation_assumed",
+       "Reason for assuming that keys are rotated, if the file does not say", AssumedRotation,
+       Absent()},
       {"cells", "Records of cache cells; empty if the file has none", DescribeCells,
        DescribedCellsFields()},
-      {"facts", "Facts that only this format has, by name", DescribeFacts},
+      {"facts", "Facts specific to this format, by name", DescribeFacts},
       {"layers", "Each layer in the order of the file", DescribeLayers, described_layer, CsvRows()},
       {"notes", "Remarks on the file", DescribeNotes(false)},
       {"warnings", "Warnings on the file", DescribeNotes(true)},
-      {"profile", "What a profile (.kvp) holds; then there are no layers", &Described::profile,
+      {"profile", "Contents of a profile (.kvp), which has no layers", &Described::profile,
        ProfileFields(), Absent()},
-      {"transform", "What a transform (.kvx) holds; then there are no layers",
-       &Described::transform, TransformFields(), Absent()}};
+      {"transform", "Contents of a transform (.kvx), which has no layers", &Described::transform,
+       TransformFields(), Absent()}};
   return fields;
 }
 

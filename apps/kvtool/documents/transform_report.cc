@@ -13,11 +13,11 @@ namespace {
 const Fields<TransformPlan>& TransformPlanFields() {
   static const Fields<TransformPlan> fields = {
       {"form", "How coefficients are stored", &TransformPlan::form},
-      {"ratio", "Bits at 16 bits a value / bits by the schema", &TransformPlan::ratio},
+      {"ratio", "Bits of a token at 16 bits per value / bits by the schema", &TransformPlan::ratio},
       {"bits_per_token",
        "Bits of a token by the schema; 0 for kvtc_rans: they depend on the values",
        [](const TransformPlan& plan) { return CountBits(plan.schema); }},
-      {"held_out_error", "|y' - y| / |y - mean| of rows that were not learnt from",
+      {"held_out_error", "|y' - y| / |y - mean| of rows that were not used in training",
        &TransformPlan::error}};
   return fields;
 }
@@ -28,10 +28,9 @@ const Fields<TransformSide>& TransformSideFields() {
       {"head_dim", "Values of a head", &TransformSide::dim},
       {"features", "Values of a token in all layers", &TransformSide::features},
       {"components", "Components of the basis", &TransformSide::components},
-      {"bases", "Bases, each of some layers",
+      {"bases", "Number of bases, each of which serves some layers",
        [](const TransformSide& side) { return side.parts.size(); }},
-      {"plans", "What was found for each form and ratio", &TransformSide::plans,
-       TransformPlanFields()}};
+      {"plans", "Results for each form and ratio", &TransformSide::plans, TransformPlanFields()}};
   return fields;
 }
 
@@ -42,20 +41,21 @@ const Fields<Transform>& BasisFields() {
       {"basis_type", "How the basis is stored: f32 or bf16",
        [](const Transform& of) { return of.is_bfloat ? "bf16" : "f32"; }, OneOf("f32", "bf16")},
       {"basis_bytes", "Bytes of means and bases of K and V", &Transform::basis_bytes},
-      {"rows", "Tokens that it was learnt from", &Transform::rows},
-      {"weighted", "Whether features count by their share in the loss",
+      {"rows", "Number of tokens that the transform was learnt from", &Transform::rows},
+      {"weighted", "True if features count by their share in the loss",
        [](const Transform& of) { return !of.k.weights.empty(); }},
-      {"learnt_from", "XXH3 of each cache that it was learnt from", &Transform::sources}};
+      {"learnt_from", "XXH3 of each cache that the transform was learnt from",
+       &Transform::sources}};
   return fields;
 }
 
 const Fields<Transform>& TransformFields() {
   static const Fields<Transform> fields = {
       {"model", "Name of the model", &Transform::model},
-      {"rope", "How keys are rotated back", &Transform::rope},
+      {"rope", "RoPE by which keys are rotated back", &Transform::rope},
       {"layers", "Layers of the model", &Transform::layers},
-      {"sinks", "First tokens that stay in full", &Transform::sinks},
-      {"window", "Last tokens that stay in full", &Transform::window},
+      {"sinks", "First tokens that stay uncompressed", &Transform::sinks},
+      {"window", "Last tokens that stay uncompressed", &Transform::window},
       Fields<Transform>::Inline(BasisFields()),
       {"k", "K", &Transform::k, TransformSideFields()},
       {"v", "V", &Transform::v, TransformSideFields()}};

@@ -211,7 +211,8 @@ void InputOptions::DeclareRest(CommandLine& line, const std::string& keep_going_
   const CommandLine::Heading heading(line, kManyInputs);
   line.AddFlag("-r,--recursive", recursive,
                "Search folders: each snapshot, recorded run and dump below them is one input");
-  line.Add("--files-from", files_from, "Also the inputs that a file ('-': stdin) lists, one a line")
+  line.Add("--files-from", files_from,
+           "Also the inputs that a file ('-': stdin) lists, one per line")
       .ValueName("FILE");
   line.AddFlag("-0,--null", null,
                "Names in that list are separated by NULs, as 'find -print0' writes them");
@@ -222,8 +223,8 @@ void InputOptions::DeclareRest(CommandLine& line, const std::string& keep_going_
            "Folder of that corpus (default: the one in the manifest, relative to it)")
       .ValueName("FOLDER");
   line.Add("--results", results,
-           "Append a JSON line for each input to a file; inputs that have one there are skipped; "
-           "-f starts again")
+           "Append a JSON line for each input to a file; inputs with a line in it are skipped; -f "
+           "starts again")
       .ValueName("FILE");
   line.Add("--shard", shard,
            "Run over part INDEX/COUNT of the inputs, from 0/COUNT on; auto: INDEX from "
@@ -233,8 +234,8 @@ void InputOptions::DeclareRest(CommandLine& line, const std::string& keep_going_
            "(default: hash)")
       .OneOf({"hash", "bytes"});
   line.Add("--jobs", jobs,
-           "Inputs at once, which share the threads; 0: one after another, or with --keep-going "
-           "as many as there are threads")
+           "Inputs processed at a time, which share the threads; 0: one, or with --keep-going as "
+           "many as there are threads")
       .Between(0, 1024);
   Option option = line.AddFlag(
       "--keep-going", keep_going,

@@ -107,39 +107,40 @@ std::string RunText(const RecordedRun& run, const OpenOptions& reading) {
 
 const Fields<RecordedRun>& RecordedRunFields() {
   using Run = RecordedRun;
-  static const Fields<Run> engine = {
-      {"name", "Its name; null if not stated", IfAny(&Run::engine)},
-      {"build", "Its build; null if not stated", IfAny(&Run::build)}};
+  static const Fields<Run> engine = {{"name", "Name; null if not stated", IfAny(&Run::engine)},
+                                     {"build", "Build; null if not stated", IfAny(&Run::build)}};
   static const Fields<Run> model = {
-      {"name", "Its name; null if not stated", IfAny(&Run::model)},
-      {"architecture", "Its architecture; null if not stated", IfAny(&Run::architecture)},
+      {"name", "Name; null if not stated", IfAny(&Run::model)},
+      {"architecture", "Architecture; null if not stated", IfAny(&Run::architecture)},
       {"context_length", "Longest context of the model in tokens; null if not stated",
        [](const Run& of) {
          return of.context_length == 0 ? std::nullopt : std::optional(of.context_length);
        },
        AtLeast(1)}};
   static const Fields<Run::Rope> rope = {
-      {"style", "How dimensions pair up", &Run::Rope::style},
-      {"base", "Base of the rotation", &Run::Rope::base},
-      {"dims", "Dimensions of a head that rotate", &Run::Rope::dims},
+      {"style", "Pairing of dimensions: neox (halves) or gptj (neighbours)", &Run::Rope::style},
+      {"base", "RoPE base", &Run::Rope::base},
+      {"dims", "Number of dimensions of a head that RoPE rotates", &Run::Rope::dims},
       {"scaling", "RoPE scaling in the syntax of --rope-scaling; \"none\" if the model has none",
        &Run::Rope::scaling}};
   static const Fields<Run> files = {
       {"snapshot", "Path of the KV cache at the end", &Run::snapshot},
-      {"prefill", "Path of the KV cache after the prompt; null without one", IfAny(&Run::prefill)},
-      {"trace", "Path of the attention trace; null without one", IfAny(&Run::trace)},
-      {"logits", "Path of the logits; null without them", IfAny(&Run::logits)},
-      {"sensitivity", "Path of the layers' sensitivities; null without them",
+      {"prefill", "Path of the KV cache after the prompt; null: not recorded",
+       IfAny(&Run::prefill)},
+      {"trace", "Path of the attention trace; null: not recorded", IfAny(&Run::trace)},
+      {"logits", "Path of the logits; null: not recorded", IfAny(&Run::logits)},
+      {"sensitivity", "Path of the layers' sensitivities; null: not recorded",
        IfAny(&Run::sensitivity)}};
   static const Fields<Run> fields = {
       {"folder", "Folder of the run as given", &Run::folder},
-      {"engine", "Engine that recorded it", std::identity(), engine},
+      {"engine", "Engine that recorded the run", std::identity(), engine},
       {"model", "Model that ran", std::identity(), model},
       {"tokens", "Tokens of the run, prompt included", &Run::tokens, AtLeast(1)},
       {"prompt_tokens", "Of these, tokens of the prompt", &Run::prompt_tokens},
       {"nll", "Mean negative log likelihood of the decoded tokens in nats; null if not stated",
        &Run::nll, AtLeast(0)},
-      {"rope", "In the words of --rope-style, --rope-base, --rope-dims and --rope-scaling",
+      {"rope",
+       "RoPE of the model, as --rope-style, --rope-base, --rope-dims and --rope-scaling take it",
        [](const Run& of) { return of.rope.base != 0 ? std::optional(of.rope) : std::nullopt; },
        rope},
       {"files", "Files of the run", std::identity(), files}};

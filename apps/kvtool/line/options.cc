@@ -119,8 +119,8 @@ void SnapshotOptions::Declare(CommandLine& line) {
   line.Add("--k-pattern", open.k_pattern, "Name of K tensors, {i} = layer");
   line.Add("--v-pattern", open.v_pattern, "Name of V tensors, {i} = layer");
   line.Add("--layout", open.layout,
-           "Axes of arrays, outermost first (thd, htd, bhtd, 2lthd ...); also chooses if two "
-           "layouts fit. With several inputs, each uses the flags that its format has");
+           "Axes of arrays, outermost first (thd, htd, bhtd, 2lthd ...); decides if two layouts "
+           "fit. With several inputs, each uses the flags that its format has");
   line.Add("--input-dtype|--as", open.as_dtype,
            "Element type of untyped 16- or 8-bit arrays: bf16, f8_e4m3");
   line.Add("--rotated", open.rotated,
@@ -132,8 +132,8 @@ void SnapshotOptions::Declare(CommandLine& line) {
            "archive of one (repeatable)")
       .KeepAll();
   line.Add("--profile", profiles,
-           "Profile (.kvp) that an archive or frame was or, in compress and bench, is to be coded "
-           "with, if it is not in the same folder (repeatable)")
+           "Profile (.kvp) of an archive or frame, if it is not in the same folder; in compress "
+           "and bench, the profile to code with (repeatable)")
       .KeepAll();
   line.Add("--max-bytes", limit.text,
            "Limit on inflated or derived data and on streams (default: 64GiB)");
@@ -332,10 +332,10 @@ nlohmann::ordered_json InputRecord(const Source& source) {
 void PageOptions::Declare(CommandLine& line, const std::string& of) {
   line.Add("--html-out", html, "Write the report as a self-contained page" + of).Essential();
   line.Add("--svg-out", svg,
-           "Write the page's pictures as SVG: into a folder, made if need be, each named for what "
-           "it shows; or NAME.svg for a single one and NAME-....svg for several");
+           "Write the page's pictures as SVG: into a folder, created if needed, each named for "
+           "what it shows; or as NAME.svg for a single picture and NAME-....svg for several");
   line.Add("--figure-out", figure,
-           "Write the picture that matters most, captioned for a paper, as NAME.svg or NAME.pdf")
+           "Write the most important picture, captioned for a paper, as NAME.svg or NAME.pdf")
       .ValueName("FILE")
       .Check([](const std::string& text) {
         return IsFileName(text) || IsPdfName(text)
@@ -445,10 +445,11 @@ void RopeOptions::Declare(CommandLine& line, const char* group) {
 void RopeOptions::DeclareUnpaired(CommandLine& line, const char* group) {
   const CommandLine::Heading heading(line, group);
   line.Add("--rope-base|--rope-theta", base, "RoPE base theta (default: from --model)").Positive();
-  line.Add("--rope-dims|--rope-dim", dims, "Rotated dims of a head (default: --model, or all)");
+  line.Add("--rope-dims|--rope-dim", dims,
+           "Rotated dims of a head (default: from --model, or all)");
   line.Add("--rope-scaling", scaling,
            "none, linear:FACTOR, llama3[:FACTOR,LOW,HIGH,ORIGINAL], "
-           "yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION]] or dynamic:FACTOR,ORIGINAL (default: "
+           "yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION]] or dynamic:FACTOR,ORIGINAL (default: from "
            "--model, or none)");
   line.Add("--rope-freqs", freqs,
            "File with the frequency of each pair (inv_freq): .npy, or numbers as text");
@@ -499,10 +500,9 @@ std::optional<RopePairs> RopeOptions::PairsFor(const OpenOptions& options,
   if (!is_told ||
       (has_owner && (!options.geometry->rope_style.empty() || keys->engine != kPairsOfLlama)))
     return std::nullopt;
-  throw Error(
-      Finding::kUsage,
-      "it is not known which values of a head RoPE rotates together in {}'s caches of this model",
-      keys->engine)
+  throw Error(Finding::kUsage,
+              "it is not known which dimensions of a head RoPE pairs in {}'s caches of this model",
+              keys->engine)
       .File(keys->source.path)
       .Hint(has_owner ? "give the GGUF as --model, or --rope-style"
                       : "give --rope-style: neox (halves) or gptj (neighbours)");

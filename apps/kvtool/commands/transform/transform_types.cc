@@ -42,7 +42,8 @@ const TransformPlan& PlanFor(const CoderRequest& request, std::string_view form)
     if (of.form == form) ratios += fmt::format("{}{}", ratios.empty() ? "" : ", ", of.ratio);
   }
   throw Error(Finding::kUsage, "{}: the transform has no such ratio", request.name)
-      .Hint(ratios.empty() ? "learn it anew: train --transform kvtc" : "it has " + ratios);
+      .Hint(ratios.empty() ? "learn a transform with this ratio: train --transform kvtc"
+                           : "it has " + ratios);
 }
 
 RowCoder OwnCoder(const CoderRequest& request) {
@@ -156,19 +157,22 @@ const Fields<TransformUse::Type>& TypeFields() {
        OneOf("K", "V")},
       {"middle_tokens", "Tokens that are coded",
        [](const Type& of) { return of.side->coded.middle_tokens; }},
-      {"full_tokens", "Tokens that stay in full: the first, the last and those after the prompt",
+      {"full_tokens",
+       "Tokens that stay uncompressed: the first, the last and those after the prompt",
        [](const Type& of) { return of.side->coded.full_tokens(); }},
-      {"not_finite_tokens", "Tokens of the middle in full, because values are not finite",
+      {"not_finite_tokens", "Other tokens that stay uncompressed, because values are not finite",
        [](const Type& of) { return of.side->coded.not_finite; }},
-      {"middle_ratio", "Bytes of coded tokens at 16 bits / bytes after coding; null without any",
+      {"middle_ratio",
+       "Bytes of coded tokens at 16 bits / bytes after coding; null if no token is coded",
        [](const Type& of) { return of.side->coded.middle_ratio(); }, Nullable()},
-      {"retained", "Share of this cache's centred energy in the basis",
+      {"retained", "Share of the energy of this cache, mean removed, that the basis captures",
        [](const Type& of) { return of.side->coded.retained; }},
-      {"clipped", "Coefficients beyond the largest code",
+      {"clipped", "Number of coefficients beyond the largest code",
        [](const Type& of) { return of.side->coded.faults.clipped; }},
-      {"fp8_soft_damage", "Coefficients that GPUs before sm_89 store as another code",
+      {"fp8_soft_damage", "Number of coefficients that GPUs before sm_89 store as another code",
        [](const Type& of) { return of.side->coded.faults.soft_damage; }},
-      {"far_offsets", "Groups so far from 0 that a binary16 offset is coarser than their steps",
+      {"far_offsets",
+       "Number of groups so far from 0 that a binary16 offset is coarser than the group's steps",
        [](const Type& of) { return of.side->coded.faults.far_offsets; }},
       {"basis_bytes", "Bytes of mean and basis of this side, not in the ratio",
        [](const Type& of) { return of.side->basis_bytes; }},
@@ -183,17 +187,18 @@ const Fields<TransformUse::Type>& TypeFields() {
 const Fields<TransformUse>& TransformUseFields() {
   static const Fields<TransformUse> fields = {
       Fields<TransformUse>::Inline(&TransformUse::file, HashedFileFields()),
-      {"model", "Name of the model that it was learnt from",
+      {"model", "Name of the model that the transform was learnt from",
        [](const TransformUse& of) { return of.transform->model; }},
-      {"rope", "How keys are rotated back",
+      {"rope", "RoPE by which keys are rotated back",
        [](const TransformUse& of) { return of.transform->rope; }},
       Fields<TransformUse>::Inline(
           [](const TransformUse& of) -> const Transform& { return *of.transform; }, BasisFields()),
-      {"self", "Whether it was learnt from this very cache, so that its figures are too good",
+      {"self",
+       "Whether the transform was learnt from this very cache, so that its figures are too good",
        &TransformUse::is_self},
-      {"first_full", "First tokens in full", &TransformUse::first_full},
-      {"last_full", "Last tokens of the prompt in full", &TransformUse::last_full},
-      {"types", "Each type that was made with it", &TransformUse::types, TypeFields()}};
+      {"first_full", "First tokens that stay uncompressed", &TransformUse::first_full},
+      {"last_full", "Last tokens of the prompt that stay uncompressed", &TransformUse::last_full},
+      {"types", "Each type that uses the transform", &TransformUse::types, TypeFields()}};
   return fields;
 }
 

@@ -33,7 +33,8 @@ void CheckpointFlags::Declare(CommandLine& line) {
            "Tokens per group (default: columns / head size of the first block)");
   line.Add("--min-groups|--min-seq-len", min_seq_len,
            "Least number of groups of a segment that is compressed (default: 2)");
-  line.Add("--num-heads", num_heads, "Written to the header; no loader reads it (default: 0)");
+  line.Add("--num-heads", num_heads,
+           "Number of heads in the header; no loader reads this number (default: 0)");
   line.Add("--head-dim", head_dim, "Head size (default: rows of the first block)");
   line.AddFlag("--text-only", text_only, "Leave the image MLPs out");
 }
@@ -104,13 +105,13 @@ const Fields<CompressorWeights>& WeightsHeaderFields() {
       {"num_layers", "Layers", [](const CompressorWeights& of) { return of.header.num_layers; }},
       {"num_heads", "The header's number of heads; no loader reads it, and the converter writes 0",
        [](const CompressorWeights& of) { return of.header.num_heads; }},
-      {"head_dim", "Head size: rows of the first weight, unless it was given",
+      {"head_dim", "Head size: rows of the first weight, unless --head-dim gives it",
        [](const CompressorWeights& of) { return of.header.head_dim; }},
       {"hidden_size",
        "Columns of the first weight, head_dim x compression_factor; not the hidden size of the "
        "model",
        [](const CompressorWeights& of) { return of.header.hidden_size; }},
-      {"compression_factor", "Tokens of a group, which the MLPs make one token of",
+      {"compression_factor", "Tokens of a group, which the MLPs turn into one token",
        [](const CompressorWeights& of) { return of.header.compression_factor; }},
       {"min_seq_len", "Least number of groups (not tokens) of a segment that is compressed",
        [](const CompressorWeights& of) { return of.header.min_seq_len; }},
@@ -128,7 +129,7 @@ const Fields<CompressorWeights>& WeightsHeaderFields() {
       {"text_only", "Whether there are no MLPs for the image segment",
        &CompressorWeights::is_text_only},
       {"container",
-       "Where in the checkpoint the weights were, such as model_state_dict/; empty: at its top",
+       "Path of the weights within the checkpoint, such as model_state_dict/; empty: at the top",
        &CompressorWeights::container}};
   return fields;
 }
@@ -146,8 +147,8 @@ struct ConvertedWeights {
 
 const Fields<RoundingCounts>& RoundingFields() {
   static const Fields<RoundingCounts> fields = {
-      {"values", "Values that were written", &RoundingCounts::values},
-      {"changed_count", "Values that have changed", &RoundingCounts::changed},
+      {"values", "Number of values that were written", &RoundingCounts::values},
+      {"changed_count", "Number of values that have changed", &RoundingCounts::changed},
       {"overflowed_count", "Values that were finite and are infinite now",
        &RoundingCounts::overflowed},
       {"flushed_count", "Values that were not zero and are zero now", &RoundingCounts::flushed},
@@ -171,10 +172,10 @@ const Fields<ConvertedWeights>& ConvertedWeightsFields() {
        HashedFileFields()},
       {"params", "What was written", std::identity(), params},
       {"output", "Name of the file that was written", [](const Result& of) { return of.output; }},
-      {"header", "What the header says; for a checkpoint, what a .bin of it would say",
+      {"header", "Header of the file; for a checkpoint, that of a .bin made from it",
        [](const Result& of) -> const CompressorWeights& { return of.weights; },
        WeightsHeaderFields()},
-      {"rounding", "What the change of type did to the values",
+      {"rounding", "Effect of the change of type on the values",
        [](const Result& of) { return of.rounding; }, RoundingFields()},
       {"warnings", "Warnings of the run", [](const Result& of) { return of.warnings; }}};
   return fields;
@@ -185,8 +186,9 @@ class ConvertVerb : public WeightsCommand {
   void Declare(CommandLine& line) override {
     line.Add("IN", input_, "A .bin, a torch checkpoint or a safetensors file").Required();
     line.Add("-o,--output", output_, "File to write").Required();
-    line.Add("--to", to_,
-             "bin, pth or safetensors (default: by the ending of the output; bin without one)");
+    line.Add(
+        "--to", to_,
+        "bin, pth or safetensors (default: by the ending of the output; without an ending bin)");
     line.Add("--dtype", dtype_,
              "fp16, bf16 or fp32 (default: fp16 from a checkpoint to .bin, else as it is)");
     line.AddFlag("-f,--force", force_, "Overwrite the output");
@@ -308,7 +310,7 @@ const Fields<ValueDiff>& ValueDiffFields() {
       {"cosine", "Cosine between both, as vectors", &ValueDiff::cosine,
        Heading("cosine", NineDigits)},
       {"first_beyond_index",
-       "Index in C order of the first value beyond the tolerance; absent where there is none",
+       "Index in C order of the first value beyond the tolerance; absent if there is no such value",
        FirstBeyond, Absent()}};
   return fields;
 }
@@ -336,11 +338,11 @@ const Fields<DiffedWeights>& DiffedWeightsFields() {
       {"verdict", "equal: nothing differs in structure or beyond the tolerance",
        [](const DiffedWeights& of) { return of.diff.equal() ? "equal" : "different"; },
        OneOf("equal", "different")},
-      {"structure", "Numbers of the header and MLPs that differ, in words",
+      {"structure", "Differences of header numbers and of MLPs, in words",
        [](const DiffedWeights& of) { return of.diff.structure; }},
-      {"notes", "Differences that do not count, such as type and slot numbers",
+      {"notes", "Differences that do not affect the verdict, such as type and slot numbers",
        [](const DiffedWeights& of) { return of.diff.notes; }},
-      {"blocks", "The blocks of MLPs that both have, in the order of A",
+      {"blocks", "The blocks of MLPs that A and B both have, in the order of A",
        [](const DiffedWeights& of) { return of.diff.blocks; }, BlockDiffFields(), CsvRows()}};
   return fields;
 }

@@ -49,9 +49,9 @@ const Fields<ValueStats>& ValueStatsFields() {
 const Fields<WeightsBlock>& WeightsBlockFields() {
   static const Fields<WeightsBlock> fields = {
       {"layer", "Number of the layer", &WeightsBlock::layer},
-      {"prefix", "Name of its MLP; - where it has none", &WeightsBlock::prefix},
+      {"prefix", "Name of the block's MLP; - if the block has no MLP", &WeightsBlock::prefix},
       {"slot", "Index of the block in the checkpoint's Sequential", &WeightsBlock::slot},
-      {"offset", "Where its header is in a .bin, in bytes from the beginning; null elsewhere",
+      {"offset", "Offset of the block's header in a .bin, in bytes; null for other files",
        [](const WeightsBlock& of) {
          return of.values.offset == 0 ? std::nullopt : std::optional(of.values.offset);
        }},
@@ -59,9 +59,9 @@ const Fields<WeightsBlock>& WeightsBlockFields() {
        [](const WeightsBlock& of) { return of.values.rows(); }},
       {"cols", "Columns of the weight: input values",
        [](const WeightsBlock& of) { return of.values.cols(); }},
-      {"bias", "Whether it has a bias",
+      {"bias", "Whether the block has a bias",
        [](const WeightsBlock& of) { return of.values.has_bias(); }},
-      {"dtype", "Type of its weight",
+      {"dtype", "Type of the weight",
        [](const WeightsBlock& of) { return Name(of.values.weight.dtype); }},
       {"bytes", "Bytes of the block", [](const WeightsBlock& of) { return BlockBytes(of.values); }},
       {"weight_stats", "Figures of the weight; with --stats", &WeightsBlock::weight_stats,
@@ -87,10 +87,10 @@ const Fields<InspectedWeights>& InspectedWeightsFields() {
        HashedFileFields()},
       {"format", "Format of the file: kvcm (.bin), torch or safetensors",
        [](const Result& of) { return of.file.weights.format; }},
-      {"header", "What the header says; for a checkpoint, what a .bin of it would say",
+      {"header", "Header of the file; for a checkpoint, that of a .bin made from it",
        [](const Result& of) -> const CompressorWeights& { return of.file.weights; },
        WeightsHeaderFields()},
-      {"shares", "What a checkpoint's bytes are; absent of a .bin",
+      {"shares", "Contents of a checkpoint, in bytes; absent for a .bin",
        [](const Result& of) { return of.file.shares; }, shares_fields, Absent()},
       {"blocks", "Every linear block, by layer and in the order of the file", &Result::blocks,
        WeightsBlockFields(), CsvRows()},
@@ -264,17 +264,17 @@ std::string HexOffset(const Value& value) {
 
 const Fields<WeightsFault>& WeightsFaultFields() {
   static const Fields<WeightsFault> fields = {
-      {"offset", "Where in the file, in bytes from its beginning; null where it has no place",
+      {"offset", "Offset in the file, in bytes; null if the error has no place",
        &WeightsFault::offset, Heading("offset", HexOffset)},
       {"field", "The field or block, such as layer 0 compress_tk slot 3 cols", &WeightsFault::field,
        Heading("field")},
-      {"found", "What the file has", &WeightsFault::found, Heading("found")},
-      {"expected", "What it should have", &WeightsFault::expected, Heading("expected")},
+      {"found", "Value in the file", &WeightsFault::found, Heading("found")},
+      {"expected", "Expected value", &WeightsFault::expected, Heading("expected")},
       {"finding",
-       "Its number; 'kvtool explain KV1001' documents it",
+       "Number of the finding; 'kvtool explain KV1001' documents KV1001",
        [](const WeightsFault& of) { return FindingId(of.finding); },
        {.pattern = kFindingPattern, .column = "finding"}},
-      {"effect", "What an engine would do about it; absent where that is not known",
+      {"effect", "What an engine would do with the file; absent if not known",
        [](const WeightsFault& of) {
          return of.effect.empty() ? std::nullopt : std::optional(of.effect);
        },
@@ -284,10 +284,10 @@ const Fields<WeightsFault>& WeightsFaultFields() {
 
 const Fields<LoaderVerdict>& LoaderVerdictFields() {
   static const Fields<LoaderVerdict> fields = {
-      {"loads", "Whether it loads the file", &LoaderVerdict::loads},
-      {"message", "Its own message if it refuses the file; else empty", &LoaderVerdict::message},
-      {"offset",
-       "Where in the file it stops, in bytes from its beginning; null where that has no place",
+      {"loads", "Whether the engine's loader accepts the file", &LoaderVerdict::loads},
+      {"message", "The loader's own message if it refuses the file; otherwise empty",
+       &LoaderVerdict::message},
+      {"offset", "Offset at which the loader stops, in bytes; null if there is no such place",
        &LoaderVerdict::offset}};
   return fields;
 }
@@ -295,8 +295,8 @@ const Fields<LoaderVerdict>& LoaderVerdictFields() {
 const Fields<VerifiedWeights>& VerifiedWeightsFields() {
   static const Fields<VerifiedWeights> params = {
       {"reading",
-       "Whose rules decide: strict, all of the format; csrc or legacy, only what that loader "
-       "refuses",
+       "Rules that decide: strict, all rules of the format; csrc or legacy, only those that this "
+       "loader enforces",
        &VerifiedWeights::reading, OneOf("strict", "csrc", "legacy")}};
   static const Fields<WeightsVerdict> loaders = {
       {"csrc", "InfiniLM's current loader", &WeightsVerdict::csrc, LoaderVerdictFields()},
@@ -305,19 +305,20 @@ const Fields<VerifiedWeights>& VerifiedWeightsFields() {
       {"inputs", "The file", &VerifiedWeights::inputs, HashedFileFields()},
       {"params", "What was asked for", std::identity(), params},
       {"verdict",
-       "pass: no rule that counts is broken; fail: one is, or the weights do not fit the model",
+       "pass: no rule that counts is broken; fail: such a rule is broken, or the weights do not "
+       "fit the model",
        [](const VerifiedWeights& of) { return of.passes ? "pass" : "fail"; },
        OneOf("pass", "fail")},
       {"container",
        "What the file is",
        [](const VerifiedWeights& of) { return Name(of.found.container); },
        {.choices = ContainerChoices()}},
-      {"header", "What the header says; absent where it could not be read",
+      {"header", "Header of the file; absent if it could not be read",
        [](const VerifiedWeights& of) { return of.found.weights ? &*of.found.weights : nullptr; },
        WeightsHeaderFields(), Absent()},
       {"faults", "Rules of the format that are broken",
        [](const VerifiedWeights& of) { return of.found.faults; }, WeightsFaultFields()},
-      {"misfits", "What does not fit the model that was described by flags",
+      {"misfits", "Errors against the model that flags describe",
        [](const VerifiedWeights& of) { return of.misfits; }, WeightsFaultFields()},
       {"loaders", "What the loaders of engines would do with the file",
        [](const VerifiedWeights& of) -> const WeightsVerdict& { return of.found; }, loaders}};

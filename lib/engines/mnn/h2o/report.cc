@@ -101,7 +101,7 @@ const Fields<eviction::BlockConfig>& ConfigFields() {
   using Config = eviction::BlockConfig;
   static const Fields<Config> fields = {
       {"h2o_layer_start", "First layer that evicts", &Config::layer_start},
-      {"h2o_layer_end", "Last layer that evicts, -1: the last one", &Config::layer_end},
+      {"h2o_layer_end", "Last layer that evicts; -1: the model's last layer", &Config::layer_end},
       {"h2o_block_tokens", "Tokens per block, which is kept or evicted as a whole",
        &Config::block_tokens},
       {"h2o_sink_tokens", "First tokens that stay", &Config::sink_tokens},
