@@ -18,7 +18,7 @@ SLACK = 100  # lines that a room may be below its ceiling
 
 # room: (ceiling, goal). The goals are those of the plan for the next release; 0: the room is to be emptied.
 ROOMS = {
-    "apps/kvtool": (25239, 10000),
+    "apps/kvtool": (25252, 10000),
     "apps/capture-llama": (3214, 2400),
     "apps/python": (2305, 2200),
     "formats": (19238, 17000),
