@@ -211,7 +211,7 @@ void SuggestForSnapshot(const Snapshot& snapshot, Diagnosis& out) {
     out.Suggest("kvtool inspect " + file + " --stats", "every layer, NaNs and zeros counted");
   std::error_code ignored;
   if (HasTrait(snapshot.format, kIsCompressed)) {
-    out.Suggest("kvtool verify " + file, "proves the archive again, at any size");
+    out.Suggest("kvtool verify " + file, "proves the file again, at any size");
   } else if (std::filesystem::exists(out.file + ".kvz", ignored)) {
     out.Suggest("kvtool verify " + archive + " --against " + file,
                 "whether the archive beside it restores this file");
@@ -385,7 +385,7 @@ void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out) {
       ShellWord(FreeName(named ? out.file.substr(0, out.file.size() - 4) : out.file + ".restored"));
   const bool damaged = !out.findings.empty();
   out.Suggest("kvtool verify " + file,
-              damaged ? "what is lost" : "proves the archive again, at any size");
+              damaged ? "what is lost" : "proves the file again, at any size");
   out.Suggest(fmt::format("kvtool decompress {}{} -o {}", file, damaged ? " --keep-going" : "", to),
               damaged               ? "what can be restored, with zeros for the rest"
               : out.needs_transform ? "the approximation; the original is not in it"

@@ -318,8 +318,8 @@ void NoteRows(const Runs& runs, const Advice& advice, std::vector<std::string>& 
     }
     if (runs[r]->trace().q_start > 0) {
       warnings.push_back(fmt::format(
-          "{}: the trace has no queries of positions 0 to {}: rules that weigh the prompt by its "
-          "own attention (h2o, snapkv, pyramid, block) see only what comes later",
+          "{}: the trace has no queries of positions 0 to {}: policies that score the prompt by "
+          "its own attention (h2o, snapkv, pyramid, block) see only later queries",
           runs[r]->name(), std::min(runs[r]->trace().q_start, runs[r]->prompt()) - 1));
     }
   }

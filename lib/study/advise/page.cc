@@ -78,8 +78,8 @@ void AddFrontier(const Advice& advice, const AdviceRequest& request, report::Pag
   }
   AddPlans(
       advice, chart, [](const Outcome& outcome) { return outcome.ratio(); },
-      "Each point is a plan. The line joins those that no other one beats; uniform plans use one "
-      "candidate in every layer. Dotted: what was asked for.",
+      "Each point is a plan. The line joins the plans that no other plan beats; uniform plans use "
+      "one candidate in every layer. Dotted: the limits asked for.",
       page);
   page.Feature(LossRemark(kind));
   chart.title = "Loss against the share of bytes that stays";
@@ -93,7 +93,7 @@ void AddFrontier(const Advice& advice, const AdviceRequest& request, report::Pag
   }
   AddPlans(
       advice, chart, [](const Outcome& outcome) { return 1 / outcome.ratio(); },
-      "The same plans by what they hold: low and left is better.", page);
+      "The same plans by the bytes that they keep: low and left is better.", page);
 }
 
 void AddBest(const Advice& advice, report::Page& page) {
@@ -170,7 +170,7 @@ report::Page AdvicePage(const Runs& runs, const AdviceRequest& request, const Ad
   AddBest(advice, page);
   page.Heading("Loss against ratio");
   AddFrontier(advice, request, page);
-  page.LongTable(PlansTable(advice, advice.found.frontier), "plans that no other one beats");
+  page.LongTable(PlansTable(advice, advice.found.frontier), "plans that no other plan beats");
   AddCheck(runs, advice, page);
   page.Heading("One candidate for all layers");
   page.LongTable(PlansTable(advice, advice.found.uniform), "candidates");

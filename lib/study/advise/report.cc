@@ -75,13 +75,13 @@ std::vector<PointOf> ListPoints(const Advice& advice, const std::vector<Point>& 
 
 const Fields<PointOf>& PointFields() {
   static const Fields<PointOf> fields = {
-      {"plan", "The plan in words: a candidate's name, or what most layers of a mixture do",
+      {"plan", "The plan in words: a candidate's name, or the candidate of most layers",
        [](const PointOf& of) { return PlanText(of.advice, of.point); }},
-      {"candidate", "index into candidates, if all parts follow one",
+      {"candidate", "Index into candidates, if all parts follow the same candidate",
        [](const PointOf& of) { return of.point.uniform; }},
       {"ratio", "Whole cache / bytes kept at the end: 1 / the mean kept share of the runs",
        [](const PointOf& of) { return of.point.outcome.ratio(); }, AtLeast(kLeastRatio)},
-      {"mean_ratio", "the same over all decode steps together",
+      {"mean_ratio", "The same ratio over all decode steps together",
        [](const PointOf& of) { return of.point.outcome.mean_ratio(); }, AtLeast(kLeastRatio)},
       {"worst_ratio", "Whole cache / bytes kept at the end, in the run that keeps most",
        [](const PointOf& of) { return 1 / of.point.outcome.worst_share(); }, AtLeast(kLeastRatio)},
@@ -110,12 +110,12 @@ const Fields<PointOf>& BestFields() {
        },
        AtLeast(0)},
       {"measured_again",
-       "the loss in each run, measured from the plan's tokens alone",
+       "Loss in each run, measured from the plan's tokens alone",
        [](const PointOf& of) {
          return FirstLosses(of.advice.measured().kind, of.advice.measured_again);
        },
        {.least = 0, .items = 1}},
-      {"choices", "What each part of the model follows under this plan",
+      {"choices", "Candidate that each part of the model follows under this plan",
        [](const PointOf& of) { return ListChoices(of.advice, of.point.choice); },
        UnitChoiceFields(), Items(1)}};
   return fields;
@@ -143,14 +143,14 @@ const Fields<MeasuredRun>& MeasuredRunFields() {
        [](const MeasuredRun& of) { return of.run.bytes_per_token() * of.run.end(); }},
       {"rows_measured", "Number of decode rows (queries) that were measured",
        [](const MeasuredRun& of) { return of.effects.rows[of.index].positions.size(); }},
-      {"rows", "Number of decode rows that the measured ones are a sample of",
+      {"rows", "Number of decode rows that the measured rows were drawn from",
        [](const MeasuredRun& of) { return of.effects.rows[of.index].population; }},
       {"undefined_rows",
        "Measured rows that are undefined in some layer, by NaN or infinite values; they are left "
        "out",
        [](const MeasuredRun& of) { return of.effects.undefined_rows[of.index]; }},
       {"missing_layers",
-       "Numbers of the layers that the trace has no attention of; they keep everything",
+       "Numbers of the layers without attention in the trace; these layers keep everything",
        [](const MeasuredRun& of) { return of.run.missing_layers(); }}};
   return fields;
 }
@@ -172,7 +172,7 @@ const Fields<Report>& ParamsFields() {
          return loss ? std::optional(Shown(GetLossKind(of), *loss)) : std::nullopt;
        }},
       {"min_ratio",
-       "Least ratio, whole cache / what is kept, that the worst run must reach; 1: no limit",
+       "Least ratio, whole cache / bytes kept, that the worst run must reach; 1: no limit",
        [](const Report& of) { return 1 / of.request.limits.share; }, AtLeast(kLeastRatio)},
       {"policies", "Names of the policies that were tried",
        [](const Report& of) { return of.request.candidates.policies; }},
@@ -191,7 +191,7 @@ const Fields<Report>& ParamsFields() {
        [](const Report& of) { return of.request.candidates.recent; }},
       {"windows", "Observation windows of snapkv and pyramid: numbers of last query rows",
        [](const Report& of) { return of.request.candidates.windows; }},
-      {"granularity", "Unit with its own choice: each layer, or each kv head",
+      {"granularity", "Unit that gets its own candidate: each layer, or each kv head",
        [](const Report& of) {
          return of.request.measure.units == eviction::Granularity::kLayer ? "layer" : "kv-head";
        },
@@ -206,8 +206,8 @@ const Fields<Report>& ParamsFields() {
 const Fields<Report>& MethodFields() {
   static const Fields<Report> fields = {
       {"method",
-       "What losses are computed from: gradients, the sensitivity of layers, or the error of "
-       "attention outputs",
+       "Source of the losses: gradients, the sensitivity of layers, or the error of attention "
+       "outputs",
        [](const Report& of) { return Name(GetLossKind(of)); },
        OneOf("gradients", "sensitivity", "output-error")},
       {"unit",
@@ -217,7 +217,7 @@ const Fields<Report>& MethodFields() {
          return GetLossKind(of) == LossKind::kOutput ? "relative_error" : "nats";
        },
        OneOf("nats", "relative_error")},
-      {"calibration", "predicted over real KL in a study: losses here are divided by its median",
+      {"calibration", "Predicted over real KL in a study; losses are divided by its median",
        [](const Report& of) {
          return GetLossKind(of) == LossKind::kOutput ? nullptr : &FindCalibration(GetLossKind(of));
        },
@@ -231,7 +231,7 @@ const Fields<Candidate>& CandidateFields() {
       {"budget", "What may be kept: a share of the tokens, or a number of tokens as \"512t\"",
        [](const Candidate& of) { return of.budget.Text(); }},
       {"parameters",
-       "The parameters that tell it from other candidates of its policy, such as \"sinks 4\"; "
+       "Parameters that distinguish the candidate from others of its policy, such as \"sinks 4\"; "
        "empty: none",
        &Candidate::parameters}};
   return fields;
@@ -252,11 +252,11 @@ const Fields<FoldOf>& FoldFields() {
        [](const FoldOf& of) { return of.fold.left_out; }},
       {"found", "Whether the search found a plan within the limits",
        [](const FoldOf& of) { return of.fold.found; }},
-      {"promised_loss", "Worst loss of the plan on the data it was chosen on; null: none was found",
+      {"promised_loss", "Worst loss of the plan on the data it was chosen on; null: no plan",
        [](const FoldOf& of) { return of.IfFound(Shown(of.kind, of.fold.promised)); }},
-      {"loss", "Loss of the plan on the data left out; null: none was found",
+      {"loss", "Loss of the plan on the data left out; null: no plan",
        [](const FoldOf& of) { return of.IfFound(Shown(of.kind, of.fold.left_out_loss)); }},
-      {"ratio", "Ratio of the plan on the data left out, whole cache / kept; null: none was found",
+      {"ratio", "Ratio of the plan on the data left out, whole cache / kept; null: no plan",
        [](const FoldOf& of) { return of.IfFound(1 / of.fold.left_out_share); }},
       {"holds", "Whether the plan is within the limits on the data left out, too",
        [](const FoldOf& of) { return of.fold.holds; }}};
@@ -266,10 +266,10 @@ const Fields<FoldOf>& FoldFields() {
 const Fields<Report>& CheckFields() {
   static const Fields<Report> fields = {
       {"left_out",
-       "What each fold leaves out of the search: one run, or half of the rows of a single run",
+       "Data that each fold leaves out of the search: one run, or half of the rows of a single run",
        [](const Report& of) { return of.advice.check.halves ? "half_of_the_rows" : "run"; },
        OneOf("run", "half_of_the_rows")},
-      {"optimism", "Cost of plans on the data left out / cost that they promised",
+      {"optimism", "Loss of plans on the data left out / loss that was predicted for them",
        [](const Report& of) {
          return Shown(GetLossKind(of), of.advice.check.optimism()) / Shown(GetLossKind(of), 1);
        },
@@ -289,7 +289,7 @@ const Fields<AtContext>& AtContextFields() {
       {"tokens", "The model's full context, in tokens", &AtContext::tokens},
       {"full_bytes", "Bytes of K and V of a whole cache of that length",
        [](const AtContext& at) { return static_cast<uint64_t>(std::llround(at.full_bytes)); }},
-      {"kept_bytes", "Bytes of K and V that the best plan would keep of it",
+      {"kept_bytes", "Bytes of K and V that the best plan would keep of a cache of that length",
        [](const AtContext& at) { return static_cast<uint64_t>(std::llround(at.kept_bytes)); }},
       {"ratio", "full_bytes / kept_bytes",
        [](const AtContext& at) { return at.full_bytes / at.kept_bytes; }, AtLeast(kLeastRatio)}};
@@ -481,13 +481,12 @@ const Fields<UnitChoice>& UnitChoiceFields() {
   using U = UnitChoice;
   static const Fields<U> fields = {
       {"layer", "Number of the layer", &U::layer},
-      {"kv_head", "Number of the kv head in its layer; null: the choice is that of the whole layer",
-       &U::kv_head},
-      {"policy", "Name of the policy; full: everything stays",
+      {"kv_head", "Number of the kv head in its layer; null: the whole layer", &U::kv_head},
+      {"policy", "Name of the policy; full: everything is kept",
        [](const U& of) { return of.candidate == nullptr ? "full" : of.candidate->policy; }},
       {"budget", "What may be kept: a share of the tokens, or a number of tokens as \"512t\"",
        [](const U& of) { return of.candidate == nullptr ? "1" : of.candidate->budget.Text(); }},
-      {"parameters", "The parameters that tell it from other candidates of its policy; empty: none",
+      {"parameters", "Parameters that distinguish candidates of a policy; empty: none",
        [](const U& of) { return of.candidate == nullptr ? "" : of.candidate->parameters; }}};
   return fields;
 }
@@ -522,30 +521,29 @@ const Fields<Report>& ReportFields() {
        [](const Report& of) { return std::span<const Candidate>(of.advice.candidates); },
        CandidateFields(), Items(1)},
       {"best",
-       "The smallest plan within the limits, or without a limit on the loss the one of least loss; "
-       "null: none is within them",
+       "The smallest plan within the limits, or without a limit on the loss that of least loss; "
+       "null: no plan is within the limits",
        [](const Report& of) { return IfFound(of.advice, of.advice.found.best); }, BestFields()},
       {"best_uniform",
-       "The best plan in which every part follows the same candidate; null: none is within the "
-       "limits",
+       "The best plan in which every part follows the same candidate; null: no such plan is within "
+       "the limits",
        [](const Report& of) { return IfFound(of.advice, of.advice.found.best_uniform); },
        PointFields()},
       {"frontier",
-       "The plans that no other one beats in both bytes and loss, largest first",
+       "The plans that no other plan beats in both bytes and loss, largest first",
        [](const Report& of) { return ListPoints(of.advice, of.advice.found.frontier); },
        PointFields(),
        {.rows = true, .unless = "savings"}},
       {"uniform", "One plan for each candidate, which every part follows; largest first",
        [](const Report& of) { return ListPoints(of.advice, of.advice.found.uniform); },
        PointFields()},
-      {"check", "How plans that are chosen on some data do on the rest", Whole, CheckFields()},
+      {"check", "Plans chosen on some data, measured on the rest", Whole, CheckFields()},
       {"at_context",
-       "What the best plan would hold at the model's full context; null: the context is not known, "
-       "or there is no plan",
+       "Bytes of the best plan at the model's full context; null: the context is not known, or "
+       "there is no plan",
        [](const Report& of) { return of.advice.at_context; }, AtContextFields()},
-      {"notes", "What to know about the advice", [](const Report& of) { return of.advice.notes; }},
-      {"warnings", "What may make the advice wrong",
-       [](const Report& of) { return of.advice.warnings; }}};
+      {"notes", "Notes on the advice", [](const Report& of) { return of.advice.notes; }},
+      {"warnings", "Warnings on the advice", [](const Report& of) { return of.advice.warnings; }}};
   return fields;
 }
 

@@ -228,15 +228,14 @@ const Fields<SavingRowOf>& SavingRowFields() {
        "Kind of saving: none, eviction, types, both, lossless or offload",
        [](const SavingRowOf& of) { return of.row.kind; },
        {.choices = Kinds()}},
-      {"plan",
-       "The plan in words: a candidate, types of K and V, or what most layers of a mixture do",
+      {"plan", "The plan in words: a candidate, types of K and V, or the choice of most layers",
        [](const SavingRowOf& of) { return of.row.plan; }},
       {"bytes_per_token",
        "Bytes in the engine's memory at the end, all layers and scales included, per token seen",
        [](const SavingRowOf& of) { return of.row.bytes_per_token; }, AtLeast(0)},
       {"link_bytes_per_token", "Bytes per token that each decode step fetches from elsewhere",
        [](const SavingRowOf& of) { return of.row.link_bytes; }, AtLeast(0)},
-      {"ratio", "Bytes of the whole cache / those of the row; null where nothing stays in memory",
+      {"ratio", "Bytes of the whole cache / bytes of the row; null if nothing stays in memory",
        [](const SavingRowOf& of) {
          return of.row.bytes_per_token > 0
                     ? std::optional(FullBytes(of.report) / of.row.bytes_per_token)
@@ -252,7 +251,7 @@ const Fields<SavingRowOf>& SavingRowFields() {
          return ShownError(NameKind(of.report), of.row.worst_loss, of.row.standard_error);
        },
        Nullable()},
-      {"added_loss", "Where eviction and types are combined: the sum of what each costs alone",
+      {"added_loss", "If eviction and types are combined: the sum of the losses of each alone",
        [](const SavingRowOf& of) {
          return std::isfinite(of.row.added_loss) ? std::optional(of.Loss(of.row.added_loss))
                                                  : std::nullopt;
@@ -260,7 +259,7 @@ const Fields<SavingRowOf>& SavingRowFields() {
       {"on_front", "Whether no other row in memory has fewer bytes and no more loss",
        [](const SavingRowOf& of) { return of.row.on_front; }},
       {"flags",
-       "The flags of llama.cpp for the types, where it has them",
+       "The flags of llama.cpp for the types, if it supports them",
        [](const SavingRowOf& of) { return IfAny(of.row.flags); },
        {.own_text = true}}};
   return fields;
@@ -315,22 +314,21 @@ const Fields<Chosen>& ChosenFields() {
       {"bytes_per_token", "Bytes at the end, in all layers, per token seen",
        [](const Chosen& of) { return FullBytes(of.report) * of.best.outcome.mean_share(); },
        AtLeast(0)},
-      {"ratio", "Bytes of the whole cache / those of the point",
+      {"ratio", "Bytes of the whole cache / bytes of the point",
        [](const Chosen& of) { return of.best.outcome.ratio(); }, AtLeast(kLeastRatio)},
       {"worst_loss", "Largest loss of a run, in the rows it was chosen on",
        [](const Chosen& of) { return Shown(NameKind(of.report), of.best.outcome.worst_loss()); },
        AtLeast(0)},
-      {"expected_loss",
-       "The same times the optimism that the check found: the limit applies to this",
+      {"expected_loss", "Largest loss times the optimism that the check found; this is limited",
        [](const Chosen& of) {
          return Shown(NameKind(of.report), of.report.savings.searched.expected_loss());
        },
        AtLeast(0)},
       {"measured_again", "Loss of each run, replayed from the plan and the types alone",
        &Chosen::MeasuredAgain, AtLeast(0)},
-      {"flags", "The flags of llama.cpp, if all layers have the same types and it has them",
+      {"flags", "Flags of llama.cpp, if it has any and all layers have the same types",
        [](const Chosen& of) { return IfAny(WriteFlags(of.report.runs, of.report.savings)); }},
-      {"layers", "What each measured layer does", &Chosen::Layers, ChosenLayerFields()}};
+      {"layers", "Choice of each measured layer", &Chosen::Layers, ChosenLayerFields()}};
   return fields;
 }
 
@@ -433,7 +431,7 @@ std::string AnswerText(const std::optional<Answer>& answer) {
 const Fields<Answer>& AnswerFields() {
   using A = Answer;
   static const Fields<A> fields = {
-      {"from", "Which of the two it is: best, by eviction alone, or chosen, among everything",
+      {"from", "Source of the plan: best, by eviction alone, or chosen, among everything",
        [](const A& of) { return of.is_chosen ? "savings.chosen" : "best"; },
        OneOf("best", "savings.chosen")},
       {"kind", "Kind of saving: none, eviction, types or both", &A::kind,
@@ -441,10 +439,10 @@ const Fields<Answer>& AnswerFields() {
       {"plan", "The plan in words", &A::plan},
       {"bytes_per_token", "Bytes at the end, in all layers, per token seen", &A::bytes_per_token,
        AtLeast(0)},
-      {"ratio", "Bytes of the whole cache / those of the plan", &A::ratio, AtLeast(kLeastRatio)},
+      {"ratio", "Bytes of the whole cache / bytes of the plan", &A::ratio, AtLeast(kLeastRatio)},
       {"expected_loss", "Expected loss of the worst run, in the unit that loss.unit names",
        [](const A& of) { return Shown(of.loss_kind, of.expected_loss); }, AtLeast(0)},
-      {"flags", "The flags of llama.cpp that do it; null: it has none", IfAny(&A::flags)}};
+      {"flags", "Flags of llama.cpp for the plan; null: no such flags", IfAny(&A::flags)}};
   return fields;
 }
 
@@ -454,7 +452,7 @@ const Fields<SavingsReport>& SavingsFields() {
        [](const SavingsReport& of) { return ListTypeNames(of.savings.request.store.k_types); }},
       {"v_types", "Types of V that were tried",
        [](const SavingsReport& of) { return ListTypeNames(of.savings.request.store.v_types); }},
-      {"max_bytes_per_token", "Most bytes that a token may take; null: no limit",
+      {"max_bytes_per_token", "Limit on the bytes per token; null: no limit",
        [](const SavingsReport& of) {
          const double share = of.request.limits.share;
          return share < 1 ? std::optional(FullBytes(of) * share) : std::nullopt;
@@ -466,13 +464,13 @@ const Fields<SavingsReport>& SavingsFields() {
          return rows;
        },
        SavingRowFields(), CsvRows()},
-      {"chosen", "The point chosen among all within the limits; null: none is",
+      {"chosen", "The point chosen among all points within the limits; null: there is none",
        [](const SavingsReport& of) {
          const std::optional<Point>& best = of.savings.searched.found.best;
          return best ? std::optional(Chosen{of, *best}) : std::nullopt;
        },
        ChosenFields()},
-      {"optimism", "What plans cost on rows they were not chosen on / what they promised",
+      {"optimism", "Loss of plans on rows they were not chosen on / predicted loss",
        [](const SavingsReport& of) {
          return Shown(NameKind(of), of.savings.searched.optimism) / Shown(NameKind(of), 1);
        },
@@ -545,10 +543,10 @@ void AddSavings(const AdviceRequest& request, const Savings& savings,
   }
   page.Heading("Everything that saves memory");
   page.Figure(Render(chart),
-              "Each point is a plan: low and left is better. A line joins the plans of one kind "
-              "that no other one of it beats.");
+              "Each point is a plan: low and left is better. A line joins the plans of a kind that "
+              "no other plan of that kind beats.");
   page.Feature(LossRemark(kind));
-  page.LongTable(RowsTable(rows, kind, true), "plans that no other one beats");
+  page.LongTable(RowsTable(rows, kind, true), "plans that no other plan beats");
   page.LongTable(RowsTable(rows, kind, false), "plans in all");
   if (!savings.warnings.empty()) page.Notes("Types", savings.warnings);
 }

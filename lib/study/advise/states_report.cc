@@ -67,18 +67,19 @@ const Fields<StatesLevel>& StatesLevelFields() {
        "Speed of the codec alone on one thread, without proof or disk, in MB (1e6 bytes); null: a "
        "deterministic run",
        &L::encode_mb_per_s, AtLeast(0, Heading("compresses", AsSpeed))},
-      {"decode_mb_per_s", "The same of decoding", &L::decode_mb_per_s,
+      {"decode_mb_per_s", "Decoding speed of the codec, in the same unit", &L::decode_mb_per_s,
        AtLeast(0, Heading("restores", AsSpeed))},
-      {"alone_bytes", "Estimate of what all states take, each compressed alone", &L::alone_bytes,
+      {"alone_bytes", "Estimated bytes of all states, each compressed alone", &L::alone_bytes,
        Heading("each alone", format::AsBytes)},
-      {"store_bytes", "Estimate of what all states take in one store, which keeps common rows once",
+      {"store_bytes", "Estimated bytes of all states in one store, which keeps common rows once",
        &L::store_bytes, Heading("in one store", format::AsBytes)}};
   return fields;
 }
 
 const Fields<LeftOut>& LeftOutFields() {
-  static const Fields<LeftOut> fields = {{"name", "Name of what was not examined", &LeftOut::name},
-                                         {"why", "Why it was left out", &LeftOut::why}};
+  static const Fields<LeftOut> fields = {
+      {"name", "Name of the skipped file or folder", &LeftOut::name},
+      {"why", "Reason for leaving it out", &LeftOut::why}};
   return fields;
 }
 
@@ -97,13 +98,13 @@ const Fields<StatesAdvice>& RecommendationFields() {
   static const Fields<A> fields = {
       {"kind", "store: in one store; compress: each as an archive; keep: as they are",
        [](const A& of) { return KindName(of.kind); }, OneOf("store", "compress", "keep")},
-      {"bytes", "Estimate of what the states take then", &A::result_bytes},
+      {"bytes", "Estimated bytes of the states after the action", &A::result_bytes},
       {"command",
        "Command for the action; null: nothing to do, or no single command can name the states",
        IfAny(&A::command)},
       {"verify_command",
-       "Command that verifies what `command` made, before the originals are deleted; null without "
-       "one",
+       "Command that verifies the results of `command`, before the originals are deleted; null: no "
+       "such command",
        IfAny(&A::verify_command)},
       {"delete_command",
        "Command that deletes the originals, once the other two ended without an error; null: too "
@@ -227,12 +228,12 @@ const Fields<SavedState>& SavedStateFields() {
       {"name", "Name of the file or folder", &S::name, Heading("state", AsName)},
       {"bytes", "Bytes on the disk", &S::bytes, Heading("size", format::AsBytes)},
       {"tokens", "Tokens with a K and V", &S::tokens, Heading("tokens")},
-      {"written", "When it was last written, in UTC; null: unknown",
+      {"written", "Time of the last write, in UTC; null: unknown",
        [](const S& of) { return TimeText(of.written_s); }, Heading("written", AsDay)},
-      {"read", "When it was last read, as far as the file system records that, in UTC",
+      {"read", "Time of the last read, if the file system records it, in UTC",
        [](const S& of) { return TimeText(of.read_s); }, Heading("read", AsDay)},
       {"format", "Format of the file", &S::format},
-      {"model", "Model that it names, or empty", &S::model},
+      {"model", "Model that the state names, or empty", &S::model},
       {"geometry", "Layers, channels and type of K, and that of V where it differs", &S::geometry},
       {"kv_bytes", "Bytes of K and V", &S::kv_bytes},
       {"kinship",
@@ -242,15 +243,15 @@ const Fields<SavedState>& SavedStateFields() {
        [](const S& of) { return KinshipName(of.kinship); },
        OneOf("alone", "branches", "grows", "contained", "same", "alike")},
       {"kin", "Name of the nearest state; null: none", IfAny(&S::kin)},
-      {"shared_tokens", "Tokens whose rows both have, from the first on", &S::shared_tokens},
+      {"shared_tokens", "Tokens of the common prefix with the nearest state", &S::shared_tokens},
       {"shared_bytes", "Bytes that a store need not hold again, because another state has them",
        [](const S& of) { return of.TokenBytes(of.stored_tokens); }},
-      {"same_ids", "Most token ids in common with another state, whatever the values; 0: unknown",
+      {"same_ids", "Most token ids shared with one other state, whatever the values; 0: unknown",
        &S::same_ids},
       {"contained",
        "Whether another state begins with all of its K, V and token ids, compared whole",
        &S::contained},
-      {"idle", "Whether it was neither written nor read for idle_days", &S::idle},
+      {"idle", "Whether the state was neither written nor read for idle_days", &S::idle},
       {"relation", "How the state relates to the others, in words", SharesText, Heading("shares")}};
   return fields;
 }
@@ -265,7 +266,7 @@ const Fields<StatesAdvice>& StatesFields() {
       {"params", "What was asked for", WholeAdvice, params},
       {"bytes", "Bytes of all states", &A::bytes},
       {"states", "The states, the largest first", &A::states, SavedStateFields(), CsvRows()},
-      {"left_out", "What is not a state or cannot be read", &A::left_out, LeftOutFields()},
+      {"left_out", "Files that are no states or unreadable", &A::left_out, LeftOutFields()},
       {"shared_bytes", "Bytes of K and V that a store would hold once instead of again",
        &A::shared_bytes},
       {"contained_states", "States whose rows are all in another state", &A::contained_states},
@@ -286,10 +287,10 @@ const Fields<StatesAdvice>& StatesFields() {
        "How the file system records reads: noatime: not; relatime: once a day at most; strict: "
        "each; unknown",
        &A::access_times, OneOf("noatime", "relatime", "strict", "unknown")},
-      {"sample", "What levels were measured on", WholeAdvice, SampleFields()},
-      {"levels", "What each level does to the sample, and would do to all", &A::levels,
+      {"sample", "Sample on which levels were measured", WholeAdvice, SampleFields()},
+      {"levels", "Result of each level on the sample, and its estimate for all states", &A::levels,
        StatesLevelFields()},
-      {"recommendation", "The one thing to do", WholeAdvice, RecommendationFields()}};
+      {"recommendation", "Recommended action", WholeAdvice, RecommendationFields()}};
   return fields;
 }
 

@@ -316,7 +316,7 @@ const Fields<Totals>& TotalsFields() {
        "raw_bytes / own_bytes; 1 where nothing was coded",
        &Totals::own_ratio,
        {.above = 0}},
-      {"bits_per_value", "Bits per value that the better of both codecs reaches", &Totals::reached,
+      {"bits_per_value", "Bits per value of the better of both codecs", &Totals::reached,
        AtLeast(0)},
       {"bound_bits_per_value",
        "Bits per value under the cheapest entropy model of each tensor; of order 0 or 1, so a "
@@ -324,14 +324,14 @@ const Fields<Totals>& TotalsFields() {
        &Totals::bound, AtLeast(0)},
       {"bound_ratio", "Bytes of the tensors / bytes under those models", &Totals::bound_ratio,
        AtLeast(0)},
-      {"decodes", "Whether everything decodes to the same bytes again", &Totals::decodes}};
+      {"decodes", "Whether all decoded bytes equal the original bytes", &Totals::decodes}};
   return fields;
 }
 
 const Fields<Extreme>& ExtremeFields() {
   static const Fields<Extreme> fields = {
       {"layer", "Number of the layer", &Extreme::layer},
-      {"tensor", "Whether it is K or V", [](const Extreme& of) { return of.is_value ? "v" : "k"; },
+      {"tensor", "Which tensor: K or V", [](const Extreme& of) { return of.is_value ? "v" : "k"; },
        OneOf("k", "v")},
       {"ratio", "Original / coded bytes with the better of the two codecs; null without any tensor",
        [](const Extreme& of) { return of.ratio == 0 ? std::nullopt : std::optional(of.ratio); },
@@ -350,10 +350,8 @@ const Fields<LayerAnalysis>& LayerAnalysisFields() {
        IfAny(&LayerAnalysis::label), Absent()},
       {"group", "Name of the group of layers that it belongs to, where the model has groups",
        IfAny(&LayerAnalysis::group), Absent()},
-      {"k", "What was measured of K; null: the layer has none", &LayerAnalysis::k,
-       TensorAnalysisFields()},
-      {"v", "What was measured of V; null: the layer has none", &LayerAnalysis::v,
-       TensorAnalysisFields()}};
+      {"k", "Results for K; null: the layer has no K", &LayerAnalysis::k, TensorAnalysisFields()},
+      {"v", "Results for V; null: the layer has no V", &LayerAnalysis::v, TensorAnalysisFields()}};
   return fields;
 }
 
@@ -432,16 +430,16 @@ const Fields<Analysis>& AnalysisFields() {
   static const Fields<Analysis> summary = {
       {"total", "Sums over K and V; null: the snapshot has neither",
        [](const Analysis& of) { return OrNone(of.total()); }, TotalsFields()},
-      {"k", "Sums over K; null: the snapshot has none",
+      {"k", "Sums over K; null: the snapshot has no K",
        [](const Analysis& of) { return OrNone(of.k); }, TotalsFields()},
-      {"v", "Sums over V; null: the snapshot has none",
+      {"v", "Sums over V; null: the snapshot has no V",
        [](const Analysis& of) { return OrNone(of.v); }, TotalsFields()},
       {"best", "The tensor that compresses best", &Analysis::best, ExtremeFields()},
       {"worst", "The tensor that compresses worst", &Analysis::worst, ExtremeFields()}};
   static const Fields<Analysis> fields = {
       {"summary", "Sums over all layers", std::identity(), summary},
       {"layers",
-       "What was measured in each layer",
+       "Results for each layer",
        &Analysis::layers,
        LayerAnalysisFields(),
        {.rows = true}},

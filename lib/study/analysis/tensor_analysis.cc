@@ -426,13 +426,13 @@ const Fields<EntropyModel>& EntropyModelFields() {
 const Fields<Structure>& StructureFields() {
   static const Fields<Structure> fields = {
       {"zero_rows", "Number of tokens of which every byte is zero", &Structure::zero_rows},
-      {"trailing_zero_rows", "Number of those at the end, which are padding",
+      {"trailing_zero_rows", "Number of zero tokens at the end, which are padding",
        &Structure::trailing_zero_rows},
       {"repeated_rows", "Number of rows equal, by hash, to an earlier row that is not zero",
        &Structure::repeated_rows},
       {"constant_channels", "Number of channels that are equal in all tokens",
        &Structure::constant_channels},
-      {"zero_channels", "Number of these that are zero", &Structure::zero_channels}};
+      {"zero_channels", "Number of these channels that are zero", &Structure::zero_channels}};
   return fields;
 }
 
@@ -502,9 +502,9 @@ const Fields<TensorAnalysis>& TensorAnalysisFields() {
       {"measured", "Sizes under MNN's codec (level compat)", &Tensor::measured, MeasuredFields()},
       {"own", "Sizes under kvtool's codecs at the level asked for; null at level compat",
        &Tensor::own, MeasuredFields()},
-      {"bits_per_value", "Bits per value that the better of both codecs reaches",
-       &Tensor::reached_bits, AtLeast(0)},
-      {"bound", "The least that an entropy model needs", &Tensor::bound, bound},
+      {"bits_per_value", "Bits per value of the better of both codecs", &Tensor::reached_bits,
+       AtLeast(0)},
+      {"bound", "Bits per value under the cheapest entropy model", &Tensor::bound, bound},
       {"models", "Every entropy model of 16-bit floats; empty for other types", &Tensor::models,
        EntropyModelFields()},
       {"unrotated",

@@ -212,8 +212,8 @@ class Replayer {
     if (!blocks.empty()) result_.warnings.push_back(blocks + ", and ratios are of its bytes");
     if (trace_.q_start == 0) return;
     result_.warnings.push_back(fmt::format(
-        "the trace has no queries of the prompt's positions 0 to {}: rules that weigh the prompt "
-        "by its own attention (h2o, snapkv, pyramid) see only what comes later",
+        "the trace has no queries of the prompt's positions 0 to {}: policies that score the "
+        "prompt by its own attention (h2o, snapkv, pyramid) see only later queries",
         std::min(trace_.q_start, result_.prompt) - 1));
   }
 

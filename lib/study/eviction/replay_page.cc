@@ -282,7 +282,7 @@ void AddCurves(const Report& of, report::Page& page) {
   }
   LineChart chart;
   chart.title = losses.front().name + " against bytes held";
-  chart.x_label = "K and V held, mean of the steps";
+  chart.x_label = "bytes of K and V held, mean of the steps";
   chart.x_unit = report::Unit::kBytes;
   add(losses.front(), MeanBytes, std::move(chart),
       losses.front().name + " against what stays in memory: low and left is better.");

@@ -53,7 +53,7 @@ const Fields<Figure>& ErrorFields() {
       {"frobenius", "|O - O'| / |O| over all rows together; null if no row is defined",
        &Figure::frobenius, Nullable()},
       {"frobenius_standard_error",
-       "Its standard error where rows were drawn, 0 where all were measured; null if unknown",
+       "Standard error of frobenius, 0 where all rows were measured; null if unknown",
        &Figure::frobenius_error, Nullable(AtLeast(0))}};
   return fields;
 }
@@ -80,7 +80,7 @@ std::map<std::string, std::optional<double>> ListOverlaps(const AttentionSummary
 const Fields<AttentionSummary>& HeadFigureFields() {
   using Rows = AttentionSummary;
   static const Fields<Rows> fields = {
-      {"mass_mean", "Mean attention mass that is kept",
+      {"mass_mean", "Mean attention mass of the kept keys",
        [](const Rows& rows) { return rows.mass.mean; }, Nullable()},
       {"mass_p5", "5th percentile of the mass that is kept",
        [](const Rows& rows) { return rows.mass.p5; }, Nullable()},
@@ -103,7 +103,7 @@ const Fields<AttentionSummary>& HeadFigureFields() {
 
 const Fields<AttentionSummary>& EvictingHeadFields() {
   static const Fields<AttentionSummary> fields = {
-      {"rows", "Number of evicting rows", &AttentionSummary::rows},
+      {"rows", "Number of rows that lose a key", &AttentionSummary::rows},
       Fields<AttentionSummary>::Inline(HeadFigureFields())};
   return fields;
 }
@@ -138,13 +138,13 @@ const Fields<AttentionSummary>& AttentionFields() {
          return Figure{rows.kl, rows.standard_error.kl};
        },
        kl},
-      {"js", "Jensen-Shannon divergence of the same two, heads pooled",
+      {"js", "Jensen-Shannon divergence of P' and P, heads pooled",
        [](const Rows& rows) {
          return Figure{rows.js, rows.standard_error.js};
        },
        js},
       {"top_k_overlap", "Mean share of a row's k heaviest keys that is kept, by k", ListOverlaps},
-      {"nan_count", "Values of mass that are NaN, left out",
+      {"nan_count", "Number of NaN values of mass, which are left out",
        [](const Rows& rows) { return rows.mass.nans; }}};
   return fields;
 }
@@ -185,7 +185,7 @@ const Fields<Head>& HeadFields() {
       {"head", "Number of the query head", &Head::head},
       Fields<Head>::Inline([](const Head& head) -> const AttentionSummary& { return head.all; },
                            HeadFigureFields()),
-      {"evicting", "The same over the rows that lose something",
+      {"evicting", "The same figures over the rows that lose a key",
        [](const Head& head) -> const AttentionSummary& { return head.evicting; },
        EvictingHeadFields()}};
   return fields;
@@ -202,8 +202,8 @@ const Fields<Decile>& DecileFields() {
   static const Fields<Decile> fields = {
       {"first_step", "First decode step of this tenth of the steps, from 0", &Decile::first_step},
       {"steps", "Number of decode steps in this tenth", &Decile::steps},
-      {"mass_mean", "Mean attention mass that is kept; null if no row is defined", &Decile::mass,
-       Nullable()},
+      {"mass_mean", "Mean attention mass of the kept keys; null if no row is defined",
+       &Decile::mass, Nullable()},
       {"output_error_mean",
        "Mean relative error of attention outputs; null if no row is defined, absent without V",
        &Decile::output_error, Absent(Nullable())}};
@@ -285,7 +285,7 @@ const Fields<Budget>& BudgetFields() {
        }},
       {"tokens", "Number of tokens; null for a share",
        [](const Budget& of) { return of.budget.tokens; }},
-      {"tokens_at_end", "Tokens that may stay after the last step",
+      {"tokens_at_end", "Tokens that may be kept after the last step",
        [](const Budget& of) { return of.budget.At(of.end); }, AtLeast(1)}};
   return fields;
 }
@@ -331,21 +331,21 @@ const Fields<Layer>& LayerFields() {
   static const Fields<Layer> fields = {
       {"layer", "Number of the layer", OfSchedule(&Schedule::layer)},
       {"in_range", "Whether the layer may evict", OfSchedule(&Schedule::in_range)},
-      {"traced", "Whether the trace has rows of it",
+      {"traced", "Whether the trace has rows of the layer",
        [](const Layer& layer) {
          return std::ranges::count(layer.result.traced_layers, layer.schedule.layer) != 0;
        }},
-      {"triggers", "Its decisions, including those that evicted nothing",
+      {"triggers", "Decisions of the layer, including those that evicted nothing",
        OfSchedule(&Schedule::triggers)},
       {"floor_dominated_triggers",
        "Of these, decisions that kept all because sink and recent blocks reach the target",
        OfSchedule(&Schedule::floor_dominated)},
-      {"evictions", "Its evictions that change the result of a later query",
+      {"evictions", "Evictions of the layer that change the result of a later query",
        [](const Layer& layer) { return layer.schedule.evictions_in_effect(layer.result.end); }},
       {"full_tokens", "Tokens of the sequence at the end",
        [](const Layer& layer) { return layer.result.end; }},
       {"kept_tokens", "Tokens that the layer holds at the end", &Layer::length},
-      {"kept_fraction", "Share of the tokens that stays",
+      {"kept_fraction", "Share of the tokens that is kept",
        [](const Layer& layer) {
          return static_cast<double>(layer.length) / static_cast<double>(layer.result.end);
        },
@@ -355,7 +355,7 @@ const Fields<Layer>& LayerFields() {
        &Layer::Kept, Absent()},
       {"attention", "Attention of the layer over all measured rows; null if not measured",
        OfQuality(&LayerQuality::summary), AttentionFields()},
-      {"evicting", "The same over the rows that lose something; null if not measured",
+      {"evicting", "The same figures over the rows that lose a key; null if not measured",
        OfQuality(&LayerQuality::evicting), AttentionFields()},
       {"heads", "Figures of each query head; absent if not measured", &Layer::Heads, HeadFields(),
        Absent()}};
@@ -393,7 +393,7 @@ std::vector<std::array<uint64_t, 2>> ListRanges(const KeepPlan& plan) {
 const Fields<PlanEvent>& PlanEventPartFields() {
   static const Fields<PlanEvent> fields = {
       {"layer", "Number of the layer", &PlanEvent::layer},
-      {"kv_head", "KV head that the event is of; null: the whole layer", &PlanEvent::kv_head},
+      {"kv_head", "KV head of the event; null: the whole layer", &PlanEvent::kv_head},
       {"kept", "[first, count] of each run of positions that is kept, ascending",
        [](const PlanEvent& event) { return ListRanges(event.kept); }},
       {"length_before", "Tokens in the layer's cache before",
@@ -445,14 +445,14 @@ const Fields<PaperParameters>& PaperFields() {
 const Fields<Report>& TraceFields() {
   static const Fields<Report> fields = {
       {"file", "Path of the trace as given", OfTrace(&AttentionTrace::path)},
-      {"level", "What it recorded: queries, attention probabilities, or scores of blocks",
+      {"level", "Recorded data: queries, attention probabilities, or scores of blocks",
        [](const Report& of) { return WithUnderscores(Name(of.trace.level)); },
        OneOf("queries", "probabilities", "block_scores")},
       {"format", "Format of the trace",
        [](const Report& of) { return WithUnderscores(of.trace.format); }},
-      {"engine", "Engine that recorded it; empty if it does not say",
+      {"engine", "Engine that recorded the trace; empty if not stated",
        OfTrace(&AttentionTrace::engine)},
-      {"model", "Model that it is of; empty if it does not say", OfTrace(&AttentionTrace::model)},
+      {"model", "Model of the trace; empty if not stated", OfTrace(&AttentionTrace::model)},
       {"layers", "Layers replayed", [](const Report& of) { return of.result.traced_layers; }},
       {"missing_layers", "Layers of the snapshot that the trace has no rows of",
        [](const Report& of) { return of.result.missing_layers; }},
@@ -509,7 +509,7 @@ const Fields<ReplayRun>& OwnFields() {
        [](const ReplayRun& run) { return IfAny(run.same_as); }},
       {"target_ratio", "As asked for; null for a budget in tokens. The ratio reached is 'ratio'.",
        &ReplayRun::target_ratio, Nullable()},
-      {"budget", "What may stay of a layer that evicts; null on the mnn schedule.",
+      {"budget", "Budget of a layer that evicts; null on the mnn schedule.",
        [](const ReplayRun& run) {
          return run.budget ? std::optional(Budget{*run.budget, run.end}) : std::nullopt;
        },
@@ -521,7 +521,7 @@ const Fields<ReplayRun>& OwnFields() {
        &ReplayRun::floor_dominated},
       {"ratio", "full_bytes over kept_bytes at the last step", &ReplayRun::ratio,
        Nullable(Heading("true ratio", format::AsFactor))},
-      {"mean_ratio", "The same over all steps together, as the attention figures are",
+      {"mean_ratio", "full_bytes over kept_bytes, both summed over all steps",
        &ReplayRun::mean_ratio, Nullable(Heading("mean ratio", format::AsFactor))},
       {"evictions", "Evictions that change the result of a later query.", &ReplayRun::evictions,
        Heading("evictions")},
@@ -541,7 +541,7 @@ const Fields<ReplayRun>& OwnFields() {
        [](const ReplayRun& run) { return LastStepBytes(run).allocated; }},
       {"attention", "Attention over all measured rows against the full cache; null without quality",
        &ReplayRun::quality, AttentionFields()},
-      {"evicting", "attention over the rows that lose something; null without quality",
+      {"evicting", "Attention over the rows that lose a key; null without quality",
        BuildEvictingRows, EvictingFields()},
       {"predicted_kl",
        "KL(full || evicted) of the next token in nats, mean of the decode rows; null where nothing "
@@ -553,7 +553,7 @@ const Fields<ReplayRun>& OwnFields() {
 Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engine_report) {
   return {
       Fields<Run>::Inline([](const Run& of) -> const ReplayRun& { return of.run; }, OwnFields()),
-      {"params", "The engine's parameters, within the limits that it sets",
+      {"params", "The engine's parameters, clamped as the engine does",
        [](const Run& of) { return of.run.config; }, params},
       std::move(engine_report),
       {"deciles", "Attention by tenths of the decode steps; empty without quality",

@@ -41,12 +41,11 @@ std::string RemarkOnUndefined(const ReplayResult& result) {
     if (whole.rows > 0 && whole.rows == whole.undefined_rows) lost.push_back(layer.layer);
   }
   if (undefined == 0) return {};
-  return fmt::format("{} of {} measured rows are undefined, by NaN or Inf, and left out{}",
-                     undefined, rows,
-                     lost.empty() ? ""
-                                  : fmt::format("; no other row is left in layers {}, so the model "
-                                                "has no figures",
-                                                fmt::join(lost, ", ")));
+  return fmt::format(
+      "{} of {} measured rows are undefined, by NaN or Inf, and left out{}", undefined, rows,
+      lost.empty() ? ""
+                   : fmt::format("; no other row is left in layers {}, so the model has no figures",
+                                 fmt::join(lost, ", ")));
 }
 
 }  // namespace
