@@ -340,7 +340,7 @@ OldCache JoinChunks(const std::vector<std::shared_ptr<const Snapshot>>& parts, B
       throw std::move(Error(Finding::kInconsistent, "keys are {}, but those of {} are {}",
                             Name(state), parts[0]->source.path, Name(old.state))
                           .File(snapshot.source.path)
-                          .Hint("--chunks-rope says how the keys of all chunks are rotated"));
+                          .Hint("--chunks-rope states how the keys of all chunks are rotated"));
     }
     old.state = state;
     RequireOffsets(flag, state, parts.size());

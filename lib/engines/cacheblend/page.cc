@@ -110,8 +110,8 @@ void AddMap(const CachePair& caches, const Result& result, report::Page& page) {
   page.Heading("Which tokens are recomputed");
   page.Figure(Render(map),
               fmt::format("Orange: chosen at layer {} and recomputed in every later layer. Blue: "
-                          "reused from its chunk. The stronger the colour, the further the token "
-                          "is from the full run. Dashed: the question, always recomputed.",
+                          "reused from the chunk's cache. The stronger the colour, the further the "
+                          "token is from the full run. Dashed: the question, always recomputed.",
                           result.request.check_layer));
 }
 
@@ -139,8 +139,8 @@ void AddHeat(const CachePair& caches, const Result& result, report::Page& page) 
   map.low_label = "0";
   map.high_label = fmt::format("{:.3g}", most);
   page.Figure(Render(map),
-              "How far V of a reused chunk is from the full run, relative to V, mean of its "
-              "tokens. The first chunk has seen all that it would see; later ones have not.");
+              "Distance of V of a reused chunk from the full run, relative to V, mean of its "
+              "tokens. The first chunk is exact; later ones lack attention to those before.");
 }
 
 ChartSeries MakeCurveSeries(const std::string& name, const Result& result, bool emphasised,
@@ -175,8 +175,8 @@ void AddRemaining(const Result& result, report::Page& page) {
     page.Figure(
         Render(chart),
         is_value
-            ? "Lower is better. All choose the same number of tokens. The oracle chooses anew in "
-              "every layer: its distance is the price of choosing once."
+            ? "Lower is better. All methods choose the same number of tokens. The oracle chooses "
+              "again in every layer: the distance to its line is the price of choosing once."
             : "The same tokens, measured on the keys.");
     if (is_value) page.Feature();
   }
@@ -370,7 +370,7 @@ report::Page ReportPage(const CachePair& caches, const Result& result, const Rep
         "its output by {}",
         first.layer, Percent(first.error.leaked_mass_mean), Percent(first.error.leak_out_rel_l2)));
   }
-  page.Notes("What the original code would do", faults);
+  page.Notes("What CacheBlend's code would do", faults);
   page.Notes("Remarks", result.warnings);
   return page;
 }

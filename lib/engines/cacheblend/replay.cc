@@ -295,9 +295,9 @@ class Replayer {
     }
     result_.filtered_compute_share = rows / layers;
     result_.faults.push_back({"later_check_layers",
-                              "check_layers: at a second check layer the original compares rows of "
-                              "unequal number and stops, and LMCache reads only the first of each "
-                              "list; here later layers filter, as in the paper",
+                              "check_layers: at a second check layer CacheBlend's code compares "
+                              "different numbers of rows and stops, and LMCache reads only the "
+                              "first entry of each list; here later layers filter, as in the paper",
                               std::nullopt});
     if (trace_ != nullptr) {
       result_.warnings.push_back("attention figures are those of the first check layer's choice");

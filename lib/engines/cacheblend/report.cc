@@ -71,7 +71,7 @@ const Fields<Report>& RopeFields() {
       {"rotary_dim", "Number of dimensions of a head that are rotated", GetRotaryDim},
       {"scaling", "Name of the frequency scaling; null: none, or no key had to be rotated",
        GetRopeScaling},
-      {"layer_thetas", "of each layer, where layers have different bases", ListLayerThetas,
+      {"layer_thetas", "Base of each layer, if layers have different bases", ListLayerThetas,
        Absent()},
       {"old_state", "Whether the chunks' keys were unrotated, or the positions that rotated them",
        [](const Report& of) { return Name(of.caches.old().state); },
@@ -108,10 +108,10 @@ std::vector<ChunkOf> CollectChunks(const Report& of) {
 const Fields<ChunkOf>& ChunkFields() {
   static const Fields<ChunkOf> fields = {
       {"index", "Index of the chunk, from 0", &ChunkOf::index},
-      {"file", "File of its cache", [](const ChunkOf& of) { return of.chunk().path; }},
-      {"start", "Position of its first token in the prompt",
+      {"file", "File of the chunk's cache", [](const ChunkOf& of) { return of.chunk().path; }},
+      {"start", "Position of the chunk's first token in the prompt",
        [](const ChunkOf& of) { return of.chunk().start; }},
-      {"length", "Number of its tokens", [](const ChunkOf& of) { return of.chunk().tokens; }},
+      {"length", "Tokens of the chunk", [](const ChunkOf& of) { return of.chunk().tokens; }},
       {"is_prefix", "Whether the chunk begins the prompt, so that its cache is exact",
        [](const ChunkOf& of) { return of.chunk().is_prefix(); }}};
   return fields;
@@ -120,8 +120,8 @@ const Fields<ChunkOf>& ChunkFields() {
 const Fields<ChunkOf>& ChosenFields() {
   static const Fields<ChunkOf> fields = {
       {"index", "Index of the chunk", &ChunkOf::index},
-      {"selected", "Number of its tokens that were selected by score", &ChunkOf::selected},
-      {"share", "Their share of topk", &ChunkOf::share, {.least = 0, .most = 1}}};
+      {"selected", "Tokens of the chunk that were selected by score", &ChunkOf::selected},
+      {"share", "Share of these tokens in topk", &ChunkOf::share, {.least = 0, .most = 1}}};
   return fields;
 }
 
@@ -138,15 +138,15 @@ const Fields<Report>& TokensFields() {
 
 const Fields<Selection>& BoundaryFields() {
   static const Fields<Selection> fields = {
-      {"kept_min", "Lowest score that was kept; null: none was kept, or it is not finite",
+      {"kept_min", "Lowest kept score; null: no token was kept, or it is not finite",
        [](const Selection& of) { return IfFinite(of.kept_min); }},
-      {"dropped_max", "Highest score that was dropped; null: none was dropped, or it is not finite",
+      {"dropped_max", "Highest dropped score; null: no token was dropped, or it is not finite",
        [](const Selection& of) { return IfFinite(of.dropped_max); }},
       {"margin",
-       "kept_min - dropped_max, 0 where they tie; null: none was kept or none was dropped, or it "
-       "is not finite",
+       "kept_min - dropped_max, 0 for a tie; null if either is null, or the difference is not "
+       "finite",
        &Selection::margin},
-      {"ties", "Tokens that score kept_min, if one of them was dropped", &Selection::ties}};
+      {"ties", "Tokens with the score kept_min, if one of them was dropped", &Selection::ties}};
   return fields;
 }
 
@@ -155,10 +155,10 @@ const Fields<Filtered>& FilterFields() {
       {"check_layer", "Number of the layer whose deviations filter",
        [](const Filtered& of) { return of.filter.layer; }},
       {"ratio",
-       "Share of the scored tokens that stays",
+       "Share of the scored tokens that is kept",
        [](const Filtered& of) { return of.filter.ratio; },
        {.least = 0, .most = 1}},
-      {"topk", "Number of tokens that stay by score", &Filtered::topk},
+      {"topk", "Number of tokens that are kept by score", &Filtered::topk},
       {"indices", "Tokens that are recomputed after this layer, ascending", &Filtered::indices}};
   return fields;
 }
@@ -188,10 +188,10 @@ std::optional<std::vector<uint64_t>> Listed(const ReportExtras& extras,
 
 const Fields<Report>& SelectionFields() {
   static const Fields<Report> fields = {
-      {"variant", "Whose rule selects, and from which tensor's deviations",
+      {"variant", "Engine whose rule selects, and the tensor whose deviations it reads",
        [](const Report& of) { return VariantName(of.result.request); },
        OneOf("cacheblend-v", "cacheblend-k", "lmcache-k", "lmcache-v", "k+v")},
-      {"engine", "Whose code is replayed",
+      {"engine", "Engine whose code is replayed",
        [](const Report& of) { return Name(of.result.request.engine); },
        OneOf("cacheblend", "lmcache")},
       {"check_layer", "Number of the layer whose deviations select",
@@ -207,20 +207,20 @@ const Fields<Report>& SelectionFields() {
       {"score_dtype", "Element type in which scores are computed",
        [](const Report& of) { return kv::Name(of.result.request.emulate.value_or(DType::kF32)); },
        OneOf("f32", "f16", "bf16")},
-      {"tie_rule", "Which of equal scores comes first", [](const Report&) { return "lower-index"; },
+      {"tie_rule", "Order of equal scores", [](const Report&) { return "lower-index"; },
        OneOf("lower-index")},
       {"boundary", "The scores on both sides of the cut",
        [](const Report& of) -> const Selection& { return of.result.selection; }, BoundaryFields()},
       {"filters",
-       "Later check layers, each of which keeps some of the tokens chosen before; absent without "
-       "any",
+       "Later check layers, each of which keeps some of the tokens chosen before; absent if there "
+       "are none",
        [](const Report& of) { return IfFiltered(of) == nullptr ? nullptr : &of.result.filtered; },
        FilterFields(), Absent()},
-      {"filtered", "What all check layers together leave; absent with one", IfFiltered,
-       FilteredFields(), Absent()},
+      {"filtered", "Result of all check layers together; absent with a single check layer",
+       IfFiltered, FilteredFields(), Absent()},
       {"nonfinite", "Number of scores of the check layer that are not finite",
        [](const Report& of) { return of.result.nonfinite; }},
-      {"indices", "Ascending, the forced suffix last; null where --indices-out took them",
+      {"indices", "Recomputed tokens, ascending, the suffix last; null with --indices-out",
        [](const Report& of) { return Listed(of.extras, of.result.selection); }},
       {"indices_file", "File that took the indices, with --indices-out",
        [](const Report& of) { return IfAny(of.extras.indices_file); }, Absent()},
@@ -265,7 +265,7 @@ const Fields<DeviationOf>& DeviationOfFields() {
       Fields<DeviationOf>::Inline(
           [](const DeviationOf& of) -> const TensorDeviation& { return of.deviation; },
           DeviationFields()),
-      {"tokens", "With --detail: of every token",
+      {"tokens", "With --detail: relative deviation of every token",
        [](const DeviationOf& of) {
          return of.detail ? std::optional(OrNulls(of.deviation.tokens)) : std::nullopt;
        },
@@ -276,12 +276,12 @@ const Fields<DeviationOf>& DeviationOfFields() {
 const Fields<LayerOf>& LayerFields() {
   static const Fields<LayerOf> fields = {
       {"layer", "Number of the layer", [](const LayerOf& of) { return of.deviation.layer; }},
-      {"dev_v", "Deviation of V: of the chunks' values from the full run's",
+      {"dev_v", "Deviation of the chunks' V from that of the full run",
        [](const LayerOf& of) {
          return DeviationOf{of.deviation.v, of.report.extras.detail};
        },
        DeviationOfFields()},
-      {"dev_k", "Deviation of K: of the chunks' values from the full run's",
+      {"dev_k", "Deviation of the chunks' K from that of the full run",
        [](const LayerOf& of) {
          return DeviationOf{of.deviation.k, of.report.extras.detail};
        },
@@ -290,7 +290,7 @@ const Fields<LayerOf>& LayerFields() {
        "Overlap of the layer's own choice with the check layer's; null where the layer deviates by "
        "rounding only",
        [](const LayerOf& of) { return IfThere(of.ranks.with_check, &Overlap::share); }},
-      {"jaccard", "Tokens in both choices / tokens in one of them; null if overlap is",
+      {"jaccard", "Tokens in both choices / tokens in either; null if overlap is null",
        [](const LayerOf& of) { return IfThere(of.ranks.with_check, &Overlap::jaccard); }},
       {"spearman_prev",
        "Rank correlation of the layer's scores with those of the layer before; null: there is "
@@ -340,12 +340,12 @@ const Fields<CurveLayer>& CurveFigureFields() {
        "Mean over rows of the cosine of both outputs, all heads joined; null: no queries",
        OfAttention(&AttentionError::out_cos_mean)},
       {"oracle",
-       "What is left if as many tokens are recomputed, chosen by the layer's own deviations",
+       "Remaining deviation if as many tokens are recomputed, chosen by the layer's own deviations",
        &CurveLayer::oracle, RemainingFields()},
-      {"random", "What is left if as many tokens are recomputed, drawn at random",
+      {"random", "Remaining deviation if as many tokens are recomputed, drawn at random",
        &CurveLayer::random, RemainingFields()},
       {"first_of_chunk",
-       "What is left if as many tokens are recomputed, from the beginnings of the chunks",
+       "Remaining deviation if as many tokens are recomputed, from the beginnings of the chunks",
        &CurveLayer::first_of_chunk, RemainingFields()}};
   return fields;
 }
@@ -379,7 +379,7 @@ const Fields<PointOf>& PointFields() {
        "Share of a full prefill that is computed",
        [](const PointOf& of) { return of.point.compute_share; },
        {.least = 0, .most = 1}},
-      {"indices", "Ascending, the forced suffix last; null where --indices-out took them",
+      {"indices", "Recomputed tokens, ascending, the suffix last; null with --indices-out",
        [](const PointOf& of) { return Listed(of.report.extras, of.point.selection); }},
       {"layers", "Blended layers",
        [](const PointOf& of) { return std::span<const CurveLayer>(of.point.layers); },
@@ -400,7 +400,7 @@ const Fields<LayerLeak>& LayerLeakFields() {
        [](const LayerLeak& leak) { return leak.error.queries; }},
       {"leaked_mass_mean", "Mean share of attention that goes to keys of the future",
        OfLeak(&LeakError::leaked_mass_mean), Nullable()},
-      {"leak_out_rel_l2", "Outputs with the bottom-right mask against the exact one",
+      {"leak_out_rel_l2", "Outputs with the bottom-right mask against those with the exact mask",
        OfLeak(&LeakError::leak_out_rel_l2), Nullable()},
       {"recomputed_out_rel_l2",
        "Outputs of recomputed queries, with the mask asked for, against the full run",
@@ -463,7 +463,7 @@ const Fields<Fault>& FaultFields() {
        OneOf("suffix_len_zero", "suffix_len_one", "future_keys", "double_rotation",
              "old_layers_kept", "later_check_layers")},
       {"text", "What goes wrong, in words", &Fault::text},
-      {"value", "How much, in the unit that the text names; null: it has no figure",
+      {"value", "Size of the fault, in the unit that the text names; null: no figure",
        &Fault::value}};
   return fields;
 }
@@ -497,25 +497,25 @@ const Fields<Report>& ReportFields() {
       {"tokens", "The prompt", Whole, TokensFields()},
       {"selection", "The tokens that are recomputed at the ratio asked for", Whole,
        SelectionFields()},
-      {"rows", "Recomputed rows are the full run's: what remains is a lower bound",
+      {"rows", "Recomputed rows are the full run's, so the remaining error is a lower bound",
        [](const Report&) { return "oracle"; }, OneOf("oracle")},
       {"mask",
-       "Mask of the recomputed queries: exact as a prefill's, or bottom-right as the engines' "
-       "kernels have it",
+       "Mask of the recomputed queries: exact, as in a prefill, or bottom-right, as in the "
+       "engines' kernels",
        [](const Report& of) { return Name(of.result.request.mask); },
        OneOf("exact", "bottom-right")},
       {"layers", "How the chunks' caches deviate from the full run, layer by layer",
        CollectBlendLayers, LayerFields(), Items(1)},
       {"curve",
-       "What is left of the deviation at each ratio, ascending",
+       "Remaining deviation at each ratio, ascending",
        BuildCurve,
        PointFields(),
        {.items = 1, .rows = true}},
-      {"mask_leak", "Keys of the future that engines' mask shows to recomputed queries",
+      {"mask_leak", "Future keys that the mask of engines shows to recomputed queries",
        [](const Report& of) -> const Result& { return of.result; }, LeakFields()},
       {"controller", "What-if from --prefill-ms and --load-gbps",
        [](const Report& of) { return of.extras.controller; }, ControllerFields()},
-      {"faults", "What the original code would do wrong with this prompt",
+      {"faults", "Faults of CacheBlend's code with this prompt",
        [](const Report& of) { return of.result.faults; }, FaultFields()},
       {"gates", "The limits asked for by --gate", [](const Report& of) { return of.extras.gates; },
        GateFields()},

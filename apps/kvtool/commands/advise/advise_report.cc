@@ -109,7 +109,7 @@ void AddStreaming(const advise::AdviceRequest& request, const advise::Advice& ad
   settings.loss = advise::Shown(request.measure.kind, best->outcome.worst_loss());
   const uint64_t tokens = settings.candidate->budget.At(shortest);
   settings.note = fmt::format(
-      "the budget was replayed as a window of {} tokens with sinks at {} tokens; an engine that "
+      "a window of {} tokens with sinks equals the budget at a length of {} tokens; an engine that "
       "counts positions within its window may lose more or less",
       tokens, shortest);
   settings.engine = "TensorRT-LLM";

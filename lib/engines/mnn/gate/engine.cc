@@ -185,8 +185,8 @@ constexpr HistoryFigure kHistory[] = {
      true}};
 
 constexpr std::string_view kRemarks[] = {
-    "This summary is the engine's own. Its *_best figures are the largest of any row, also "
-    "where more is worse; one good row passes a ratio.",
+    "This summary was written by the engine's suite. Its *_best figures are the largest of any "
+    "row, even if larger is worse; one good row is enough to pass a ratio.",
     "lossless_selected_value is an offline estimate over the first layers, not a figure of "
     "these runs.",
     "kv_content_consistency_pass compares no content: it counts log lines, queue activity and "
@@ -262,12 +262,12 @@ Value LogsSchema() { return LogsFields().Schema(); }
 
 std::vector<SizedCase> SizedCases(const DataSize& size) {
   std::vector<SizedCase> cases = {{StoredCase(size),
-                                   "Does the cache compress as it did, and does every byte "
-                                   "come back? Nothing is evicted here."}};
+                                   "Does the cache compress as well as before, and is every byte "
+                                   "restored? Nothing is evicted in this case."}};
   if (size.has_attention) {
     cases.push_back({EvictedCase(size),
-                     "What does it cost attention if half of the cache is evicted? Nothing is "
-                     "compressed here."});
+                     "How large is the attention error if half of the cache is evicted? Nothing is "
+                     "compressed in this case."});
   }
   return cases;
 }
@@ -300,7 +300,7 @@ const Fields<logs::EngineVerdict>& LogsFields() {
   static const Fields<EngineVerdict> fields = {
       {"path", "Path of the logs as given", &EngineVerdict::path},
       {"engine_pass", "The engine's own verdict on the whole suite", &EngineVerdict::engine_pass},
-      {"absent_cases", "Cases of the suite of which there was nothing to judge",
+      {"absent_cases", "Cases of the suite without anything to judge",
        &EngineVerdict::absent_cases},
       {"baseline_noise", "Noise of the baselines of the runtime cases",
        &EngineVerdict::baseline_noise, noise},

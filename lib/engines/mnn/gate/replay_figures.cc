@@ -264,8 +264,8 @@ void MeasureQueue(const Rows& rows, Measurements& out) {
   if (least < most) {
     out.SetRange("runtime_queue_peak_best",
                  {least, most,
-                  fmt::format("between {:.0f} and {:.0f}, as the engine's workers are quick or "
-                              "slow: only the engine's own run decides it",
+                  fmt::format("between {:.0f} and {:.0f}, depending on the speed of the engine's "
+                              "workers: only the engine's own run decides this figure",
                               least, most)});
   }
   const RowValue skip = [](const ReplayResult& row) {
@@ -278,7 +278,7 @@ void MeasureQueue(const Rows& rows, Measurements& out) {
     out.SetRange("runtime_backpressure_skip_best",
                  {0, skips,
                   fmt::format("up to {:.0f}, if the engine's workers are slow: only the engine's "
-                              "own run decides it",
+                              "own run decides this figure",
                               skips)});
   }
 }

@@ -150,8 +150,8 @@ const Fields<Row>& RuntimeFields() {
       Figure("runtime_async_wait_headroom_us"),
       Figure("runtime_async_wait_headroom_ratio"),
       {"runtime_async_wait_headroom_warn",
-       "Whether the wait passed with less to spare than the share of the limit that the engine "
-       "warns at, 0.15 by default",
+       "Whether the wait was within the limit by less than the share at which the engine warns "
+       "(default: 0.15)",
        [](const Row& row) {
          const auto headroom = row.result.measured.Value("runtime_async_wait_headroom_ratio");
          return headroom && *headroom >= 0 &&
@@ -179,7 +179,7 @@ const Fields<Row>& DemoFields() {
       Figure("runtime_decomp_best_us"),
       Figure("runtime_decode_cache_hit_best", "decode_cache_hit_best"),
       Figure("decode_pass"),
-      NoText("run_order", "Which of the baseline and the candidate ran first; empty for a replay")};
+      NoText("run_order", "Order in which baseline and candidate ran; empty for a replay")};
   return fields;
 }
 
@@ -189,7 +189,7 @@ const Fields<Row>& RowFields() {
   static const Fields<Row> report = {
       {"summary_exists", "Whether a report of the case was found or written",
        [](const Row& row) { return row.ran() && !row.outputs.summary_md.empty(); }},
-      {"quality_gate_found", "Whether the report holds a verdict; for a replay, whether it was run",
+      {"quality_gate_found", "Whether the report has a verdict; for a replay, whether it was run",
        [](const Row& row) { return row.ran(); }}};
   static const Fields<Row> demo_report = {
       NoText("report_json", "Path of the report on the run of prompts; empty if there is none")};
@@ -197,7 +197,7 @@ const Fields<Row>& RowFields() {
       {"suite", "Suite that the case belongs to: runtime (bench) or llm_demo (prompts)",
        [](const Row& row) { return row.result.spec.suite; }, OneOf(kRuntimeSuite, kDemoSuite)},
       {"case", "Name of the case", [](const Row& row) { return row.result.spec.name; }},
-      {"mode", "What was run: a mode of the engine, compare or quant",
+      {"mode", "Mode of the case: a mode of the engine, compare or quant",
        [](const Row& row) { return row.result.spec.mode; }},
       {"return_code", "Exit status of the engine's script, 0 for a replay; null if nothing was run",
        [](const Row& row) { return row.ran() ? std::optional(0) : std::nullopt; }},
@@ -208,7 +208,7 @@ const Fields<Row>& RowFields() {
        FailureReason},
       {"overall_pass", "Whether the case passed",
        [](const Row& row) { return row.result.status == Status::kPass; }},
-      {"summary", "Path of its report as given; empty if none was written",
+      {"summary", "Path of the case's report as given; empty if no report was written",
        [](const Row& row) { return row.outputs.summary_md; }},
       Fields<Row>::Inline(demo, demo_report),
       NoText("console_log", "Path of the engine's console log; empty for a replay"),
@@ -257,8 +257,8 @@ const Fields<logs::LosslessLines::Layer>& LayerLinesFields() {
   static const Fields<Layer> fields = {
       {"layer", "Number of the layer", &Layer::layer},
       {"lines", "Lossless log lines of the layer", &Layer::lines},
-      {"ratio", "Lossless ratio of the last of them", &Layer::last_ratio, Nullable()},
-      {"fallbacks", "Fallbacks that they count", &Layer::fallbacks, Nullable()}};
+      {"ratio", "Lossless ratio of the last of these lines", &Layer::last_ratio, Nullable()},
+      {"fallbacks", "Fallbacks that these lines count", &Layer::fallbacks, Nullable()}};
   return fields;
 }
 
@@ -328,8 +328,8 @@ Value::Object LogFigureSchemas() {
        NumberSchema("Relative deviation of the tokens/s over the repetitions of a row; null if the "
                     "logs do not say")},
       {"decode_drop_like_for_like",
-       NumberSchema(
-           "Drop of tokens/s as a share of baseline rows of the same lengths; null without these")},
+       NumberSchema("Drop of tokens/s as a share of that of baseline rows of the same lengths; "
+                    "null without such rows")},
       {"decode_drop_worst", NumberSchema("Largest decode_drop_ratio of a bucket of prompts")},
       {"decode_noise",
        NumberSchema(
@@ -342,7 +342,7 @@ Value::Object LogFigureSchemas() {
        SpreadSchema("Fallbacks, which are ranges that failed to be compressed or to be restored")},
       {"backpressure_skips", SpreadSchema("Ranges skipped because the queue was full")},
       {"decode_cache_hits", SpreadSchema("Reads answered from the cache of decoded ranges")},
-      {"layers", Value::Object{{"description", "Layers that the logs have lossless lines of"},
+      {"layers", Value::Object{{"description", "Layers with lossless lines in the logs"},
                                {"type", "array"},
                                {"items", LayerLinesFields().Schema()}}}};
 }

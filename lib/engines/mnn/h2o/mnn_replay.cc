@@ -118,7 +118,7 @@ class FromStream : public BlockSumSource {
     if (next_->block_sums.size() != blocks) {
       throw Differs(fmt::format("{} block sums, but the replayed cache of {} tokens has {} blocks",
                                 next_->block_sums.size(), start.length, blocks))
-          .Hint("replay a stream with the parameters it was recorded with");
+          .Hint("replay the stream with the parameters that it was recorded with");
     }
     std::vector<float> sums = std::move(next_->block_sums);
     next_ = reader_->Next();
@@ -306,8 +306,8 @@ std::shared_ptr<const EngineRun> Plan(const EngineCase& of) {
 
 constexpr std::string_view kSchedule = "mnn", kRatioName = "h2o_lossy_ratio";
 constexpr std::string_view kRatioRemark =
-    "h2o_lossy_ratio is the ratio of the engine's last plan alone, relative to that layer's length "
-    "at that moment. The true ratio counts every layer as it is at the end.";
+    "h2o_lossy_ratio is the ratio of the engine's last plan alone, relative to the length of that "
+    "plan's layer when it was made. The true ratio counts every layer at the end.";
 
 // Returns why nothing was evicted, naming the parameter; "" if something was.
 std::string WhyNothing(const ReplayResult& result, const ReplayRun& run) {

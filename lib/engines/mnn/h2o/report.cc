@@ -38,7 +38,7 @@ std::optional<std::vector<std::array<uint64_t, 2>>> PlannedBy(const MnnCall& cal
 const Fields<MnnCall>& DecisionFields() {
   static const Fields<MnnCall> fields = {
       {"floor_dominates",
-       "Call: whether sink and recent blocks alone reach the target, so that nothing is evicted",
+       "Layer call: whether sink and recent blocks reach the target, so nothing is evicted",
        [](const MnnCall& call) { return call.end.decision.budget.floor_dominates; }},
       {"kept_tokens", "Tokens that are kept",
        [](const MnnCall& call) { return call.end.decision.kept; }},
@@ -53,21 +53,21 @@ const Fields<MnnCall>& DecisionFields() {
 
 const Fields<MnnCall>& CallFields() {
   static const Fields<MnnCall> fields = {
-      {"global_step", "Call: layer calls so far, including this one",
+      {"global_step", "Layer call: number of layer calls so far, including this one",
        [](const MnnCall& call) { return call.start.global_step; }},
-      {"plan_applied", "Call: whether a pending plan was applied at its start",
+      {"plan_applied", "Layer call: whether a pending plan was applied at the call's start",
        [](const MnnCall& call) { return call.start.plan_applied; }},
-      {"plan_dropped", "Call: whether a pending plan no longer fitted the cache and was dropped",
+      {"plan_dropped", "Layer call: whether a pending plan did not fit and was dropped",
        [](const MnnCall& call) { return call.start.plan_dropped; }},
       {"length_before", "Tokens in the layer's cache before",
        [](const MnnCall& call) { return call.start.length_before; }},
-      {"length_compacted", "Call: tokens in the cache after a plan was applied, new token excluded",
+      {"length_compacted", "Layer call: tokens after a plan was applied, without the new one",
        [](const MnnCall& call) { return call.start.length_compacted; }},
-      {"length", "Call: tokens in the cache, new token included",
+      {"length", "Layer call: tokens in the cache, new token included",
        [](const MnnCall& call) { return call.start.length; }},
-      {"triggered", "Call: whether the layer made a decision",
+      {"triggered", "Layer call: whether the layer made a decision",
        [](const MnnCall& call) { return call.end.triggered; }},
-      {"final_keep_tokens", "Call: tokens that the engine lets its lossless path compress",
+      {"final_keep_tokens", "Layer call: tokens that the engine lets its lossless path compress",
        [](const MnnCall& call) { return call.end.final_keep_tokens; }},
       Fields<MnnCall>::Inline(
           [](const MnnCall& call) { return call.end.triggered ? &call : nullptr; },
@@ -172,7 +172,7 @@ const Fields<Report>& ParamsFields() {
          return of.result.engine == nullptr ? "paper" : of.result.engine->schedule;
        },
        OneOf("paper", "mnn")},
-      {"scores", "How attention becomes scores: exact softmax, or flash as MNN's kernel sums it",
+      {"scores", "Scores from attention: exact softmax, or flash as MNN's kernel",
        [](const Report& of) { return eviction::Name(of.result.weights); }, OneOf("exact", "flash")},
       {"granularity", "Whether a plan is made per layer or per kv head",
        [](const Report& of) {
@@ -183,7 +183,7 @@ const Fields<Report>& ParamsFields() {
       {"quality_rows", "Most query rows of a layer to measure; 0: all",
        OfRequest(&ReplayRequest::quality_rows)},
       {"policies", "Policies, as resolved", OfRequest(&ReplayRequest::policies)},
-      {"target_ratios", "Ratios asked for; empty with budgets", OfRequest(&ReplayRequest::targets)},
+      {"target_ratios", "Target ratios; empty with budgets", OfRequest(&ReplayRequest::targets)},
       {"budgets", "As given to --budget.", BudgetTexts},
       {"followed_the_trace",
        "Parameters of the engine that were not given and follow from the trace's length.",
@@ -253,7 +253,7 @@ const Fields<MnnMetrics>& MetricsFields() {
       {"h2o_keep_ratio", "Kept tokens over length, of the last plan of any layer", &M::keep_ratio,
        Nullable()},
       {"h2o_lossy_ratio",
-       "Bytes before / bytes kept and those of the plan itself, for the last plan of any layer",
+       "Bytes before / (bytes kept + bytes of the plan itself), for the last plan of any layer",
        &M::lossy_ratio, Nullable()},
       {"h2o_target_keep_effective",
        "Target of the last decision as a share of the length, not below the floor",
@@ -272,19 +272,19 @@ const Fields<MnnMetrics>& MetricsFields() {
 
 const Fields<Report>& ReportFields() {
   static const Fields<Run> runs = RunFields(
-      ConfigFields(),
-      {"engine_report",
-       "What the engine itself reports at the end; null with engine exact and for other policies",
-       [](const Run& of) { return FindMnnReplay(of.run); }, EngineReportFields()});
+      ConfigFields(), {"engine_report",
+                       "Figures that the engine itself reports at the end; null with engine exact "
+                       "and for other policies",
+                       [](const Run& of) { return FindMnnReplay(of.run); }, EngineReportFields()});
   static const Fields<Report> fields = {
       {"trace", "The attention trace that was replayed", Whole, eviction::TraceFields()},
       {"params", "What was asked for", Whole, ParamsFields()},
-      {"quality_rows", "Query rows of a layer that the attention figures are of",
+      {"quality_rows", "Query rows of a layer that the attention figures cover",
        [](const Report& of) { return of.result.measured; }, eviction::MeasuredFields()},
       {"runs", "One entry per policy and target", eviction::ListRuns, runs, CsvRows(Items(1))},
       {"notes",
-       "What the figures mean here: a rule that equals another, a budget met in blocks, rows that "
-       "the trace lacks.",
+       "Notes on the figures: a policy that equals another, a budget met in whole blocks, rows "
+       "that the trace lacks.",
        [](const Report& of) { return of.result.notes; }},
       {"warnings", "Warnings of the run", [](const Report& of) { return of.result.warnings; }}};
   return fields;
