@@ -194,8 +194,8 @@ const Fields<MergedCase>& CaseFields() {
       {"pass", "Number of inputs that passed", count("pass"), Heading("passed")},
       {"fail", "Number of inputs that failed", count("fail"), Heading("failed")},
       {"not_run", "Number of inputs without a decision", count("not_run"), Heading("not run")},
-      {"inconclusive", "Number of inputs within the noise", count("inconclusive"),
-       Heading("inconclusive")},
+      {"inconclusive", "Number of inputs whose difference is within the noise",
+       count("inconclusive"), Heading("inconclusive")},
       {"failing", "Rules that failed, and how often",
        [](const MergedCase& of) { return ListCounts(of.failing); }, rules,
        Heading("failing rules", FailingText)}};
@@ -215,9 +215,9 @@ const Fields<GroupReport>& GroupFields() {
 
 const Fields<Outlier>& OutlierFields() {
   static const Fields<Outlier> fields = {
-      {"figure", "The same as in figures", [](const Outlier& of) { return of.key.figure; }},
-      {"what", "The same as in figures", [](const Outlier& of) { return of.key.what; }},
-      {"part", "The same as in figures", [](const Outlier& of) { return of.key.part; }},
+      {"figure", "As in figures", [](const Outlier& of) { return of.key.figure; }},
+      {"what", "As in figures", [](const Outlier& of) { return of.key.what; }},
+      {"part", "As in figures", [](const Outlier& of) { return of.key.part; }},
       {"name", "Name of the input in the corpus", &Outlier::name},
       {"value", "Its value", &Outlier::value},
       {"median", "Median of all", &Outlier::median},
@@ -231,7 +231,7 @@ const Fields<MergeFailure>& FailureTable() {
       {"exit_code", "Its exit status", &MergeFailure::exit_code},
       {"finding", "Number of the first failure; null: a verdict",
        [](const MergeFailure& of) { return IfAny(of.finding); }},
-      {"text", "What is wrong; null: a verdict",
+      {"text", "Message of the first failure; null: a verdict",
        [](const MergeFailure& of) { return IfAny(of.text); }},
       {"command", "Command that shows it, run in the folder of the corpus",
        &MergeFailure::command}};
@@ -355,14 +355,14 @@ const Fields<Spread>& SpreadFields() {
   static const Fields<Spread> fields = {
       {"what", "Level, policy and budget, or types that the figure belongs to",
        key(&FigureKey::what), Heading("what")},
-      {"figure", "What was measured: ratio, output_error, predicted_kl_nats ...",
+      {"figure", "Measured figure: ratio, output_error, predicted_kl_nats ...",
        key(&FigureKey::figure), Heading("figure")},
       {"part", "Part of the cache: all, k, v or other", key(&FigureKey::part), Heading("part")},
       {"layer", "Number of the layer; null: the whole cache", key(&FigureKey::layer)},
-      {"count", "Number of inputs that have it", &Spread::count, Heading("inputs")},
-      {"weighted", "For a ratio: sum of originals / sum of what is left; null: not a ratio",
+      {"count", "Number of inputs that have the figure", &Spread::count, Heading("inputs")},
+      {"weighted", "For a ratio: sum of original bytes / sum of remaining bytes; null: not a ratio",
        &Spread::weighted, shown("all together")},
-      {"mean", "Mean over inputs, each counted alike", &Spread::mean, shown("mean")},
+      {"mean", "Mean over inputs, each with the same weight", &Spread::mean, shown("mean")},
       {"deviation", "Standard deviation over inputs", &Spread::deviation, shown("deviation")},
       {"min", "Least value", &Spread::min, shown("min")},
       {"p5", "5th percentile, by nearest rank", &Spread::p5, shown("p5")},
@@ -398,9 +398,9 @@ const Fields<MergeReport>& MergeReportFields() {
   const auto of = [](auto member) { return [=](const Report& of) { return of.merged->*member; }; };
   static const Fields<Count> verdicts = CountFields("verdict", "The word");
   static const Fields<Report> fields = {
-      {"command", "The command whose results these are", head(&ResultsHead::command)},
+      {"command", "Command that made the results", head(&ResultsHead::command)},
       {"parameters", "Its options", head(&ResultsHead::parameters)},
-      {"parameters_xxh3", "Hash of them, and of the content of files that they name",
+      {"parameters_xxh3", "Hash of the parameters, and of the content of files that they name",
        head(&ResultsHead::parameters_xxh3)},
       {"version", "Version of the tool that made the results", head(&ResultsHead::version)},
       {"entries", "Number of inputs", of(&Merged::entries)},
@@ -408,14 +408,14 @@ const Fields<MergeReport>& MergeReportFields() {
       {"negative", "Number of inputs with exit status 1, a negative verdict",
        of(&Merged::negative)},
       {"failed", "Number of inputs with a higher exit status", of(&Merged::failed)},
-      {"verdict", "Verdict over all inputs: fail if one is not done; null: the command gives none",
+      {"verdict", "Verdict over all inputs: fail if any input is not done; null: no verdict",
        &Report::verdict, OneOf("pass", "fail", "inconclusive")},
-      {"verdicts", "How often each verdict came",
+      {"verdicts", "Number of inputs with each verdict",
        [](const Report& of) { return ListCounts(of.merged->verdicts); }, verdicts},
       {"cases", "Cases of a gate; empty for other commands", of(&Merged::cases), CaseFields()},
-      {"figures", "How each figure is spread over the inputs", &Report::figures, SpreadFields(),
+      {"figures", "Distribution of each figure over the inputs", &Report::figures, SpreadFields(),
        CsvRows()},
-      {"groups", "The same by model", &Report::groups, GroupFields()},
+      {"groups", "Distribution of each figure, by model", &Report::groups, GroupFields()},
       {"outliers", "Values far from the others", &Report::outliers, OutlierFields()},
       {"failures", "Inputs that are not done", &Report::failures, FailureTable()}};
   return fields;

@@ -89,9 +89,9 @@ const Fields<LayerDiff>& LayerDiffFields() {
 }
 
 constexpr std::string_view kDifferent =
-    "Number of values whose stored bits differ; across element types, whose values differ";
+    "Number of values whose stored bits differ; across element types, number of different values";
 constexpr std::string_view kBeyond =
-    "Number of these that count: beyond the tolerance, or all without one";
+    "Number of these that count: those beyond the tolerance, or all without a tolerance";
 
 // Returns nullopt if every pair has NaN or infinity on one side, so that no distance is known.
 template <double (TensorDiff::*distance)() const>
@@ -168,7 +168,7 @@ void AddMap(const SnapshotDiff& diff, bool is_value, report::Page& page) {
   }
   if (map.rows.empty()) return;
   page.Figure(Render(map), fmt::format("{}, layers down, tokens across. The stronger the colour, "
-                                       "the more of the values differ; pale: equal.",
+                                       "the larger the share of values that differ; pale: equal.",
                                        name));
 }
 
@@ -198,12 +198,12 @@ Fields<SnapshotDiff>::Field PartsField() {
   static const Fields<SnapshotDiff> fields = {
       {"structure", "Differences of geometry, positions and token ids; any makes the verdict",
        &SnapshotDiff::structure},
-      {"notes", "What differs and does not count", &SnapshotDiff::notes},
+      {"notes", "Differences that do not count", &SnapshotDiff::notes},
       {"values", "Number of values that were compared",
        [](const SnapshotDiff& of) { return of.Total().values; }},
       {"different_count", kDifferent, [](const SnapshotDiff& of) { return of.Total().different; }},
       {"beyond_tolerance_count", kBeyond, [](const SnapshotDiff& of) { return of.Total().beyond; }},
-      {"first", "The first difference that counts, else the first one",
+      {"first", "The first difference that counts, otherwise the first difference",
        [](const SnapshotDiff& of) {
          const FirstDifference first = FindFirst(of);
          return first.diff == nullptr ? std::nullopt : std::optional(first);
@@ -227,7 +227,7 @@ const Fields<TensorDiff>& TensorDiffFields() {
       {"different_count", kDifferent, &TensorDiff::different, Heading("differ")},
       {"beyond_tolerance_count", kBeyond, &TensorDiff::beyond, Heading("beyond")},
       {"not_finite_count",
-       "Number of the different values that are NaN or infinite on a side, which have no distance",
+       "Number of different values without a distance, because one side is NaN or infinite",
        &TensorDiff::not_finite},
       {"max_abs", "Largest of abs(a - b) over finite pairs", FindDistance<&TensorDiff::largest_abs>,
        Heading("max abs", format::AsNats)},
@@ -238,10 +238,10 @@ const Fields<TensorDiff>& TensorDiffFields() {
       {"max_rel", "Largest of abs(a - b) / abs(b) over finite pairs in which b is not 0",
        FindDistance<&TensorDiff::largest_rel>, Heading("max rel", format::AsNats)},
       {"max_ulp",
-       "The same in units of the last place; null across element types, for block types and "
-       "without pairs",
+       "Largest distance in units of the last place; null across element types, for block types "
+       "and without pairs",
        &TensorDiff::largest_ulp, Heading("max ulp")},
-      {"first", "The first difference that counts, else the first one; absent where all are equal",
+      {"first", "The first difference that counts, otherwise the first; absent where all are equal",
        [](const TensorDiff& of) { return of.first ? &of : nullptr; }, DifferingPlaceFields(),
        Absent()}};
   return fields;
@@ -255,7 +255,7 @@ const Fields<SnapshotDiff>& DifferenceFields() {
 const Fields<SnapshotDiff>& SnapshotDiffFields() {
   static const Fields<SnapshotDiff> fields = {
       VerdictField(),
-      {"equal", "Whether they count as equal: exit status 0", &SnapshotDiff::equal},
+      {"equal", "Whether the snapshots count as equal: exit status 0", &SnapshotDiff::equal},
       PartsField()};
   return fields;
 }
@@ -299,7 +299,7 @@ report::Page DiffPage(const std::string& a, const std::string& b, const Snapshot
     page.Table(DiffTable(diff));
   }
   page.Notes("Other differences", diff.structure);
-  page.Notes("What does not count", diff.notes);
+  page.Notes("Differences that do not count", diff.notes);
   return page;
 }
 

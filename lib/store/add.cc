@@ -470,8 +470,8 @@ class Store::Adder {
     needed += store_.IndexBytes();  // for its journal
     if (free >= needed) return;
     error.Hint(
-        "adding it takes about {} bytes of the disk, and {} are free: 'kvtool store prune' frees "
-        "some, or make a store on another disk",
+        "adding the state takes about {} bytes of the disk, and {} are free: 'kvtool store prune' "
+        "frees some, or make a store on another disk",
         needed, free);
   }
 

@@ -207,7 +207,7 @@ void Database::Fail(int result) const {
     if (const std::optional<Error> refusal = files_.refusal()) throw *refusal;
   }
   if (result == SQLITE_READONLY_ROLLBACK) {
-    throw Error(Finding::kWriteFailed, "a change was cut short, and this user may not undo it")
+    throw Error(Finding::kWriteFailed, "a change was interrupted, and this user may not undo it")
         .File(path())
         .Hint("a user who may write to the store undoes it with any command, such as 'store list'");
   }

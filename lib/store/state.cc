@@ -81,12 +81,12 @@ ObjectHead ReadObjectHead(const FileSource& pack, uint64_t offset) {
   if (offset > pack.size())
     throw Error(Finding::kTruncated, "the pack ends before this object").At(offset);
   ByteReader in(pack.bytes().subspan(offset), offset);
-  const ByteSpan bytes = in.Take(kObjectHeadBytes, "head of an object");
+  const ByteSpan bytes = in.Take(kObjectHeadBytes, "header of an object");
   ByteReader fields(bytes, offset);
   if (fields.Text(kObjectMagic.size(), "magic") != kObjectMagic)
     throw Error(Finding::kBadMagic, "no object begins here").At(offset);
   if (LoadLE<uint64_t>(&bytes[kHashedBytes]) != Hash64(bytes.first(kHashedBytes)))
-    throw Error(Finding::kChecksum, "object head: checksum mismatch").At(offset);
+    throw Error(Finding::kChecksum, "object header: checksum mismatch").At(offset);
   ObjectHead head;
   head.codec = static_cast<CodecId>(fields.U8("codec"));
   const auto level = fields.U8("level");

@@ -119,7 +119,7 @@ void RequirePlainPositions(const AttentionTrace& trace, const CellGroup& group) 
     throw Mismatch(fmt::format("cell {} of the snapshot holds position {}: a trace needs rows 0, "
                                "1, 2 ... in order",
                                i, group.cells[i].position))
-        .Hint("select one sequence, or dump the cache without holes");
+        .Hint("select one sequence, or record the cache without holes");
   }
 }
 

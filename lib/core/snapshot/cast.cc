@@ -38,7 +38,7 @@ void ExpectHadamardKnown(const Snapshot& snapshot, const KvTensor& tensor, bool 
   throw Error(Finding::kGeometryMissing,
               "it is not known whether the quantised values are Hadamard-rotated")
       .File(snapshot.source.path)
-      .Hint("give the heads, and --rotated yes or no if they do not settle it");
+      .Hint("give --kv-heads or --head-dim, and --rotated if the heads do not decide it");
 }
 
 // Tensors of a snapshot, each with true if it is V.

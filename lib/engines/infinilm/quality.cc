@@ -41,15 +41,16 @@ struct Method {
 constexpr Method kMethods[] = {
     {"mlp", Kind::kMlp, false, 0, "the step"},
     {"mlp+log", Kind::kMlp, true, 0,
-     "the step, scores of compressed tokens raised by the log of the tokens they stand for (no "
-     "engine does this)"},
+     "the step, with scores of compressed tokens raised by the log of the group size (no engine "
+     "does this)"},
     {"mean-pool", Kind::kMeanPool, false, 0, "mean of each group instead of the MLP"},
-    {"mean-pool+log", Kind::kMeanPool, true, 0, "the same with scores raised by the log"},
+    {"mean-pool+log", Kind::kMeanPool, true, 0,
+     "mean-pool with scores raised by the log of the group size"},
     {"drop", Kind::kDrop, false, 0, "the last token of each group"},
-    {"knorm", Kind::kKnorm, false, 0, "as many tokens, those with the smallest key norms"},
+    {"knorm", Kind::kKnorm, false, 0, "as many tokens, chosen by the smallest key norms"},
     {"int8", Kind::kInt, false, 8,
-     "symmetric int8 with an f16 scale per token and head; tokens that then do not fit are dropped "
-     "as knorm does"},
+     "symmetric int8 with an f16 scale per token and head; tokens that still do not fit are "
+     "dropped by the rule of knorm"},
     {"int4", Kind::kInt, false, 4, "the same with 4 bits"},
 };
 

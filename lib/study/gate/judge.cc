@@ -557,7 +557,7 @@ void RequireExpected(const ExpectedCases& expected, GateResult& gate) {
       static_cast<uint64_t>(std::count_if(gate.cases.begin(), gate.cases.end(), is_decided));
   if (expected.count && decided < *expected.count) {
     gate.reasons.push_back(
-        fmt::format("expected_cases: {} must be decided, {} were", *expected.count, decided));
+        fmt::format("expected_cases: {} cases must be decided, {} were", *expected.count, decided));
   }
 }
 

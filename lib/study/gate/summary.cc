@@ -139,9 +139,9 @@ const Fields<RuleOutcome>& RuleFields() {
   static const Fields<Outcome> fields = {
       {"metric", "Figure that the rule is on, as kvtool gate --list-metrics names it",
        [](const Outcome& of) { return of.rule.metric; }},
-      {"op", "Comparison that must hold: value op limit",
+      {"op", "Comparison that must hold between value and limit",
        [](const Outcome& of) { return Name(of.rule.op); }, OneOf(">=", "<=", ">", "<", "==", "!=")},
-      {"limit", "What the figure is compared with; null for a rule in words",
+      {"limit", "Limit of the figure; null for a rule in words",
        figure([](const Outcome& of) { return std::optional(of.rule.limit); }),
        schema({"number", "boolean", "null"}, false)},
       {"value", "The figure; null if not known", figure(std::mem_fn(&Outcome::value)),
@@ -157,7 +157,7 @@ const Fields<RuleOutcome>& RuleFields() {
       {"required", "Whether a figure that is not known fails the rule",
        [](const Outcome& of) { return of.rule.required; }},
       {"where", "Where the figure was found", &Outcome::where, WhereFields()},
-      {"reproduce", "Command that shows the figure again; null if there is none",
+      {"reproduce", "Command that shows the figure again; null if there is no such command",
        [](const Outcome& of) { return TextOrNull(of.reproduce); }},
       {"word", "Name of the metric in the config, if it differs",
        [](const Outcome& of) { return TextOrNull(of.rule.word); }, Absent()},
@@ -282,16 +282,16 @@ const Fields<CaseEntry>& CaseInputFields() {
     return [=](const CaseEntry& of) { return TextOrNull(get(of.result)); };
   };
   static const Fields<CaseEntry> fields = {
-      {"snapshot", "Path of its snapshot as given; null without one",
+      {"snapshot", "Path of the case's snapshot as given; null without a snapshot",
        text([](const CaseResult& of) -> const std::string& { return of.spec.snapshot; })},
       {"snapshot_xxh3",
-       "XXH3 hash of the snapshot's files, 16 hexadecimal digits; null without one",
+       "XXH3 hash of the snapshot's files, 16 hexadecimal digits; null without a snapshot",
        text([](const CaseResult& of) -> const std::string& { return of.snapshot_hash; }),
        {.pattern = kHashPattern}},
-      {"trace", "Path of its attention trace as given; null without one",
+      {"trace", "Path of the case's attention trace as given; null without a trace",
        text([](const CaseResult& of) -> const std::string& { return of.spec.trace; })},
       {"trace_xxh3",
-       "XXH3 hash of the trace's files, 16 hexadecimal digits; null without one",
+       "XXH3 hash of the trace's files, 16 hexadecimal digits; null without a trace",
        text([](const CaseResult& of) -> const std::string& { return of.trace_hash; }),
        {.pattern = kHashPattern}}};
   return fields;
@@ -353,8 +353,8 @@ Fields<CaseEntry> CaseFields(const Engine& engine,
       {"reason", "Why it failed, was not run or is inconclusive; empty if it passed",
        ResultGetter(&CaseResult::reason)},
       {"origin",
-       "Where its figures come from: replay, engine_logs, compare (a cache against its reference); "
-       "none if it was not run",
+       "Source of the figures: replay, engine_logs, compare (a cache against its reference); none "
+       "if the case was not run",
        [](const CaseEntry& of) { return Name(of.result.origin); },
        OneOf("replay", "engine_logs", "compare", "none")},
       Fields<CaseEntry>::Inline(CaseInputFields()),
@@ -369,14 +369,14 @@ Fields<CaseEntry> CaseFields(const Engine& engine,
        figures(Voice::kOriginal),
        {.schema = EngineFiguresSchema(engine)}},
       {"true_figures",
-       "The same run in figures of kvtool's own",
+       "The same run in kvtool's own figures",
        figures(Voice::kTrue),
        {.schema = TrueFiguresSchema(engine)}},
       {"reference", "How the cache differs from its reference, by layer, K and V",
        [](const CaseEntry& of) { return of.result.reference ? &of.result : nullptr; },
        ReferenceFields(), Absent()},
       {"not_measured",
-       "Reasons of the figures that are not known, by their names",
+       "Reason for each figure that is not known, by the figure's name",
        ListReasons,
        {.schema = Value::Object{{"type", "object"},
                                 {"additionalProperties", Value::Object{{"type", "string"}}}}}},
@@ -390,11 +390,13 @@ const Fields<Baseline>& BaselineFields() {
   };
   static const Fields<Baseline> fields = {
       {"file", "Path of the older summary as given", &Baseline::file},
-      {"generated_at", "When it was made; null if it does not say", text(&Baseline::generated_at)},
-      {"commit", "Commit of the older run; null if it does not say", text(&Baseline::commit)},
-      {"verdict", "Its verdict; null if it does not say", text(&Baseline::verdict)},
+      {"generated_at", "Time when the summary was made; null if not stated",
+       text(&Baseline::generated_at)},
+      {"commit", "Commit of the older run; null if not stated", text(&Baseline::commit)},
+      {"verdict", "Verdict of the older run; null if not stated", text(&Baseline::verdict)},
       {"missing_cases", "Cases of the older run that this run lacks", &Baseline::missing_cases},
-      {"problems", "Why it says little or nothing about this run", &Baseline::problems}};
+      {"problems", "Reasons why the older run says little or nothing about this run",
+       &Baseline::problems}};
   return fields;
 }
 
@@ -404,7 +406,7 @@ void AddVerdict(const Engine& engine, Fields<GateSummary>& fields) {
   fields.Add({"generated_at",
               "When the run ended, in UTC as 2026-02-21T15:29:22Z; null with --deterministic",
               [](const Summary& of) { return TextOrNull(of.generated_at); }});
-  fields.Add({"commit", "What --commit said of this run; null where it was not given",
+  fields.Add({"commit", "Value of --commit; null if not given",
               [](const Summary& of) { return TextOrNull(of.result.commit); }});
   fields.Add({"overall_pass", "Whether the gate passed",
               [](const Summary& of) { return of.result.passed(); }});
@@ -413,7 +415,7 @@ void AddVerdict(const Engine& engine, Fields<GateSummary>& fields) {
               "judge",
               [](const Summary& of) { return of.result.verdict(); },
               OneOf("pass", "fail", "inconclusive")});
-  fields.Add({"reason", "Why it did not pass, all reasons on one line; empty if it passed",
+  fields.Add({"reason", "Why the gate did not pass, all reasons on one line; empty if it passed",
               [](const Summary& of) { return of.result.reason(); }});
   fields.Add(
       {"total_cases", "Number of cases", [](const Summary& of) { return of.result.cases.size(); }});
@@ -469,7 +471,7 @@ Fields<GateSummary> MakeSummaryFields(const Engine& engine, const Fields<CaseEnt
   fields.Add({"pinned", "The baseline that stays the same from run to run; null without --pinned",
               baseline(&GateResult::pinned), BaselineFields()});
   fields.Add({"engine_logs",
-              "What the logs say of the whole suite; only with --engine-logs",
+              "Verdict and remarks of the logs on the whole suite; only with --engine-logs",
               [](const Summary& of) { return of.result.engine_logs.value_or(Value()); },
               {.absent = true, .schema = engine.report.logs_schema()}});
   return fields;

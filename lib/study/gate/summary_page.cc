@@ -473,7 +473,7 @@ void AddPairs(const CaseView& c, const EngineReport& report, Page& page) {
                        {text(pair.engine, engine), text(pair.truth, truth)}});
   }
   if (records.empty()) return;
-  page.Paragraph("What the engine calls a figure, and the one that answers the question:");
+  page.Paragraph("The engine's name of a figure, and the figure that answers the question:");
   page.Records({"", "the engine's figure", "what it is"}, records);
 }
 

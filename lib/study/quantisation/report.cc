@@ -45,13 +45,11 @@ const Fields<PairFigures>& FiguresFields() {
        &F::mass_moved, Nullable(Heading("attention moved", FigureText))},
       {"top_8",
        "Share of the 8 largest probabilities that are also among the 8 largest of the other cache, "
-       "mean over layers; "
-       "null where no row sees more keys",
+       "mean over layers; null if no row sees more than 8 keys",
        &F::top8, Nullable(Heading("top-8", FigureText))},
       {"top_64",
        "Share of the 64 largest probabilities that are also among the 64 largest of the other "
-       "cache, mean over layers; "
-       "null where no row sees more keys",
+       "cache, mean over layers; null if no row sees more than 64 keys",
        &F::top64, Nullable()}};
   return fields;
 }
@@ -83,10 +81,10 @@ const Fields<Layer>& LayerFields() {
       {"layer", "Number of the layer", [](const Layer& of) { return of.figures.layer; }},
       {"bytes", "Bytes of K and V of the layer as they are stored",
        [](const Layer& of) { return of.figures.BytesOf(of.pair.types()); }, AtLeast(0)},
-      {"k_snr_db", "Signal to noise of the stored K in dB; null where nothing changed",
+      {"k_snr_db", "Signal-to-noise ratio of the stored K in dB; null if nothing changed",
        [](const Layer& of) { return SelectSnr(of.figures.k_snr, of.pair.types().k); }},
       {"v_snr_db",
-       "Signal to noise of the stored V in dB; null where nothing changed or there is no V",
+       "Signal-to-noise ratio of the stored V in dB; null if nothing changed or there is no V",
        [](const Layer& of) { return SelectSnr(of.figures.v_snr, of.pair.types().v); }},
       Fields<Layer>::Inline(&Layer::all, FiguresFields()),
       {"undefined_rows", "Rows without figures, because queries, keys or values are not finite",
@@ -120,7 +118,7 @@ const Fields<Pair>& PairFields() {
       TypeField("k", "Type of K", "K", true),
       TypeField("v", "Type of V", "V", false),
       {"flags",
-       "Flags of llama.cpp for these types; null where it has no such cache",
+       "Flags of llama.cpp for these types; null if it has no such cache",
        [](const Pair& pair) {
          std::optional<std::string> flags = FormatFlags(pair);
          return flags->empty() ? std::nullopt : flags;
@@ -146,8 +144,7 @@ const Fields<Report>& TraceFields() {
        [](const Report& of) { return of.result.layers.size(); }},
       {"query_heads", "Query heads of a layer",
        [](const Report& of) { return of.trace.query_heads; }},
-      {"kv_heads", "Heads of K and V in a layer",
-       [](const Report& of) { return FirstKeys(of).heads; }},
+      {"kv_heads", "KV heads of a layer", [](const Report& of) { return FirstKeys(of).heads; }},
       {"head_dim", "Values of a head of K",
        [](const Report& of) { return FirstKeys(of).head_dim; }},
       {"tokens", "Tokens of the cache", [](const Report& of) { return of.result.tokens; }},
@@ -155,9 +152,9 @@ const Fields<Report>& TraceFields() {
        [](const Report& of) { return of.request.prompt_tokens; }},
       {"rows", "Query rows of a layer that were measured",
        [](const Report& of) { return of.result.measured.positions.size(); }},
-      {"of_rows", "Query rows that they were drawn from",
+      {"of_rows", "Query rows of a layer that the measured rows were drawn from",
        [](const Report& of) { return of.result.measured.population; }},
-      {"open_loop", "Each layer gets the recorded queries, whatever layers before it lost",
+      {"open_loop", "True: each layer gets the recorded queries, whatever earlier layers lost",
        [](const Report&) { return true; }, OneOf(true)}};
   return fields;
 }
@@ -179,9 +176,9 @@ const Fields<Report>& SettingsFields() {
          return of.request.store.engine_q == EngineQ::kCpu ? "cpu" : "exact";
        },
        OneOf("cpu", "exact")},
-      {"keep_first", "First tokens that stay in full",
+      {"keep_first", "First tokens that stay unquantised",
        [](const Report& of) { return of.request.store.keep_first; }},
-      {"keep_last", "Last tokens that each query sees in full",
+      {"keep_last", "Last tokens that each query sees unquantised",
        [](const Report& of) { return of.request.store.keep_last; }},
       {"seed", "Seed of the sampled rows", [](const Report& of) { return of.request.seed; }}};
   return fields;
@@ -233,7 +230,7 @@ const Fields<OutcomeOf>& OutcomeFields() {
       {"bytes_per_token", "Bytes per token, over all layers",
        [](const OutcomeOf& of) { return of.outcome.bytes / static_cast<double>(of.tokens); },
        AtLeast(0)},
-      {"bytes_per_value", "Mean bytes of a value of K and V: 2 / ratio",
+      {"bytes_per_value", "Mean bytes per value of K and V: 2 / ratio",
        [](const OutcomeOf& of) { return 2 / of.outcome.ratio(); },
        AtLeast(0, Heading("bytes/value", FourPlaces))},
       {"ratio", "full_bytes / bytes", [](const OutcomeOf& of) { return of.outcome.ratio(); },
@@ -253,8 +250,8 @@ const Fields<OutcomeOf>& OutcomeFields() {
 
 const Fields<Report>& ReportFields() {
   static const Fields<Report> fields = {
-      {"trace", "Shape of what was measured", Whole, TraceFields()},
-      {"settings", "How types were applied", Whole, SettingsFields()},
+      {"trace", "Shape of the measured data", Whole, TraceFields()},
+      {"settings", "Settings by which types were applied", Whole, SettingsFields()},
       {"missing_layers", "Layers of the snapshot without rows in the trace; they count in full",
        [](const Report& of) { return of.result.missing_layers; }},
       {"runs", "The unchanged cache, then each type of K alone, of V alone, and both", ListPairs,
@@ -380,8 +377,8 @@ void AddChart(const ReplayRequest& request, const ReplayResult& result, report::
   chart.series = {best, pairs};
   const std::optional<eviction::PredictedKl> kl = EvaluatePair(result, 0).kl;
   page.Figure(Render(chart),
-              "Each point is a type of K and one of V for all layers. The line joins those that no "
-              "other one beats. Pairs that store nothing of this cache are left out." +
+              "Each point is a type of K and a type of V for all layers. The line joins the pairs "
+              "that no other pair beats. Pairs that store nothing of this cache are left out." +
                   (kl ? fmt::format(" Expected KL is {}.", ExpectedKlText(*kl)) : ""));
   page.Feature();
 }
@@ -403,7 +400,7 @@ void AddLayers(const ReplayRequest& request, const ReplayResult& result, report:
     chart.series.push_back(std::move(series));
   }
   page.Figure(Render(chart),
-              "Where types hurt. If there are many pairs, only the first are drawn.");
+              "Layers in which types do harm. If there are many pairs, only the first are drawn.");
 }
 
 }  // namespace

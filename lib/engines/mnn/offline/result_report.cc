@@ -66,7 +66,7 @@ const Fields<Document>& SelectionFields() {
     return std::vector(layers.begin(), layers.end());
   };
   static const Fields<Document> fields = {
-      {"schema_version", "Version of the original's document", [](const Document&) { return 3; },
+      {"schema_version", "Version of the engine's document", [](const Document&) { return 3; },
        OneOf(3)},
       {"dump_dir", "The folder of dumps as it was given", &Document::dump_dir},
       {"stage", "Stages that were counted: both, prefill or decode", NameGetter(&Options::stage)},
@@ -147,9 +147,9 @@ const Fields<Document>& SizeFields() {
       {"v_raw_bytes", "Bytes of V as f16", bytes(&Result::v, &Sizes::raw)},
       {"v_compressed_bytes", "Bytes that V would take when coded, frames included",
        bytes(&Result::v, &Sizes::compressed)},
-      {"k_chunk_meta_bytes", "Bytes of these that describe the chunks of K",
+      {"k_chunk_meta_bytes", "Bytes of coded K that describe its chunks",
        bytes(&Result::k, &Sizes::chunk_meta)},
-      {"v_chunk_meta_bytes", "Bytes of these that describe the chunks of V",
+      {"v_chunk_meta_bytes", "Bytes of coded V that describe its chunks",
        bytes(&Result::v, &Sizes::chunk_meta)},
       {"raw_bytes", "Bytes of K and V as f16",
        [](const Document& of) { return of.result.total().raw; }},
@@ -158,9 +158,9 @@ const Fields<Document>& SizeFields() {
       {"k_lossless_ratio", "k_raw_bytes / k_compressed_bytes", ratio(&Result::k), AtLeast(0)},
       {"v_lossless_ratio", "v_raw_bytes / v_compressed_bytes", ratio(&Result::v), AtLeast(0)},
       {"lossless_ratio",
-       "raw_bytes / compressed_bytes; null where nothing was coded, where the original has 0",
+       "raw_bytes / compressed_bytes; null if nothing was coded (0 in the engine's document)",
        ratio(nullptr), AtLeast(0)},
-      {"weighted_lossless_ratio", "The same as lossless_ratio, under the original's second name",
+      {"weighted_lossless_ratio", "lossless_ratio under the engine's second name for it",
        ratio(nullptr), AtLeast(0)}};
   return fields;
 }

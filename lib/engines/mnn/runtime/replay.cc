@@ -274,8 +274,8 @@ class Replayer {
     }
     if (windowed.empty()) return;
     Warn(
-        fmt::format("sliding windows in layers {}: this runtime holds tokens outside them, too, "
-                    "and what it drops there counts as saved; replay-h2o leaves both out",
+        fmt::format("sliding windows in layers {}: this runtime also holds tokens outside the "
+                    "windows, and dropping such tokens counts as saved; replay-h2o counts neither",
                     fmt::join(windowed, ", ")));
   }
 

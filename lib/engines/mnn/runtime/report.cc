@@ -73,13 +73,12 @@ const Fields<LayerCounters>& CountersFields() {
        "Compressed bytes of these ranges; the raw size where encoding failed or gained nothing",
        &Counters::compressed_bytes},
       {"h2o_lossless_decompressed_bytes",
-       "Raw bytes that came back, whether a decoder ran or a cache had them",
-       &Counters::decompressed_bytes},
+       "Raw bytes that were restored, by a decoder or from a cache", &Counters::decompressed_bytes},
       {"h2o_lossless_compress_us",
        "Time in encoders in microseconds, without gathering; not with --deterministic",
        &Counters::compress_us, kTime},
       {"h2o_lossless_decompress_us",
-       "Time of bringing data back in microseconds, at least 1 where any came back; not with "
+       "Time of restoring data in microseconds, at least 1 if any was restored; not with "
        "--deterministic",
        &Counters::decompress_us, kTime},
       {"h2o_lossless_fallback_count",
@@ -120,7 +119,8 @@ const Fields<ReplayResult>& EngineTermsFields() {
        &ReplayResult::h2o_evict_us, kTime},
       {"h2o_lossless_decode_cache_hit", "Hits in the cache of decoded ranges",
        metric(&Metrics::decode_cache_hit)},
-      {"h2o_lossless_decode_cache_miss", "Misses in that cache, for which a decoder ran",
+      {"h2o_lossless_decode_cache_miss",
+       "Misses in the cache of decoded ranges, for which a decoder ran",
        metric(&Metrics::decode_cache_miss)},
       {"h2o_keep_ratio",
        "Kept tokens / tokens of the layer at the last H2O decision that the floor of recent and "
@@ -134,7 +134,7 @@ const Fields<ReplayResult>& EngineTermsFields() {
       {"h2o_floor_keep_by_recent_sink",
        "Share of the tokens that recent and sink tokens keep at least",
        eviction(&h2o::MnnMetrics::floor_keep)},
-      {"h2o_block_quantized_keep", "Share of the tokens to keep after rounding to whole blocks",
+      {"h2o_block_quantized_keep", "Share of the tokens to keep, rounded up to whole blocks",
        eviction(&h2o::MnnMetrics::quantized_keep)},
       {"h2o_last_evict_tokens", "Tokens that the last decision evicts",
        eviction(&h2o::MnnMetrics::last_evict_tokens), AtLeast(0)},
@@ -161,17 +161,17 @@ const Fields<Measured>& MeasuredFields() {
        &Measured::encoded_tokens},
       {"encoded_raw_bytes", "Bytes handed to the encoder, counted each time",
        &Measured::encoded_raw_bytes},
-      {"encoded_blob_bytes", "Bytes that it made, whether they were used or not",
+      {"encoded_blob_bytes", "Bytes that the encoder made, whether they were used or not",
        &Measured::encoded_blob_bytes},
-      {"verified_raw_bytes", "Raw bytes of the blobs that decoded to what they were made of",
+      {"verified_raw_bytes", "Raw bytes of the blobs that decoded to their source",
        &Measured::verified_raw_bytes},
-      {"verified_blob_bytes", "Bytes of these blobs", &Measured::verified_blob_bytes},
+      {"verified_blob_bytes", "Bytes of the blobs that decoded to their source",
+       &Measured::verified_blob_bytes},
       {"verified_ratio", "verified_raw_bytes / verified_blob_bytes; null: nothing was verified",
        [](const Measured& of) { return SafeRatio(of.verified_raw_bytes, of.verified_blob_bytes); }},
-      {"verified_k_ratio", "The same for K alone; null: nothing was verified", ratio_of(0)},
-      {"verified_v_ratio", "The same for V alone; null: nothing was verified", ratio_of(1)},
-      {"verify_failures", "Blobs that did not decode to what they were made of",
-       &Measured::verify_failures},
+      {"verified_k_ratio", "The ratio of K alone; null: nothing was verified", ratio_of(0)},
+      {"verified_v_ratio", "The ratio of V alone; null: nothing was verified", ratio_of(1)},
+      {"verify_failures", "Blobs that did not decode to their source", &Measured::verify_failures},
       {"no_gain", "Ranges whose blob is not smaller than the range", &Measured::no_gain},
       {"failures", "Encoders and decoders that failed", &Measured::failures},
       {"backpressure", "Times that a range met a full queue", &Measured::backpressure},
@@ -199,8 +199,8 @@ const Fields<ContentCheck>& ContentFields() {
       {"position", "Position of the token", &Difference::position}};
   static const Fields<ContentCheck> fields = {
       {"ranges",
-       "Ranges that were compared by hash: whatever came out of the lossless path, and once more "
-       "all that is held at the end",
+       "Ranges that were compared by hash: every range that the lossless path restored, and at the "
+       "end all that is held",
        &ContentCheck::ranges},
       {"bytes", "Bytes of these ranges", &ContentCheck::bytes},
       {"mismatches", "Ranges that differ from the snapshot", &ContentCheck::mismatches},
@@ -258,7 +258,7 @@ const Fields<ReplayResult>& SpeedFields() {
       {"tokens_per_second", "tokens / seconds", &Speed::tokens_per_second},
       {"tokens", "Tokens that were decoded", &Speed::tokens},
       {"elapsed_us", "Wall time of the measured decoding, in microseconds", us(&Speed::seconds)},
-      {"attention_us", "Time of that in attention alone, in microseconds",
+      {"attention_us", "Time of the measured decoding in attention alone, in microseconds",
        us(&Speed::attention_seconds)}};
   static const Fields<ReplayResult> fields = {
       {"attention_only_speed",
@@ -275,16 +275,17 @@ const Fields<ReplayResult>& SpeedFields() {
 const Fields<LayerResult>& LayerFields() {
   static const Fields<LayerResult> fields = {
       {"layer", "Number of the layer in the snapshot", &LayerResult::layer},
-      {"in_h2o_range", "Whether it is in H2O's range of layers, even if H2O is off",
+      {"in_h2o_range", "Whether the layer is in H2O's range of layers, even if H2O is off",
        &LayerResult::in_h2o_range},
-      {"held_tokens", "Tokens that it holds at the end", &LayerResult::length},
+      {"held_tokens", "Tokens that the layer holds at the end", &LayerResult::length},
       {"cold_tokens", "Of these, those that are neither sink nor recent",
        &LayerResult::cold_tokens},
-      {"memory", "Its bytes at the end", &LayerResult::end, ResidentFields()},
-      {"measured", "The replay's own counts for it", &LayerResult::measured, MeasuredFields()},
-      {"content", "Comparison of what it held with the snapshot", &LayerResult::content,
+      {"memory", "Bytes of the layer at the end", &LayerResult::end, ResidentFields()},
+      {"measured", "The replay's own counts for the layer", &LayerResult::measured,
+       MeasuredFields()},
+      {"content", "Comparison of the layer's rows with the snapshot", &LayerResult::content,
        ContentFields()},
-      {"engine_terms", "Its counters by the engine's definitions", &LayerResult::counters,
+      {"engine_terms", "The layer's counters by the engine's definitions", &LayerResult::counters,
        CountersFields()}};
   return fields;
 }
@@ -413,8 +414,8 @@ const Fields<Report>& ReportFields() {
   };
   static const Fields<Report> fields = {
       {"engine",
-       "mnn: what its code does; mnn-r6: its runtime, with the eviction of the build that its "
-       "authors measured; design: what its documentation promises",
+       "mnn: MNN's code; mnn-r6: MNN's runtime, with the eviction of the build that its authors "
+       "measured; design: the behaviour that MNN's documentation promises",
        [](const Report& of) { return Name(of.result.engine); }, OneOf("mnn", "mnn-r6", "design")},
       {"params",
        "The parameters that were in effect, by the engine's names; those of h2o_lossless_ are the "
@@ -435,12 +436,12 @@ const Fields<Report>& ReportFields() {
        [](const Report& of) { return SumTotals(of.result).held_tokens; }},
       {"cold_token_rows", "Of these, those that are neither sink nor recent",
        [](const Report& of) { return SumTotals(of.result).cold_tokens; }},
-      {"content", "Comparison of what the cache held with the snapshot",
+      {"content", "Comparison of the cache's rows with the snapshot",
        result(&ReplayResult::content), ContentFields()},
       {"memory", "Bytes of K and V of all layers", std::identity(), MemoryFields()},
       {"measured", "The replay's own counts of the work", result(&ReplayResult::measured),
        MeasuredFields()},
-      {"engine_terms", "The same by the engine's own definitions and names",
+      {"engine_terms", "Counts of the work by the engine's own definitions and names",
        [](const Report& of) -> const auto& {return of.result;
 }
 , EngineTermsFields()
@@ -448,7 +449,7 @@ const Fields<Report>& ReportFields() {
 ,
     Fields<Report>::Inline([](const Report& of) { return of.timing ? &of.result : nullptr; },
                            SpeedFields()),
-    {"layers", "The same of each layer", result(&ReplayResult::layers), LayerFields(), CsvRows()},
+    {"layers", "Figures of each layer", result(&ReplayResult::layers), LayerFields(), CsvRows()},
     {"why_nothing", "Why nothing was encoded; null where something was",
      [](const Report& of) {
        const std::string why = WhyNothing(of.result);
@@ -484,7 +485,7 @@ const Fields<Event>& EventFields() {
       {"raw_bytes", "Bytes of the range before encoding", &Event::raw_bytes},
       {"compressed_bytes", "Bytes of the range after encoding; 0 where nothing was encoded yet",
        &Event::compressed_bytes},
-      {"us", "Time that it took in microseconds; not with --deterministic", &Event::us, kTime},
+      {"us", "Time of the event in microseconds; not with --deterministic", &Event::us, kTime},
       {"what",
        "For restore and decode: where the bytes came from, cache or decoder; for fallback: the "
        "step that failed; absent for other events",
