@@ -105,9 +105,8 @@ const Fields<Benched::Speed>& BenchSpeedFields() {
       {"fastest_mb_per_s",
        "Raw bytes per second of CPU time of one thread in the fastest round, in MB (1e6 bytes)",
        &Speed::fastest, AtLeast(0)},
-      {"median_mb_per_s",
-       "Raw bytes per second of CPU time of one thread in the median round, in MB", &Speed::median,
-       AtLeast(0)}};
+      {"median_mb_per_s", "MB per second of CPU time of one thread in the median round",
+       &Speed::median, AtLeast(0)}};
   return fields;
 }
 
@@ -190,9 +189,7 @@ const Fields<Benched>& BenchedFields() {
       {"chunks", "Number of chunks of K and V that were coded", &Benched::chunks, AtLeast(1)},
       {"contestants", "Results of each level and of each other compressor", &Benched::contestants,
        BenchEntrantFields(), CsvRows()},
-      {"bounds",
-       "Bytes that models would need, with everything that must be learnt or transmitted; absent "
-       "without --bound",
+      {"bounds", "Bytes that models would need, tables included; absent without --bound",
        &Benched::bounds, BenchBoundFields(), Absent()}};
   return fields;
 }

@@ -44,8 +44,7 @@ constexpr Method kMethods[] = {
      "the step, with scores of compressed tokens raised by the log of the group size (no engine "
      "does this)"},
     {"mean-pool", Kind::kMeanPool, false, 0, "mean of each group instead of the MLP"},
-    {"mean-pool+log", Kind::kMeanPool, true, 0,
-     "mean-pool with scores raised by the log of the group size"},
+    {"mean-pool+log", Kind::kMeanPool, true, 0, "mean-pool, scores raised by the log of the size"},
     {"drop", Kind::kDrop, false, 0, "the last token of each group"},
     {"knorm", Kind::kKnorm, false, 0, "as many tokens, chosen by the smallest key norms"},
     {"int8", Kind::kInt, false, 8,

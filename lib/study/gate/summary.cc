@@ -390,13 +390,11 @@ const Fields<Baseline>& BaselineFields() {
   };
   static const Fields<Baseline> fields = {
       {"file", "Path of the older summary as given", &Baseline::file},
-      {"generated_at", "Time when the summary was made; null if not stated",
-       text(&Baseline::generated_at)},
+      {"generated_at", "End of the older run; null if not stated", text(&Baseline::generated_at)},
       {"commit", "Commit of the older run; null if not stated", text(&Baseline::commit)},
       {"verdict", "Verdict of the older run; null if not stated", text(&Baseline::verdict)},
       {"missing_cases", "Cases of the older run that this run lacks", &Baseline::missing_cases},
-      {"problems", "Reasons why the older run says little or nothing about this run",
-       &Baseline::problems}};
+      {"problems", "Why the older run says little or nothing about this run", &Baseline::problems}};
   return fields;
 }
 

@@ -299,9 +299,7 @@ const Fields<EngineSettings>& EngineSettingsFields() {
        AtLeast(advise::kLeastRatio)},
       {"loss", "Largest loss of a run, in the unit that loss.unit names", &S::loss, AtLeast(0)},
       {"note", "Facts to know before the settings are used", &S::note},
-      {"configuration",
-       "The engine's configuration file that takes the parameters; null: the engine's options take "
-       "them",
+      {"configuration", "Configuration file that takes the parameters; null: options take them",
        IfAny(&S::configuration)}};
   return fields;
 }

@@ -58,13 +58,15 @@ struct OfflineOptions {
       line.AddFlag(flag, to, text).Needs(needed).Group(group);
     };
     constexpr int64_t kMost = int64_t{1} << 40;
-    add("--entry-mode", entry_mode, "per_meta, aggregate, chunked, chunked_grouped (per_meta)")
+    add("--entry-mode", entry_mode,
+        "per_meta, aggregate, chunked, chunked_grouped (default: per_meta)")
         .OneOf({"per_meta", "aggregate", "chunked", "chunked_grouped"});
     add("--stage", stage, "prefill, decode or both (default: both)")
         .OneOf({"prefill", "decode", "both"});
-    add("--scope", scope, "front_n, layer_range or layer_ids (front_n)")
+    add("--scope", scope, "front_n, layer_range or layer_ids (default: front_n)")
         .OneOf({"front_n", "layer_range", "layer_ids"});
-    add("--front-n", values.front_n, "Layers of scope front_n (2)").Between(int64_t{1}, kMost);
+    add("--front-n", values.front_n, "Layers of scope front_n (default: 2)")
+        .Between(int64_t{1}, kMost);
     add("--layer-start", values.layer_start, "First layer of scope layer_range (default: 2)");
     add("--layer-end", values.layer_end, "Last layer of scope layer_range, -1 = all (default: -1)");
     add("--layer-ids", layer_ids, "Layers of scope layer_ids, e.g. 0,2");

@@ -258,9 +258,10 @@ class ReplayBlend : public Command {
     line.Add("--chunks-layout|--old-layout", old_layout_,
              "Axes of the arrays of chunks, if they differ from --layout");
     line.AddFlag("--detail", detail_, "Add the deviation of every token to the JSON document");
-    line.Add("--indices-out", indices_out_, "Write the chosen tokens to an .npy file (i64)");
+    line.Add("--indices-out", indices_out_, "Write the chosen tokens to an .npy file of i64");
     line.Add("--blended-out", blended_out_, "Write the blended cache, keys at prompt positions");
-    line.Add("--to", to_, "Format of --blended-out (safetensors)").Suggest(WritableFormats());
+    line.Add("--to", to_, "Format of --blended-out (default: safetensors)")
+        .Suggest(WritableFormats());
     page_.Declare(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     rope_.Declare(line);

@@ -221,7 +221,8 @@ class ReplayH2o : public ForEachInput<ReplayH2o, TraceReplay> {
     page_.Declare(line);
     line.Add("--plan-out", plan_, "Write what to keep (one policy, one ratio)").Essential();
     line.Add("--snapshot-out", snapshot_out_, "Write the compacted snapshot, and check its rows");
-    line.Add("--to", to_, "Format of --snapshot-out (safetensors)").Suggest(WritableFormats());
+    line.Add("--to", to_, "Format of --snapshot-out (default: safetensors)")
+        .Suggest(WritableFormats());
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     config_.Declare(line);
     papers_.Declare(line);
