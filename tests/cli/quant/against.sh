@@ -2,7 +2,7 @@
 # first layer.
 against() { status=0; "$KVTOOL" replay-quant "$TESTDATA/llamacpp/states/$1" --against "$TESTDATA/trace/kjv3m.seq0.bin" --kv-heads 2 "${@:2}" || status=$?; echo $status; }
 for state in kjv3m-b8352-q8_0.seq0.bin kjv3m-v050-iq4_nl-rotated.session.bin kjv3m-v050-q4_0-rotated.seq0.bin kjv3m-v050-q4_1-unrotated.seq0.bin; do
-  against $state | sed 's/ [0-9.]*% under/ X% under/'
+  against $state | sed 's/ [0-9.]*% with the next/ X% with the next/'
 done
 against kjv3m-v050-q5_1-rotated.seq0.bin --json > origin.json
 head -n -1 origin.json | $VALIDATE

@@ -9,7 +9,7 @@ fill
 before=$(ls tiny/st/packs tiny/st/states)
 status=0
 "$KVTOOL" store add tiny/st b.bin --level fast 2> said || status=$?
-[ $status = 4 ] && grep -q 'adding it takes about [0-9]* bytes of the disk, and 0 are free' said || fails "exit $status"
+[ $status = 4 ] && grep -q 'adding the state takes about [0-9]* bytes of the disk, and 0 are free' said || fails "exit $status"
 [ "$(ls tiny/st/packs tiny/st/states)" = "$before" ] || fails "left behind"
 cp -a tiny/st kept
 reset() { rm -rf tiny/st tiny/rest; cp -a kept tiny/st; fill; }
