@@ -42,7 +42,7 @@ struct OpenOptions {
   std::string from;                  // registry id; empty = detect
   std::string raw;                   // --raw DTYPE:ORDER:SIZES or PRESET:DTYPE:SIZES
   std::string k_pattern, v_pattern;  // tensor names with {i} for the layer
-  std::string layout;                // chooses between interpretations if two fit
+  std::string layout;                // --layout: chooses an interpretation if two fit
   std::string as_dtype;              // --input-dtype bf16: the type of |V2 or u2 arrays
   std::string order;                 // --order: the sequence of the files of a folder of pages
   std::string rotated = "auto";      // Hadamard rotation of quantised llama.cpp caches: auto|yes|no

@@ -64,7 +64,7 @@ std::vector<FormatListing> ListFormats();
 // errors and for `kvtool formats`.
 struct ForeignFormat {
   std::string_view id;
-  std::string_view what;    // its program, and its form on disk
+  std::string_view what;    // program that writes the format, and its form on disk
   std::string_view reason;  // why it is not read
   std::string_view hint;    // what to do instead; may be empty
   // Recognises a source by its bytes (by its name if the bytes are no evidence). Null if no file

@@ -237,7 +237,7 @@ std::vector<GroupArray> CheckedArrays(const ChunkHeader& header, const MemoryFor
           .At(kFirstShape);
     }
     arrays.push_back(*array);
-    total += array->bytes;  // for several groups the header's parser has added the sizes
+    total += array->bytes;  // for several groups, the header's parser added up the sizes
   }
   const uint64_t payload = Payload(header, bytes);
   if (!LengthFits(header, bytes) && total != payload && SomeLengthFits(header, bytes)) {

@@ -21,7 +21,7 @@ namespace kv::lmcache {
 struct MemoryFormat {
   int number;
   std::string_view name;  // LMCache's name
-  std::string_view axes;  // outermost first, letters as in formats/raw; empty if it is no cache
+  std::string_view axes;  // outermost first, letters as in formats/raw; empty: no cache
 };
 
 // Finds a layout by number or by LMCache's name; null if there is none.

@@ -134,8 +134,8 @@ struct JoinedRange {
 
 struct Joined {
   std::vector<JoinedRange> ranges;   // ascending, disjoint
-  std::vector<TokenRange> gaps;      // positions inside the whole that no update has
-  std::vector<TokenRange> overlaps;  // positions that more than one update has
+  std::vector<TokenRange> gaps;      // positions of the whole that no update wrote
+  std::vector<TokenRange> overlaps;  // positions that several updates wrote
 };
 
 // Joins the updates of one layer by position. If several hold a position, the one that begins later

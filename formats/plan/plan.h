@@ -54,7 +54,7 @@ class EvictionPlanWalk {
     KeepPlan held;      // held positions before `next`
     uint64_t next = 0;  // one past the last event's token; all later positions are held
     uint64_t events = 0;
-    StreamingHash history;  // hash of its events
+    StreamingHash history;  // hash of the events
   };
   struct State {
     const LayerKv* layer = nullptr;

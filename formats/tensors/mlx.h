@@ -70,7 +70,7 @@ struct Used {
   };
   std::vector<Run> runs;
   uint64_t tokens = 0;
-  uint64_t kept = 0;    // number of them from the beginning of the text
+  uint64_t kept = 0;    // number of tokens kept from the beginning of the text
   uint64_t offset = 0;  // position after the last one
 
   int64_t GetPosition(uint64_t i) const {

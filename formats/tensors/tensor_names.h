@@ -21,7 +21,7 @@ namespace kv {
 // {01} = 0 for K and 1 for V, * = anything. '/' and '.' are the same character, case is ignored.
 struct NameMatch {
   uint32_t layer = 0;
-  enum class Part { kKey, kValue, kBoth } part = Part::kBoth;  // kBoth: the name says neither
+  enum class Part { kKey, kValue, kBoth } part = Part::kBoth;  // kBoth: no part is named
 };
 std::optional<NameMatch> MatchName(std::string_view pattern, std::string_view name);
 
@@ -74,7 +74,7 @@ struct KvTensors {
     const NamedTensor* v = nullptr;
   };
   std::string pattern = {};      // the pattern that fitted: "key_cache.{i}"
-  std::string prefix = {};       // the part before it in every name: "past_key_values"
+  std::string prefix = {};       // the part before the pattern in every name: "past_key_values"
   std::string_view engine = {};  // engine that writes such names, if only one does
   Joined joined = Joined::kApart;
   bool lone = false;  // true: the only array of the file, whatever its name
@@ -124,7 +124,7 @@ class Axes {
   Axis Find(const TensorView& array, char role, const HeadSizes& heads) const;
   std::string_view FindFault() const;  // empty if an array can have these axes
 
-  std::vector<std::string> axes_;  // roles of each, outermost first
+  std::vector<std::string> axes_;  // roles of each axis, outermost first
 };
 
 // Returns an example of --layout for an array with this number of axes, for messages.

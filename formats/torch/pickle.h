@@ -154,7 +154,7 @@ class Pickle {
  public:
   const PickleValue& operator[](PickleId id) const { return values_[id]; }
   PickleId root() const { return root_; }
-  size_t size() const { return values_.size(); }  // ids are below it
+  size_t size() const { return values_.size(); }  // number of values; all ids are below it
   uint64_t length() const { return length_; }     // length of the stream, STOP included
 
   // Returns the class "module.name" of a node: the callable of an object, or "".

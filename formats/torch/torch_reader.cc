@@ -41,7 +41,7 @@ class ZipStorages : public StorageBytes {
 
   ZipArchive& archive_;
   TensorFile& file_;
-  std::string root_;                // with its slash, or empty
+  std::string root_;                // prefix of the names with its slash, or empty
   std::vector<uint32_t> numbered_;  // by key: the index of its entry, from 1
   ByteSpan pickle_;
   uint64_t pickle_offset_ = 0;

@@ -92,7 +92,7 @@ class NumpyArrays {
   const Pickle& pickle_;
   uint64_t max_bytes_;
   TensorFile& file_;
-  std::map<std::pair<PickleId, uint32_t>, ByteSpan> kept_;  // by values and swapped width
+  std::map<std::pair<PickleId, uint32_t>, ByteSpan> kept_;  // key: values and swapped width
 };
 
 // Evaluates torch's functions that rebuild tensors, as data.

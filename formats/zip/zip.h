@@ -49,7 +49,7 @@ class ZipArchive {
   ByteSpan Data(const ZipEntry& entry) const;
   // Reads a stored entry and compares its CRC. Throws kChecksum.
   void CheckStored(const ZipEntry& entry) const;
-  void CheckStored() const;  // checks each of them
+  void CheckStored() const;  // checks each member
 
   const std::shared_ptr<const FileSource>& file() const { return file_; }
 

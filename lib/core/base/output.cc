@@ -381,7 +381,7 @@ AtomicFolder::AtomicFolder(fs::path path, const OutputRules& rules)
     descriptor_ = ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor_ < 0) throw IoError("cannot create the folder", path_.string());
   } while (!working_.Claim(descriptor_));
-  sys::SetMark(descriptor_, kMarkAttribute);  // without attributes there is no mark
+  sys::SetMark(descriptor_, kMarkAttribute);  // no mark if attributes are lacking
 }
 
 AtomicFolder::~AtomicFolder() {
@@ -443,7 +443,7 @@ void AtomicFolder::Commit() {
     throw IoError("cannot write", path_.string());
   if (replaces_) {
     ReplaceFolder(working_.name(), path_.string());
-    working_ = Temporary();  // removes the old folder, which has that name now
+    working_ = Temporary();  // removes the old folder, which now has the temporary name
   } else {
     if (RenameNoReplace(working_.name(), path_.string()) != 0) {
       if (errno == EEXIST || errno == ENOTEMPTY) RefuseExisting(path_, Overwrite::kRefuse);

@@ -66,7 +66,7 @@ struct Event {
 };
 Event OpenEvent();
 
-uint64_t Random();  // never waits; guessable only where the system has no randomness yet
+uint64_t Random();  // never waits; guessable only if the system has no entropy yet
 int Cpus();         // CPUs that this process may use, 0 if unknown
 bool OnMainThread();
 uint64_t PeakMemory();                      // bytes

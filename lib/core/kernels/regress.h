@@ -35,8 +35,8 @@ struct Regress {
   float* weights = nullptr;                    // [model][tap][lane], 0 beyond a model's taps
   float* combined = nullptr;                   // [tap][lane]: weights of the common prediction
   float* errors = nullptr;                     // [model][lane]: running mean squared errors
-  float* variance = nullptr;                   // [lane]: the same of the common prediction
-  float* power = nullptr;                      // [lane]: running mean squares of the values
+  float* variance = nullptr;  // [lane]: mean squared errors of the common prediction
+  float* power = nullptr;     // [lane]: running mean squares of the values
 };
 
 // The taps of a row: taps[j][channel], at any alignment.

@@ -136,7 +136,7 @@ std::optional<ModelGeometry> FindGeometry(const AttentionTrace& trace);
 // Rows of a trace without a usable figure, because some value of some query head is NaN or Inf.
 struct UndefinedRows {
   uint64_t rows = 0, of = 0;  // a row counts once per layer
-  uint32_t first_layer = 0;   // layer of the first such row
+  uint32_t first_layer = 0;   // layer of the first invalid row
   uint64_t first_position = 0;
 };
 

@@ -90,7 +90,7 @@ std::string_view Name(DiffVerdict verdict);  // "identical", "equal_values" ...
 struct SnapshotDiff {
   std::vector<std::string> structure;  // differences of geometry, positions or token ids
   std::vector<std::string> notes;      // remarks that are not differences
-  std::vector<LayerDiff> layers;       // layers that both have, by number
+  std::vector<LayerDiff> layers;       // layers that both snapshots have, by number
   bool by_value = false;               // a tolerance was given
   uint64_t bin_tokens = 0;             // 0 unless bins were requested
   uint64_t tokens = 0;                 // compared tokens of the longest tensor

@@ -72,7 +72,7 @@ class SequenceIds {
     many_ = std::move(many);
   }
 
-  std::unique_ptr<int32_t[]> many_;  // used for more than one
+  std::unique_ptr<int32_t[]> many_;  // used for more than one value
   int32_t one_ = 0;
   uint32_t size_ = 0;
 };

@@ -14,7 +14,7 @@ namespace kv {
 // common wrappers, a DataParallel "module.", or a flat state dict.
 
 struct CheckpointOptions {
-  std::vector<std::string> prefix_order;  // empty: those found, in the loaders' order
+  std::vector<std::string> prefix_order;  // empty: the MLPs found, in the loaders' order
   std::vector<uint32_t> slot_order;       // empty: the three found, ascending
   uint32_t compression_factor = 0;        // 0: cols / head_dim of the first weight
   std::optional<uint32_t> min_seq_len;    // 2
@@ -33,7 +33,7 @@ std::vector<uint32_t> ParseSlotOrder(std::string_view list);
 struct CheckpointShares {
   uint64_t weight_bytes = 0, optimizer_bytes = 0, other_bytes = 0;
   uint64_t ignored_keys = 0;           // in the same dict as the weights
-  std::vector<std::string> ignored;    // the first few of them
+  std::vector<std::string> ignored;    // the first few unused keys
   std::vector<std::string> untrained;  // prefixes without optimizer state
 };
 

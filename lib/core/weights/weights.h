@@ -85,7 +85,7 @@ struct WeightsFault {
   std::string field = {};  // "num_layers", "layer 0 compress_tk slot 3 cols"
   std::optional<uint64_t> offset = {};
   std::string found = {}, expected = {};
-  std::string effect = {};  // how engines react to it, if known
+  std::string effect = {};  // how engines react to the fault, if known
   bool fatal = false;       // later parts cannot be read
 
   Error ToError() const;

@@ -86,7 +86,7 @@ KeyStateFlag ParseKeyState(std::string_view text, std::string_view flag);
 // only once.
 enum class BosRule {
   kNone,     // chunks are those of the prompt
-  kDrop,     // later chunks begin with one, which must be left out
+  kDrop,     // later chunks begin with a BOS token, which is left out
   kDropped,  // BOS is already removed from later chunks, whose first position was 1
 };
 // Throws kUsage.

@@ -71,7 +71,7 @@ std::optional<double> Spearman(std::span<const double> a, std::span<const double
 // The distance of the chunks' keys (or values) of one layer from the full run's.
 struct TensorDeviation {
   std::vector<double> tokens;    // per token: sum over heads and dims of (full - old)^2
-  double sum = 0, full_sum = 0;  // sums over tokens: of `tokens`, and of full^2
+  double sum = 0, full_sum = 0;  // sum of `tokens`, and sum of full^2 over all tokens
   // Figures of the tokens' relative deviations, sqrt(sum of (full - old)^2 / sum of full^2). Tokens
   // for which that is not finite are left out and counted.
   double rel_mean = 0, rel_p50 = 0, rel_p90 = 0, rel_p99 = 0, rel_max = 0;

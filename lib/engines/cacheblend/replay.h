@@ -21,7 +21,7 @@ namespace kv::blend {
 enum class Engine {
   // scores all tokens but the suffix, forces the suffix, computes the check layer exactly
   kCacheBlend,
-  kLmCache,  // scores all tokens, forces none, blends the check layer too
+  kLmCache,  // scores all tokens, always recomputes none, blends the check layer too
 };
 // The tensor whose deviation scores tokens at the check layer.
 enum class ScoreRule { kV, kK, kKAndV };
@@ -38,7 +38,7 @@ struct Request {
   ScoreRule score = ScoreRule::kV;
   uint32_t check_layer = 1;  // layer number in the snapshot
   double ratio = 0.16;
-  std::vector<Filter> filters;  // at ascending layers, with ratios that do not rise
+  std::vector<Filter> filters;  // at ascending layers, with nonincreasing ratios
   std::vector<double> ratios;   // ratios of the curve, ascending; `ratio` is among them
   uint64_t suffix = 0;          // number of last tokens, which are the question
   Mask mask = Mask::kExact;
@@ -53,7 +53,7 @@ struct Remaining {
 
 struct CurveLayer {
   uint32_t layer = 0;
-  double v_sum = 0, k_sum = 0;  // squared deviations that are left, as sums instead of shares
+  double v_sum = 0, k_sum = 0;  // remaining squared deviations, as sums instead of shares
   Remaining selected;           // with the tokens that the check layer selects
   Remaining oracle;             // with this layer's own best tokens
   Remaining random, first_of_chunk;

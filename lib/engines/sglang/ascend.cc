@@ -20,7 +20,7 @@ namespace {
 constexpr CodeType kAscendTypes[] = {CodeType::kFloat32, CodeType::kBFloat16, CodeType::kInt8,
                                      CodeType::kInt4};
 constexpr uint32_t kAscendSizes[] = {1, 8, 16, 64, 256, 1024};
-constexpr uint32_t kNibbles = 8;  // int4 codes of a word
+constexpr uint32_t kNibbles = 8;  // number of int4 codes in a word
 constexpr float kFarOffset = 2048;
 
 float ToBFloat(float value) { return BF16ToF32(F32ToBF16(value)); }

@@ -258,7 +258,7 @@ class ContextPlanner {
         arena_(&scratch.arena),
         groups_{ArenaVector<uint8_t>(64, arena_), 1} {
     plan_.shape = ChooseWindow(survey, plan_.escapes);
-    plan_.shape.symbol_bits = 8;  // everything is decided on these
+    plan_.shape.symbol_bits = 8;  // everything is decided on 8-bit symbols
     plan_.grid = in_rows_ ? RansGrid{rows, columns} : RansGrid{1, count_};
     scratch.symbols.resize(count_);
     symbols_ = scratch.symbols.data();

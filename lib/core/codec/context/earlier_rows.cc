@@ -31,7 +31,7 @@ constexpr uint64_t kQueries = 64, kCandidates = 1024;
 // search.
 constexpr uint64_t kComparedPerValue = 12;
 constexpr uint64_t kReach = 1 << 15;      // rows; the time grows in proportion to it
-constexpr double kLeastVariance = 1e-60;  // its inverse root is still a finite float
+constexpr double kLeastVariance = 1e-60;  // 1 / sqrt of this is a finite float
 
 // Rows with their rotation undone, and per channel the mean and the inverse standard deviation.
 struct Unrotated {

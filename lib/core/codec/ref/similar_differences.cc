@@ -192,7 +192,7 @@ std::array<uint32_t, kClasses> ClassifyByExponent(const SimilarRows& similar, ui
 // State of the gaps between differences, with one running mean per class.
 struct GapsOfClasses {
   std::vector<LearnedMean> means;
-  std::array<uint32_t, kClasses> left;  // values of the class behind the last difference
+  std::array<uint32_t, kClasses> left;  // values of the class after the last difference
 
   GapsOfClasses(uint32_t start, const std::array<uint32_t, kClasses>& counts) : left(counts) {
     for (uint32_t c = 0; c < kClasses; ++c) means.emplace_back(1u << (start - std::min(start, c)));

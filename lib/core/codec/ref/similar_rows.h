@@ -25,8 +25,8 @@ namespace kv {
 struct ReferenceRun {
   uint16_t reference = 0;  // index into the archive's list of references
   bool is_value = false;
-  bool equal = false;  // the rows are copies; otherwise their differences are coded
-  uint32_t layer = 0;  // as the reference numbers it
+  bool equal = false;  // true: the rows are copies; false: their differences are coded
+  uint32_t layer = 0;  // the layer's number in the reference
   uint32_t first_row = 0, rows = 0;
   uint64_t first_token = 0;    // in the reference
   int32_t position_shift = 0;  // position of the rows here minus that in the reference

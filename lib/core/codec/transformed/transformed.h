@@ -57,7 +57,7 @@ struct TransformedRows {
   const float* mean = nullptr;         // one value for each column
   const Rotation* rotation = nullptr;  // rotation of keys, within each head; nullptr for V
   uint64_t head_dim = 0;
-  uint64_t position = 0;  // of the first row
+  uint64_t position = 0;  // position of the first row
 };
 
 // Returns true for f16, bf16 and f32.

@@ -15,7 +15,7 @@
 namespace kv::mnn::h2o {
 namespace {
 
-constexpr uint64_t kWorthThreads = uint64_t{4} << 20;  // multiplications from which threads pay
+constexpr uint64_t kWorthThreads = uint64_t{4} << 20;  // multiplications that pay for threads
 
 class FromTrace : public BlockSumSource {
  public:

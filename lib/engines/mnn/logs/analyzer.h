@@ -66,7 +66,7 @@ OfflineRatio ParseOfflineRatio(std::string_view json, std::string_view path);
 // Lines that an engine prints when its cache is broken.
 struct InvalidLines {
   uint64_t count = 0;
-  std::vector<std::string> examples;  // the first five, as "log: line"
+  std::vector<std::string> examples;  // the first five suspicious lines, as "log: line"
 };
 void ScanInvalidLines(std::string_view text, std::string_view log, InvalidLines& found);
 void ForEachInvalidLine(std::string_view text, const std::function<void(std::string_view)>& use);

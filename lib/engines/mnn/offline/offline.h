@@ -28,7 +28,7 @@ enum class EntryMode : uint8_t {
   kPerMeta,         // every entry separately
   kAggregate,       // all entries of a run and layer joined
   kChunked,         // each entry cut into chunks of tokens
-  kChunkedGrouped,  // joined first, then cut
+  kChunkedGrouped,  // entries of a run and layer joined, then cut into chunks
 };
 enum class CodecMode : uint8_t { kLegacy, kAdaptive };
 enum class Scope : uint8_t { kFrontN, kLayerRange, kLayerIds };

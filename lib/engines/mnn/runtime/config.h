@@ -49,7 +49,7 @@ struct Config {
   int64_t max_queue = 256;
   int64_t decode_cache_blocks = 64;
   bool strict_roundtrip_check = false;
-  std::string codec_runtime = "fp16_gear_predictive_v3";  // the engine never reads it
+  std::string codec_runtime = "fp16_gear_predictive_v3";  // the engine ignores this field
 
   bool active() const { return enable && gear_delta && runtime_enable; }
   bool operator==(const Config&) const = default;

@@ -117,7 +117,7 @@ class EncodeWorkers {
   // Waits for all tasks, adds the time waited to `wait_us`, and takes all results.
   std::vector<EncodeResult> WaitAll(int64_t& wait_us);
 
-  uint64_t untaken() const;  // number of tasks submitted and not yet taken, finished or not
+  uint64_t untaken() const;  // number of submitted tasks whose results were not yet taken
 
  private:
   void Loop(const std::stop_token& stop);
