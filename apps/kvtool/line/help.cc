@@ -106,6 +106,8 @@ std::string OptionsHelp(const std::string& program, const LineDescription& line,
       groups.push_back(option.group);
     }
   }
+  // A command's own options come before those of every command.
+  std::ranges::stable_partition(groups, [](const auto& group) { return group != kEverywhere; });
   for (const std::string& group : groups) {
     out += "\n" + Wrapped(group + ":", width, 2) + "\n";
     AddOptions(group, line, width, out);
