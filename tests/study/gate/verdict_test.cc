@@ -268,7 +268,7 @@ TEST_CASE("Expected cases must be there and decided") {
   CHECK(judged({{"a", "gone"}}) == "expected_cases: there is no case 'gone' in this run");
   CHECK(judged({{"llm_demo_full"}}) ==
         "expected_cases: case 'llm_demo_full' was not decided: no engine logs");
-  CHECK(judged({{}, 2}) == "expected_cases: 2 must be decided, 1 were");
+  CHECK(judged({{}, 2}) == "expected_cases: 2 cases must be decided, 1 were");
 }
 
 TEST_CASE("An older summary adds rules on how far figures may move") {
