@@ -148,7 +148,7 @@ enum {
   KVT_E_CONTEXT_DIFFERS = -1106,     /* the frame belongs to another context */
   KVT_E_REFERENCE_MISSING = -1107,   /* a reference of the archive was not found */
   KVT_E_REFERENCE_DIFFERS = -1108,   /* a reference is not the one that the archive was made with */
-  KVT_E_PROFILE_MISSING = -1109,     /* the profile that the data was coded with was not found */
+  KVT_E_PROFILE_MISSING = -1109,     /* the profile or transform that the data was coded with was not found */
   KVT_E_FORBIDDEN_GLOBAL = -1201,    /* a pickle names something that can run code */
   KVT_E_FORBIDDEN_OPCODE = -1202,    /* a pickle uses an opcode that can run code */
   KVT_E_BAD_PICKLE = -1203,          /* a pickle is malformed */
