@@ -53,10 +53,16 @@ void AppendRows(const transform::CacheRows& from, transform::CacheRows& to) {
   to.values.insert(to.values.end(), from.values.begin(), from.values.end());
 }
 
-// Takes layers, heads and RoPE of the first input, which all others must have.
-void TakeShape(const Snapshot& snapshot, const std::string& rope, Transform& transform) {
+// Names a cache among those that the transform is learnt from. Takes layers, heads and RoPE of the
+// first one, which all others must have.
+void TakeCache(const Snapshot& snapshot, const std::optional<ModelRope>& known_rope,
+               Transform& transform) {
+  transform::RequireRows(snapshot);
   const LayerKv& first = snapshot.layers.front();
   const auto layers = static_cast<uint32_t>(snapshot.layers.size());
+  const bool rotates = snapshot.key_rotation != KeyRotation::kUnrotated;
+  const std::string rope =
+      rotates && known_rope ? RopeText(*known_rope, layers, first.k.head_dim) : "";
   TransformSide k{first.k.heads, first.k.head_dim, {}, {}, {}, {}};
   TransformSide v{first.v->heads, first.v->head_dim, {}, {}, {}, {}};
   const bool fits =
@@ -70,6 +76,9 @@ void TakeShape(const Snapshot& snapshot, const std::string& rope, Transform& tra
   transform.rope = rope;
   transform.k = std::move(k);
   transform.v = std::move(v);
+  for (const uint64_t hash : transform::Fingerprints(snapshot))
+    transform.fingerprints.push_back(hash);
+  transform.sources.push_back(HashedFile::Of(snapshot.source).xxh3);
 }
 
 class Lessons {
@@ -79,13 +88,9 @@ class Lessons {
         held_inputs_(static_cast<size_t>(std::ceil(flags.hold * static_cast<double>(inputs)))),
         inputs_(inputs) {}
 
-  void Add(const Snapshot& snapshot, const std::optional<ModelRope>& rope, Transform& transform) {
-    transform::RequireRows(snapshot);
-    const KvTensor& k = snapshot.layers.front().k;
-    const auto layers = static_cast<uint32_t>(snapshot.layers.size());
-    const bool rotates = snapshot.key_rotation != KeyRotation::kUnrotated;
-    TakeShape(snapshot, rotates && rope ? RopeText(*rope, layers, k.head_dim) : "", transform);
-    const TokenRange middle = transform::MiddleRange(k.tokens(), flags_.sinks, flags_.window);
+  void Add(const Snapshot& snapshot, const std::optional<ModelRope>& rope) {
+    const uint64_t tokens = snapshot.layers.front().k.tokens();
+    const TokenRange middle = transform::MiddleRange(tokens, flags_.sinks, flags_.window);
     for (Lesson* lesson : {&k_, &v_}) {
       transform::CacheRows rows =
           transform::CollectRows(snapshot, lesson == &k_, rope ? &*rope : nullptr, middle);
@@ -93,8 +98,6 @@ class Lessons {
       Take(rows, *lesson);
     }
     ++taken_;
-    for (const uint64_t hash : transform::Fingerprints(snapshot))
-      transform.fingerprints.push_back(hash);
   }
 
   const Lesson& k() const { return k_; }
@@ -136,16 +139,9 @@ void AddRun(std::string path, SnapshotOptions snapshots, const LearnFlags& flags
   const AttentionTrace trace = OpenTrace(trace_path, options);
   const Snapshot snapshot = OpenSnapshot(snapshots.Open(path), options, FindGeometry(trace));
   RequireMatch(trace, snapshot);
-  transform::RequireRows(snapshot);
   const std::optional<ModelRope> rope = rope_options.Resolve(options, &snapshot);
-  const bool rotates = snapshot.key_rotation != KeyRotation::kUnrotated;
-  const auto layers = static_cast<uint32_t>(snapshot.layers.size());
-  const uint32_t dim = snapshot.layers.front().k.head_dim;
-  TakeShape(snapshot, rotates && rope ? RopeText(*rope, layers, dim) : "", transform);
+  TakeCache(snapshot, rope, transform);
   weights.Add(snapshot, trace, rope ? &*rope : nullptr, flags.sinks, flags.window, pool);
-  for (const uint64_t hash : transform::Fingerprints(snapshot))
-    transform.fingerprints.push_back(hash);
-  transform.sources.push_back(HashedFile::Of(snapshot.source).xxh3);
 }
 
 // Warns if there is little to learn from; throws kUsage if there is nothing.
@@ -214,9 +210,10 @@ Transform LearnFlags::Learn(const std::vector<std::string>& inputs,
       const Snapshot snapshot = OpenSnapshot(snapshots.Open(input), options);
       WarnAboutNotes(snapshot.notes, input, context.console);
       snapshot.CheckContent();
-      lessons.Add(snapshot, rope.Resolve(options, &snapshot), transform);
+      const std::optional<ModelRope> known_rope = rope.Resolve(options, &snapshot);
+      TakeCache(snapshot, known_rope, transform);
+      lessons.Add(snapshot, known_rope);
       if (transform.model.empty()) transform.model = snapshot.model.substr(0, 255);
-      transform.sources.push_back(HashedFile::Of(snapshot.source).xxh3);
     } catch (Error& error) {
       throw error.File(input);
     }

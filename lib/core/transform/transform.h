@@ -93,11 +93,10 @@ struct TransformSide {
   // all parts; plans count them in this order.
   std::vector<uint64_t> OrderComponents() const;
   const TransformPlan* Find(std::string_view form, double ratio) const;
+  float Weight(uint64_t feature) const { return weights.empty() ? 1 : weights[feature]; }
   // Replaces the centred value of a feature by the one whose products with the vectors are
   // coefficients.
-  float Weigh(uint64_t feature, float centred) const {
-    return weights.empty() ? centred : weights[feature] * centred;
-  }
+  float Weigh(uint64_t feature, float centred) const { return Weight(feature) * centred; }
 };
 
 // A transform learnt from caches of one model (formats/kvx/FORMAT.md).

@@ -90,6 +90,12 @@ std::vector<uint64_t> DropNotFinite(CacheRows& rows) {
   return places;
 }
 
+void RequireRope(const Snapshot& snapshot, const ModelRope* rope) {
+  if (rope != nullptr || snapshot.key_rotation == KeyRotation::kUnrotated) return;
+  throw Error(Finding::kUsage, "K is coded before RoPE, and how it is rotated is unknown")
+      .Hint("give --model MODEL, or --rope-base and --rope-style");
+}
+
 CacheRows CollectRows(const Snapshot& snapshot, bool is_key, const ModelRope* rope,
                       TokenRange range) {
   const LayerKv& first = snapshot.layers.front();
@@ -103,17 +109,13 @@ CacheRows CollectRows(const Snapshot& snapshot, bool is_key, const ModelRope* ro
     for (uint64_t t = 0; t < rows.tokens; ++t)
       std::copy_n(&values[t * row], row, &rows.values[t * rows.features + l * row]);
   }
-  if (!is_key || snapshot.key_rotation == KeyRotation::kUnrotated) return rows;
-  if (rope == nullptr) {
-    throw Error(Finding::kUsage, "K is coded before RoPE, and how it is rotated is unknown")
-        .Hint("give --model MODEL, or --rope-base and --rope-style");
-  }
-  Rotate(*rope, snapshot, range, true, rows);
+  if (is_key) Unrotate(snapshot, rope, range, rows);
   return rows;
 }
 
-void TurnBack(const Snapshot& snapshot, const ModelRope& rope, TokenRange range, CacheRows& rows) {
-  if (snapshot.key_rotation != KeyRotation::kUnrotated) Rotate(rope, snapshot, range, true, rows);
+void Unrotate(const Snapshot& snapshot, const ModelRope* rope, TokenRange range, CacheRows& rows) {
+  RequireRope(snapshot, rope);
+  if (snapshot.key_rotation != KeyRotation::kUnrotated) Rotate(*rope, snapshot, range, true, rows);
 }
 
 void RotateToPositions(const Snapshot& snapshot, const ModelRope& rope, TokenRange range,

@@ -27,12 +27,15 @@ TokenRange MiddleRange(uint64_t tokens, uint64_t first, uint64_t last);
 // Removes the tokens with values that are not finite, and returns the indices of the others.
 std::vector<uint64_t> DropNotFinite(CacheRows& rows);
 
+// Throws kUsage if keys are rotated and `rope`, which would undo it, is null.
+void RequireRope(const Snapshot& snapshot, const ModelRope* rope);
 // Returns K or V of tokens. The rotation of keys is undone, unless they are stored without it.
-// Throws kUsage if that needs a rope that is not known.
+// Needs a rope as RequireRope does.
 CacheRows CollectRows(const Snapshot& snapshot, bool is_key, const ModelRope* rope,
                       TokenRange range);
 // Undoes the rotation of rows of keys, or of gradients with respect to keys, which rotate alike.
-void TurnBack(const Snapshot& snapshot, const ModelRope& rope, TokenRange range, CacheRows& rows);
+// Needs a rope as RequireRope does.
+void Unrotate(const Snapshot& snapshot, const ModelRope* rope, TokenRange range, CacheRows& rows);
 // Rotates keys again whose rotation CollectRows undid.
 void RotateToPositions(const Snapshot& snapshot, const ModelRope& rope, TokenRange range,
                        CacheRows& rows);

@@ -33,8 +33,7 @@ double CentredEnergy(std::span<const float> values, const TransformSide& side) {
   for (size_t i = 0; i < values.size(); ++i) {
     const uint64_t feature = i % side.features();
     const double off = static_cast<double>(values[i]) - static_cast<double>(side.mean[feature]);
-    const double weight = side.weights.empty() ? 1 : static_cast<double>(side.weights[feature]);
-    sum += off * off * weight;
+    sum += off * off * static_cast<double>(side.Weight(feature));
   }
   return sum;
 }

@@ -91,7 +91,7 @@ namespace {
 
 // Returns the root of a feature's weight: errors of values times it weigh equally.
 double FactorFor(const TransformSide& side, uint64_t feature) {
-  return side.weights.empty() ? 1 : std::sqrt(static_cast<double>(side.weights[feature]));
+  return std::sqrt(static_cast<double>(side.Weight(feature)));
 }
 
 // Sums products of the centred features of a part, in double, each times its factor.

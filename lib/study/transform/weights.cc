@@ -194,15 +194,11 @@ void LossWeights::Add(const Snapshot& snapshot, const AttentionTrace& trace, con
     throw Error(Finding::kUsage, count == 0 ? "no token is left to weigh"
                                             : "other layers or heads than the runs before");
   }
-  const bool turns = snapshot.key_rotation != KeyRotation::kUnrotated;
-  if (turns && rope == nullptr) {
-    throw Error(Finding::kUsage, "K is coded before RoPE, and how it is rotated is unknown")
-        .Hint("give --model MODEL, or --rope-base and --rope-style");
-  }
+  RequireRope(snapshot, rope);
   RunGradients run = CollectGradients(snapshot, trace, range, pool);
   const double share = 1 / static_cast<double>(run.k.size() * trace.gradients->rows);
   for (CacheRows& rows : run.k) {
-    if (turns) TurnBack(snapshot, *rope, range, rows);
+    Unrotate(snapshot, rope, range, rows);
     AddSquares(rows, share, k_);
   }
   for (const CacheRows& rows : run.v) AddSquares(rows, share, v_);

@@ -60,8 +60,7 @@ void LossyFlags::Declare(CommandLine& line) {
   line.OnText(
       "--loss", [this](const std::string& text) { nats_ = ParseNats(text); },
       "Choose the largest ratio whose expected loss is at most this, as 0.001nats; needs a "
-      "transform "
-      "with weights (train --weights-from)");
+      "transform with weights (train --weights-from)");
   line.AddFlag("--allow-self", allow_self_,
                "Use a transform even if it was learnt from this very cache");
   rope_.Declare(line, "How K is rotated, for --transform");
