@@ -47,6 +47,22 @@ void LayerAttention::GatherKeys(uint32_t kv_head, uint64_t begin, uint64_t count
   std::memcpy(out, floats.data(), floats.size() * sizeof(float));
 }
 
+HeadFloats LayerAttention::WidenHead(uint32_t kv_head, uint64_t tokens) const {
+  const auto widen = [&](const KvTensor& tensor) {
+    KvTensor one = tensor;
+    one.heads = 1;
+    for (StridedPiece& piece : one.pieces) {
+      piece.data += piece.head.Offset(kv_head);
+      piece.head = {};
+    }
+    return GatherFloats(one, 0, tokens, Order::kTokenHeadDim);
+  };
+  HeadFloats floats;
+  if (has_queries()) floats.k = widen(kv_.k);
+  if (kv_.v) floats.v = widen(*kv_.v);
+  return floats;
+}
+
 void LayerAttention::Mask(uint64_t position, std::span<const uint32_t> key_positions,
                           float* logits) const {
   if (!has_queries()) return;  // recorded probabilities are already masked

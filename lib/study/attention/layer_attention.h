@@ -18,6 +18,11 @@
 // because one rounding more or less would change decisions.
 namespace kv {
 
+// One kv head's keys and values as floats, [token][dim].
+struct HeadFloats {
+  std::vector<float> k, v;
+};
+
 // One layer of a replay: the snapshot's keys and values and the trace's rows. Row r is the query at
 // position first_row() + r, and token j of the snapshot is at position j. Every function is const
 // and may be called from any thread. Trace, rows and layer must outlive the object.
@@ -44,6 +49,10 @@ class LayerAttention {
   // Writes the keys of one kv head at positions [begin, begin + count), packed, count x key_bytes()
   // bytes. Keys of block-quantised types are converted to float.
   void GatherKeys(uint32_t kv_head, uint64_t begin, uint64_t count, std::byte* out) const;
+
+  // Returns the first `tokens` tokens of a kv head: keys if the trace has queries, values if the
+  // layer has them.
+  HeadFloats WidenHead(uint32_t kv_head, uint64_t tokens) const;
 
   // Returns true if a softcap or a window changes logits.
   bool masks() const { return rule_.softcap != 0 || rule_.window != 0; }

@@ -15,7 +15,6 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
-#include "lib/core/snapshot/layout.h"
 #include "lib/study/eviction/rule.h"
 
 namespace kv::eviction {
@@ -67,27 +66,6 @@ std::vector<uint32_t> ListKeptBefore(const LayerPlan& plan, uint32_t unit, uint6
     before[p] = last == LayerPlan::kStays ? UINT32_MAX : last + 1;
   }
   return before;
-}
-
-// One kv head's keys and values as floats, [token][dim].
-struct HeadFloats {
-  std::vector<float> k, v;
-};
-
-HeadFloats WidenHead(const LayerAttention& attention, uint32_t kv_head, uint64_t tokens) {
-  const auto widen = [&](const KvTensor& tensor) {
-    KvTensor one = tensor;
-    one.heads = 1;
-    for (StridedPiece& piece : one.pieces) {
-      piece.data += piece.head.Offset(kv_head);
-      piece.head = {};
-    }
-    return GatherFloats(one, 0, tokens, Order::kTokenHeadDim);
-  };
-  HeadFloats floats;
-  if (attention.has_queries()) floats.k = widen(attention.kv().k);
-  if (attention.kv().v) floats.v = widen(*attention.kv().v);
-  return floats;
 }
 
 // Returns recorded probabilities of the rows at `positions` over keys [0, end), normalised.
@@ -278,7 +256,7 @@ std::vector<std::vector<AttentionRows>> MeasureHeads(const LayerAttention& atten
   const uint64_t end = rows.positions.back() + 1;
   std::vector<HeadFloats> floats(attention.kv_heads());
   pool.ParallelFor(floats.size(), [&](uint64_t h) {
-    floats[h] = WidenHead(attention, static_cast<uint32_t>(h), end);
+    floats[h] = attention.WidenHead(static_cast<uint32_t>(h), end);
   });
   KeptBeforeOf kept_before(plans.size());
   pool.ParallelFor(plans.size(), [&](uint64_t p) {

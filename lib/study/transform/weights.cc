@@ -9,7 +9,6 @@
 #include <numeric>
 
 #include "lib/core/base/error.h"
-#include "lib/core/snapshot/layout.h"
 #include "lib/study/attention/layer_attention.h"
 #include "lib/study/attention/probabilities.h"
 #include "lib/study/dense/gemm.h"
@@ -29,15 +28,15 @@ struct HeadGradients {
 
 class HeadPass {
  public:
-  HeadPass(const LayerAttention& attention, const std::vector<float>& k,
-           const std::vector<float>& v, uint32_t kv_head, TokenRange range)
+  HeadPass(const LayerAttention& attention, uint32_t kv_head, TokenRange range)
       : attention_(attention),
         rows_(*attention.trace().gradients),
         tokens_(attention.kv().k.tokens()),
         dim_(attention.kv().k.head_dim),
         v_dim_(attention.kv().v->head_dim),
-        keys_{&k[uint64_t{kv_head} * dim_], tokens_, dim_, attention.kv().k.channels()},
-        values_{&v[uint64_t{kv_head} * v_dim_], tokens_, v_dim_, attention.kv().v->channels()},
+        head_(attention.WidenHead(kv_head, tokens_)),
+        keys_(MakeMatrix(head_.k, tokens_, dim_)),
+        values_(MakeMatrix(head_.v, tokens_, v_dim_)),
         range_(range),
         count_(range.end - range.begin),
         samples_(std::min(rows_.samples, kMostSamples)) {
@@ -106,7 +105,8 @@ class HeadPass {
   const LayerAttention& attention_;
   const GradientRows rows_;
   uint64_t tokens_, dim_, v_dim_;
-  FloatMatrix keys_, values_;
+  HeadFloats head_;
+  FloatMatrix keys_, values_;  // of head_
   TokenRange range_;
   uint64_t count_, samples_;
   HeadGradients made_;
@@ -159,9 +159,7 @@ RunGradients CollectGradients(const Snapshot& snapshot, const AttentionTrace& tr
     const LayerKv& layer = snapshot.layers[i / heads];
     const auto head = static_cast<uint32_t>(i % heads);
     const LayerAttention attention(trace, *trace.Find(layer.index), layer);
-    const std::vector<float> k = GatherFloats(layer.k, 0, first.k.tokens(), Order::kTokenHeadDim);
-    const std::vector<float> v = GatherFloats(*layer.v, 0, first.k.tokens(), Order::kTokenHeadDim);
-    HeadPass pass(attention, k, v, head, range);
+    HeadPass pass(attention, head, range);
     for (uint32_t q = 0; q < attention.group(); ++q) pass.Add(head * attention.group() + q);
     const HeadGradients made = pass.Finish();
     for (const bool is_key : {true, false}) {
