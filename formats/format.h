@@ -54,7 +54,10 @@ struct OpenOptions {
   std::vector<std::shared_ptr<const Reference>> references;
   // Profiles that archives and frames may need, in addition to those in their folders.
   std::vector<GivenProfile> profiles;
-  // `bases` and `profiles` need not apply to this input: the caller or another input uses them.
+  // Files of transforms that lossy archives may need, in addition to those in their folders.
+  std::vector<std::string> transforms;
+  // `bases`, `profiles` and `transforms` need not apply to this input: the caller or another input
+  // uses them.
   bool files_for_others = false;
   // Opens the references of an archive and the source that it restores. OpenSnapshot sets it for
   // the readers that it calls; direct callers of formats/kvz set it to OpenSnapshot themselves.

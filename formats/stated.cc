@@ -132,6 +132,8 @@ void RequireUseOfFiles(const OpenOptions& told, const FormatEntry& format) {
     refuse("--profile", told.profiles.front().file);
   if (!told.bases.empty() && (format.traits & kIsArchive) == 0)
     refuse("--base", told.bases.front());
+  if (!told.transforms.empty() && (format.traits & kIsArchive) == 0)
+    refuse("--transform", told.transforms.front());
 }
 
 }  // namespace

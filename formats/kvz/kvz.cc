@@ -285,8 +285,7 @@ void FindProfile(Archive& archive, const std::string& path, const OpenOptions& o
   }
 }
 
-void FindTransform(Archive& archive, const std::string& path, const OpenOptions& options,
-                   std::span<const std::string> given) {
+void FindTransform(Archive& archive, const std::string& path, const OpenOptions& options) {
   if (archive.transformed_chunks() == 0) return;
   if (!archive.approximation()) {
     return archive.MissTransform(
@@ -300,7 +299,7 @@ void FindTransform(Archive& archive, const std::string& path, const OpenOptions&
     archive.UseTransform(std::make_shared<ArchiveTransform>(std::move(transform), wanted));
     return true;
   };
-  for (const std::string& from : given) {
+  for (const std::string& from : options.transforms) {
     try {
       if (use(from)) return;
     } catch (Error& error) {
@@ -317,12 +316,14 @@ void FindTransform(Archive& archive, const std::string& path, const OpenOptions&
   Error why(Finding::kProfileMissing, "the archive needs the transform {}{}{}",
             wanted.file.empty() ? "" : fmt::format("'{}' ", Printable(wanted.file)),
             ProfileHashText(wanted.hash),
-            !given.empty()      ? ", which is not among those given"
-            : options.in_memory ? ""
-                                : ", which is not in its folder");
+            !options.transforms.empty() ? ", which is not among those given"
+            : options.in_memory         ? ""
+                                        : ", which is not in its folder");
   why.Hint(options.in_memory
                ? "libkvtool reads no transforms: restore the archive with 'kvtool decompress'"
-               : "give it with --transform FILE; another transform restores other values");
+               : "put it beside the archive or give it with --transform FILE; another transform "
+                 "restores "
+                 "other values");
   archive.MissTransform(std::move(why));
 }
 

@@ -32,11 +32,10 @@ void FindReferences(Archive& archive, const std::string& path, const OpenOptions
 void RequireReferences(const Archive& archive);
 // Does the part of FindReferences for the profile.
 void FindProfile(Archive& archive, const std::string& path, const OpenOptions& options);
-// Searches the transform that an approximated archive needs: among `given` files, then in its
-// folder, by its hash; sets the reason if there is none. Throws as ReadTransform for the file with
-// this hash.
-void FindTransform(Archive& archive, const std::string& path, const OpenOptions& options,
-                   std::span<const std::string> given = {});
+// Searches the transform that an approximated archive needs: among those of the options, then in
+// its folder, by its hash; sets the reason if there is none. Throws as ReadTransform for the file
+// with this hash.
+void FindTransform(Archive& archive, const std::string& path, const OpenOptions& options);
 // Returns "LOSSY: K and V between ... are approximated by ...", for facts and messages.
 std::string DescribeLoss(const Approximation& approximation);
 // Searches the profile that the `what` ("frame") at `path` needs: among those of the options, then

@@ -283,7 +283,7 @@ class Train : public Command {
     output_.Declare(line, "Profile or transform to write, e.g. model.kvp or model.kvx");
     line.Add("--name", name_, "Name of the model (default: as the snapshots say)");
     learn_.Declare(line);
-    snapshot_.Declare(line);
+    snapshot_.Declare(line, SnapshotOptions::TransformFlag::kOfCommand);
     report_.Declare(line);
   }
 

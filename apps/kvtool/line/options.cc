@@ -99,7 +99,7 @@ std::vector<std::string> WritableFormats() {
   return names;
 }
 
-void SnapshotOptions::Declare(CommandLine& line) {
+void SnapshotOptions::Declare(CommandLine& line, TransformFlag transform) {
   const CommandLine::Heading heading(line, "Reading the snapshot");
   line.Add("--from", open.from, "Format of the input (default: detected by its bytes)")
       .Suggest(ReadableFormats());
@@ -135,6 +135,11 @@ void SnapshotOptions::Declare(CommandLine& line) {
            "Profile (.kvp) of an archive or frame, if it is not in the same folder; in compress "
            "and bench, the profile to code with (repeatable)")
       .KeepAll();
+  if (transform == TransformFlag::kOfArchives) {
+    line.Add("--transform", open.transforms,
+             "Transform (.kvx) of a lossy archive, if it is not in the same folder (repeatable)")
+        .KeepAll();
+  }
   line.Add("--max-bytes", limit.text,
            "Limit on inflated or derived data and on streams (default: 64GiB)");
 }
@@ -167,6 +172,7 @@ void RequireThere(const std::vector<std::string>& paths) {
 void SnapshotOptions::Files(CommandFiles& files) const {
   files.Reads(gguf);
   files.Reads(open.bases);
+  files.Reads(open.transforms);
   files.Reads(profiles);
   std::error_code ignored;
   if (std::filesystem::exists(open.order, ignored)) files.Reads(open.order);  // or it is a pattern
@@ -204,6 +210,7 @@ OpenOptions SnapshotOptions::Resolve(FlagsFor inputs) const {
   OpenOptions options = WithLimit();
   options.is_shared = inputs == FlagsFor::kSeveral;
   RequireThere(options.bases);
+  RequireThere(options.transforms);
   if (!gguf.empty()) {
     const std::lock_guard lock(models_->mutex);
     std::shared_ptr<const FileSource>& model = models_->files[gguf];

@@ -79,7 +79,9 @@ struct SnapshotOptions {
   uint32_t kv_heads = 0, head_dim = 0;
   SizeLimit limit;
 
-  void Declare(CommandLine& line);
+  // Commands with a --transform of their own find those of lossy archives beside these.
+  enum class TransformFlag { kOfArchives, kOfCommand };
+  void Declare(CommandLine& line, TransformFlag transform = TransformFlag::kOfArchives);
   void Files(CommandFiles& files) const;
   OpenOptions WithLimit() const;  // `open` with --max-bytes and --profile
   // Returns the options with the geometry from the flags and the GGUF file filled in.

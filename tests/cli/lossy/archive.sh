@@ -62,6 +62,11 @@ mkdir elsewhere && cp cache.bin.lossy.kvz elsewhere/a.kvz
 "$KVTOOL" doctor elsewhere/a.kvz > doctored || echo "exit $?"
 grep -c TRANSFORM doctored
 "$KVTOOL" verify elsewhere/a.kvz --transform model.kvx -q && echo given
+"$KVTOOL" convert elsewhere/a.kvz -q --kv-heads 4 --to npz -o none.bin || echo "exit $?"
+"$KVTOOL" convert elsewhere/a.kvz -q --transform model.kvx --kv-heads 4 --to npz -o some.npz && ls some.npz
+"$KVTOOL" diff elsewhere/a.kvz back.bin --transform model.kvx -q && echo the same values
+"$KVTOOL" inspect back.bin --transform model.kvx || echo "exit $?"
+"$KVTOOL" inspect elsewhere/a.kvz --transform absent.kvx || echo "exit $?"
 "$KVTOOL" train "$learn" --transform kvtc $flags --keep-first 2 --keep-last 8 --name other --ratio 4 -o elsewhere/other.kvx -q
 "$KVTOOL" verify elsewhere/a.kvz -q || echo "exit $?"
 "$KVTOOL" verify elsewhere/a.kvz --transform elsewhere/other.kvx || echo "exit $?"

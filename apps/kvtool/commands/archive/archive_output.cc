@@ -125,7 +125,9 @@ OpenOptions ArchiveLimit::Reading() const {
   OpenOptions options;
   options.open = OpenSnapshot;
   RequireThere(bases);
+  RequireThere(transforms);
   options.bases = bases;
+  options.transforms = transforms;
   for (const std::string& path : profiles) options.profiles.push_back({path, OpenProfile(path)});
   options.max_bytes = limit.most().value_or(options.max_bytes);
   return options;
@@ -138,7 +140,6 @@ Archive ArchiveLimit::Open(const std::string& path) const {
       [&] { return FileSource::Open(path, limit.most(), FetchMode::kAsNeeded); }));
   limit.Require(archive.source_bytes(), path);
   FindReferences(archive, path, options);
-  if (!transforms.empty()) FindTransform(archive, path, options, transforms);
   return archive;
 }
 

@@ -290,7 +290,7 @@ class Compress : public ForEachInput<Compress> {
     line.AddFlag("--update", update_,
                  "Skip inputs whose archive is newer than they are, and replace older archives: "
                  "for folders that grow");
-    snapshot_.Declare(line);
+    snapshot_.Declare(line, SnapshotOptions::TransformFlag::kOfCommand);
     lossy_.Declare(line);
     report_.Declare(line);
   }

@@ -358,7 +358,8 @@ class ReplayQuant : public ForEachInput<ReplayQuant, TraceReplay> {
     line.AddFlag("--detail", detail_, "Add the figures of every head to the JSON document");
     page_.Declare(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
-    DeclareRest(line, "RoPE of the model, for types that quantise keys before it");
+    DeclareRest(line, "RoPE of the model, for types that quantise keys before it",
+                SnapshotOptions::TransformFlag::kOfCommand);
   }
 
   void Files(CommandFiles& files) const override {

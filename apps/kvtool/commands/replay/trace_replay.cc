@@ -48,9 +48,10 @@ std::optional<std::map<uint32_t, double>> TraceReplay::WeightsFor(
   return file.empty() ? std::nullopt : std::optional(ReadSensitivity(file).Weights());
 }
 
-void TraceReplay::DeclareRest(CommandLine& line, const char* rope_text) {
+void TraceReplay::DeclareRest(CommandLine& line, const char* rope_text,
+                              SnapshotOptions::TransformFlag transform) {
   rope_.Declare(line, rope_text);
-  snapshot_.Declare(line);
+  snapshot_.Declare(line, transform);
   report_.Declare(line);
 }
 

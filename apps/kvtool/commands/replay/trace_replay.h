@@ -36,7 +36,9 @@ class TraceReplay : public EachCommand {
     return snapshot_.ModelName(run_ && !run_->model.empty() ? run_->model : trace.model);
   }
   // Declares the options at the end of every replay's help.
-  void DeclareRest(CommandLine& line, const char* rope_text);
+  void DeclareRest(
+      CommandLine& line, const char* rope_text,
+      SnapshotOptions::TransformFlag transform = SnapshotOptions::TransformFlag::kOfArchives);
 
   std::string trace_, sensitivity_;
   int64_t prompt_ = -1;
