@@ -237,7 +237,7 @@ def neighbours_of(data, chunks, extras):
             places.setdefault((chunk["kind"], chunk["layer"], chunk["token_begin"], chunk["tokens"]), chunk)
 
     def depth(chunk):
-        return chunk["parameter"] if chunk["codec"] in (27, 29) else 0
+        return chunk["parameter"] if chunk["codec"] in (27, 29, 33) else 0
 
     def neighbour(of, layer, is_value):
         """Returns (whether it is bf16, bytes)."""

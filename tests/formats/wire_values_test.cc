@@ -45,15 +45,29 @@ TEST_CASE("values of types that are stored never change") {
 }
 
 TEST_CASE("ids of codecs never change, and each has its name") {
-  const std::pair<CodecId, std::string_view> known[] = {
-      {CodecId{0}, "raw"},         {CodecId{1}, "gear-f16"},    {CodecId{2}, "gear-f32"},
-      {CodecId{3}, "zstd-planes"}, {CodecId{4}, "zstd"},        {CodecId{16}, "prev"},
-      {CodecId{17}, "rotated"},    {CodecId{18}, "rows"},       {CodecId{19}, "lms"},
-      {CodecId{20}, "window4"},    {CodecId{21}, "widened"},    {CodecId{22}, "cdf"},
-      {CodecId{23}, "like"},       {CodecId{24}, "split"},      {CodecId{25}, "ref"},
-      {CodecId{26}, "ref-cdf"},    {CodecId{27}, "layers"},     {CodecId{28}, "profiled"},
-      {CodecId{29}, "ref-layers"}, {CodecId{30}, "ref-sparse"}, {CodecId{31}, "blocks"},
-      {CodecId{32}, "transformed"}};
+  const std::pair<CodecId, std::string_view> known[] = {{CodecId{0}, "raw"},
+                                                        {CodecId{1}, "gear-f16"},
+                                                        {CodecId{2}, "gear-f32"},
+                                                        {CodecId{3}, "zstd-planes"},
+                                                        {CodecId{4}, "zstd"},
+                                                        {CodecId{16}, "prev"},
+                                                        {CodecId{17}, "rotated"},
+                                                        {CodecId{18}, "rows"},
+                                                        {CodecId{19}, "lms"},
+                                                        {CodecId{20}, "window4"},
+                                                        {CodecId{21}, "widened"},
+                                                        {CodecId{22}, "cdf"},
+                                                        {CodecId{23}, "like"},
+                                                        {CodecId{24}, "split"},
+                                                        {CodecId{25}, "ref"},
+                                                        {CodecId{26}, "ref-cdf"},
+                                                        {CodecId{27}, "layers"},
+                                                        {CodecId{28}, "profiled"},
+                                                        {CodecId{29}, "ref-layers"},
+                                                        {CodecId{30}, "ref-sparse"},
+                                                        {CodecId{31}, "blocks"},
+                                                        {CodecId{32}, "transformed"},
+                                                        {CodecId{33}, "profiled-layers"}};
   for (const auto& [id, name] : known) CHECK(Name(id) == name);
   STATIC_REQUIRE(Are(
       {CodecId::kRaw, CodecId::kGear16, CodecId::kGear32, CodecId::kZstdPlanes, CodecId::kZstd}));

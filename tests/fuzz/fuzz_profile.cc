@@ -13,7 +13,8 @@ namespace {
 
 using namespace kv;
 
-constexpr size_t kTried = 4;  // entries that are tried
+constexpr size_t kTried = 4;  // entries and regressions that are tried
+constexpr uint64_t kMostWeightsTried = 1 << 16, kMostColumnsTried = 64;
 
 Bytes Repaired(ByteSpan input) {
   Bytes file(input.begin(), input.end());
@@ -48,6 +49,42 @@ void UseEntry(const Profile& profile, size_t number, ByteSpan input) {
   }
 }
 
+// Neighbours with as many columns as are asked for, of values that depend on their layer.
+class AnyNeighbours : public NeighbourSource {
+ public:
+  NeighbourChunk Read(const Neighbour& neighbour) const override {
+    Bytes rows(kRows * neighbour.columns * 2);
+    for (size_t i = 0; i < rows.size() / 2; ++i)
+      StoreLE(rows.data() + 2 * i,
+              static_cast<uint16_t>(0x3800 + (i + neighbour.layer) * 2654435761u % 1024));
+    return {neighbour.is_value ? DType::kBF16 : DType::kF16,
+            std::make_shared<const Bytes>(std::move(rows))};
+  }
+  static constexpr uint64_t kRows = 40;
+};
+
+// Codes rows by a regression; its weights or rotation may still be refused.
+void UseRegression(const Profile& profile, size_t number, ByteSpan input) {
+  const Regression& one = profile.regressions().list[number];
+  if (one.weights() > kMostWeightsTried || one.columns > kMostColumnsTried) return;
+  Bytes raw(AnyNeighbours::kRows * one.columns * 2);
+  for (size_t i = 0; i < raw.size(); ++i) raw[i] = input[(i * 7 + number) % input.size()];
+  static CodecScratch scratch;
+  const AnyNeighbours neighbours;
+  const ChunkInputs inputs{.neighbours = &neighbours, .profile = &profile};
+  const ChunkShape shape{DType::kF16, AnyNeighbours::kRows, 1, one.columns, Order::kTokenHeadDim};
+  Bytes payload, back(raw.size());
+  try {
+    if (!EncodeProfiledLayers(profile, number, 7, shape, raw, neighbours, UINT64_MAX, scratch,
+                              payload))
+      return;
+  } catch (const Error&) {
+    return;
+  }
+  DecodeChunk(CodecId::kProfiledLayers, shape, payload, back, scratch, inputs);
+  if (back != raw) std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -61,5 +98,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   ++fuzz::accepted;
   for (size_t i = 0; i < std::min(kTried, profile->entries().size()); ++i)
     UseEntry(*profile, i, input);
+  for (size_t i = 0; i < std::min(kTried, profile->regressions().list.size()); ++i)
+    UseRegression(*profile, i, input);
   return 0;
 }

@@ -34,8 +34,33 @@ inline Bytes ModelRows(DType dtype, bool is_value, uint64_t rows, uint32_t colum
   return raw;
 }
 
-// Returns a profile of layer 0 with rows of 64 values: K f16, K bf16, V f16, V bf16.
-inline std::shared_ptr<const Profile> TrainedProfile(std::string name = "walks") {
+// Returns regressions of rows of 32 and 64 values on nothing, which expect constants, and one of
+// rows of 16 values on two neighbours with 16 and 7 columns.
+inline Regressions SmallRegressions() {
+  Regressions all;
+  for (const uint32_t columns : {32u, 64u, 16u}) {
+    Regression one;
+    one.layer = static_cast<uint32_t>(all.list.size()) + 2;
+    one.columns = columns;
+    if (columns == 16) one.neighbours = {{1, false, 16}, {2, true, 7}};
+    for (const Neighbour& neighbour : one.neighbours)
+      one.steps.insert(one.steps.end(), neighbour.columns, ToUpperHalf(0.25f));
+    one.scales.assign(columns, ToUpperHalf(0.5f));
+    for (uint32_t c = 0; c < columns; ++c) one.constants.push_back(static_cast<float>(c % 5));
+    std::vector<int8_t> integers(one.weights());
+    for (size_t i = 0; i < integers.size(); ++i)
+      integers[i] = static_cast<int8_t>(static_cast<int>(i * 5 % 9) - 4);
+    CodeWeights(integers, one);
+    all.list.push_back(std::move(one));
+  }
+  all.rotation = {8, std::vector<uint32_t>(8, 0x01000000)};
+  return all;
+}
+
+// Returns a profile of layer 0 with rows of 64 values: K f16, K bf16, V f16, V bf16; and with
+// regressions.
+inline std::shared_ptr<const Profile> TrainedProfile(
+    std::string name = "walks", const Regressions& regressions = SmallRegressions()) {
   std::vector<ProfileEntry> entries;
   for (const bool is_value : {false, true}) {
     for (const DType dtype : {DType::kF16, DType::kBF16}) {
@@ -45,7 +70,7 @@ inline std::shared_ptr<const Profile> TrainedProfile(std::string name = "walks")
       entries.push_back(trainer.Finish());
     }
   }
-  return Profile::Make(std::move(name), std::move(entries));
+  return Profile::Make(std::move(name), std::move(entries), regressions);
 }
 
 }  // namespace kv::test

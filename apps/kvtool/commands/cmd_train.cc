@@ -15,6 +15,7 @@
 #include "formats/kvx/kvx.h"
 #include "formats/registry.h"
 #include "formats/trace/trace.h"
+#include "lib/core/archive/regression_trainer.h"
 #include "lib/core/archive/train.h"
 #include "lib/core/base/number.h"
 #include "lib/engines/sglang/ascend.h"
@@ -250,6 +251,7 @@ struct Trained {
   std::string output;
   uint64_t values = 0, tokens = 0;
   std::shared_ptr<const Profile> profile;
+  std::optional<LearntRegressions> across_layers = {};
   std::optional<Transform> transform = {};
 };
 
@@ -257,6 +259,26 @@ const Fields<Trained>& TrainParamsFields() {
   static const Fields<Trained> fields = {
       {"name", "Name of the model in the profile or transform",
        [](const Trained& of) { return of.profile ? of.profile->name() : of.transform->model; }}};
+  return fields;
+}
+
+const Fields<LearntRegressions>& AcrossLayersFields() {
+  static const Fields<LearntRegressions> fields = {
+      {"rows", "Tokens that the regressions were learnt from", &LearntRegressions::rows},
+      {"held_out", "Tokens of the inputs that were held out to measure the gain",
+       &LearntRegressions::held_out},
+      {"layers_back", "Number of layers before a layer that predict it",
+       &LearntRegressions::layers_back},
+      {"bits_per_weight", "Bits of the profile for each weight",
+       &LearntRegressions::bits_per_weight, AtLeast(0)},
+      {"k_saved",
+       "Bits per value of K by which the regressions narrow the tokens held out; null without such "
+       "tokens",
+       &LearntRegressions::k_saved},
+      {"v_saved",
+       "Bits per value of V by which the regressions narrow the tokens held out; null without such "
+       "tokens",
+       &LearntRegressions::v_saved}};
   return fields;
 }
 
@@ -271,6 +293,8 @@ const Fields<Trained>& TrainedFields() {
       {"tokens", "Tokens of all inputs together", &Trained::tokens},
       {"profile", "What the profile holds; without --transform", profile, ProfileFields(),
        Absent()},
+      {"across_layers", "Regressions that predict layers from each other; with --across-layers",
+       &Trained::across_layers, AcrossLayersFields(), Absent()},
       {"transform", "What the transform holds; with --transform", &Trained::transform,
        TransformFields(), Absent()}};
   return fields;
@@ -282,6 +306,9 @@ class Train : public Command {
     line.Add("FILE", inputs_, "Snapshots of one model: files, folders").Required();
     output_.Declare(line, "Profile or transform to write, e.g. model.kvp or model.kvx");
     line.Add("--name", name_, "Name of the model (default: as the snapshots say)");
+    line.Add("--across-layers", across_layers_,
+             "Also learn to predict each layer from those before it, for level max, in at most "
+             "this size, e.g. 5MiB");
     learn_.Declare(line);
     snapshot_.Declare(line, SnapshotOptions::TransformFlag::kOfCommand);
     report_.Declare(line);
@@ -303,19 +330,28 @@ class Train : public Command {
     if (output_.path.empty() || output_.path == "-" || output_.to_stdout)
       throw Error(Finding::kUsage, "a profile is written to a file").Hint("give -o model.kvp");
     if (name_.size() > kMostName) throw Error(Finding::kUsage, "--name has more than 255 bytes");
-    if (learn_.wanted()) return LearnTransform(context);
+    if (learn_.wanted()) {
+      if (!across_layers_.empty())
+        throw Error(Finding::kUsage,
+                    "--across-layers makes a profile, --transform a transform: give one of them");
+      return LearnTransform(context);
+    }
+    const uint64_t most_bytes =
+        across_layers_.empty() ? 0 : ParseSize(across_layers_, "--across-layers");
     const OpenOptions options =
         snapshot_.Resolve(inputs_.size() > 1 ? FlagsFor::kSeveral : FlagsFor::kOne);
     ProfileBuilder builder;
     Trained result;
     result.output = output_.path;
     std::string name = name_;
+    std::vector<Snapshot> kept;
     for (const std::string& input : inputs_) {
       try {
-        const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input), options);
+        Snapshot snapshot = OpenSnapshot(snapshot_.Open(input), options);
         WarnAboutNotes(snapshot.notes, input, context.console);
         Learn(snapshot, input, builder, result, context.console);
         if (name.empty()) name = snapshot.model.substr(0, kMostName);
+        if (most_bytes > 0) kept.push_back(std::move(snapshot));
       } catch (Error& error) {
         throw error.File(input);
       }
@@ -325,7 +361,9 @@ class Train : public Command {
           "", fmt::format("{} are too few to learn from well: give caches of some thousand tokens",
                           Plural(result.tokens, "token")));
     }
-    const std::shared_ptr<const Profile> profile = builder.Finish(name);
+    if (most_bytes > 0) result.across_layers = LearnAcrossLayers(kept, most_bytes, context);
+    const std::shared_ptr<const Profile> profile = builder.Finish(
+        name, result.across_layers ? result.across_layers->regressions : Regressions());
     AtomicFile file(output_.path, RulesFor(output_.force, inputs_));
     file.Write(profile->file());
     file.Commit();
@@ -338,6 +376,7 @@ class Train : public Command {
           fmt::format("{}: {}, learnt from {} values of {} in {}: {}", Printable(output_.path),
                       ProfileSummary(*profile), builder.values(), Plural(result.tokens, "token"),
                       Plural(inputs_.size(), "file"), ProfileHashText(profile->hash())));
+      if (result.across_layers) context.console.Say(DescribeAcrossLayers(*result.across_layers));
     }
     return kDone;
   }
@@ -345,6 +384,37 @@ class Train : public Command {
  private:
   static constexpr size_t kMostName = 255;
   static constexpr uint64_t kFewTokens = 1000;
+
+  // Fewer tokens than this for each tap give weights that fit only these tokens.
+  static constexpr uint64_t kFewTokensPerTap = 4;
+
+  static LearntRegressions LearnAcrossLayers(std::span<const Snapshot> snapshots,
+                                             uint64_t most_bytes, Context& context) {
+    ThreadPool pool(context.global.thread_count());
+    LearntRegressions learnt = LearnRegressions(snapshots, most_bytes, pool);
+    uint64_t taps = 0;
+    for (const Regression& one : learnt.regressions.list) taps = std::max(taps, one.taps());
+    if (learnt.rows < kFewTokensPerTap * taps) {
+      context.console.Warn(
+          "", fmt::format("{} are too few to learn {} weights for each value: other texts may gain "
+                          "nothing; give caches of at least {} tokens",
+                          Plural(learnt.rows, "token"), taps, kFewTokensPerTap * taps));
+    }
+    return learnt;
+  }
+
+  static std::string DescribeAcrossLayers(const LearntRegressions& learnt) {
+    std::string text =
+        fmt::format("  across layers: {} on up to {} before, {:.2f} bits for each weight",
+                    Plural(learnt.regressions.list.size(), "regression"),
+                    Plural(learnt.layers_back, "layer"), learnt.bits_per_weight);
+    if (learnt.held_out > 0) {
+      text += fmt::format("; they narrow K by {:.2f} and V by {:.2f} bits per value on {} held out",
+                          learnt.k_saved.value_or(0), learnt.v_saved.value_or(0),
+                          Plural(learnt.held_out, "token"));
+    }
+    return text;
+  }
 
   static void Learn(const Snapshot& snapshot, const std::string& input, ProfileBuilder& builder,
                     Trained& result, Console& console) {
@@ -391,7 +461,7 @@ class Train : public Command {
 
   std::vector<std::string> inputs_;
   OutputOptions output_;
-  std::string name_;
+  std::string name_, across_layers_;
   LearnFlags learn_;
 };
 

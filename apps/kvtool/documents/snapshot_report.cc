@@ -480,13 +480,29 @@ double BitsPerValue(const ProfileEntry& entry) { return entry.expected / 1024.0;
 double ExpectedRatio(const ProfileEntry& entry) {
   return entry.expected == 0 ? 0 : 16 / BitsPerValue(entry);
 }
+double BitsPerWeight(const Regression& one) {
+  const uint64_t weights = std::max<uint64_t>(one.weights(), 1);
+  return 8 * static_cast<double>(one.bytes()) / static_cast<double>(weights);
+}
+// Returns the neighbours of a regression, e.g. "0v 0k 1k".
+std::string PredictedFrom(const Regression& one) {
+  std::string text;
+  for (const Neighbour& neighbour : one.neighbours) {
+    text += fmt::format("{}{}{}", text.empty() ? "" : " ", neighbour.layer,
+                        neighbour.is_value ? 'v' : 'k');
+  }
+  return text;
+}
 
 }  // namespace
 
 std::string ProfileSummary(const Profile& profile) {
-  return fmt::format("profile{}, {}, {}",
+  const size_t regressions = profile.regressions().list.size();
+  return fmt::format("profile{}, {}{}, {}",
                      profile.name().empty() ? "" : " of " + Printable(profile.name()),
-                     Plural(profile.entries().size(), "tensor"), HumanBytes(profile.file().size()));
+                     Plural(profile.entries().size(), "tensor"),
+                     regressions > 0 ? ", " + Plural(regressions, "regression") : "",
+                     HumanBytes(profile.file().size()));
 }
 
 std::string ProfileText(const Profile& profile) {
@@ -498,11 +514,18 @@ std::string ProfileText(const Profile& profile) {
                fmt::format("{:.3f}", BitsPerValue(entry)),
                fmt::format("{:.3f}x", ExpectedRatio(entry)), std::to_string(entry.row_count())});
   }
-  return fmt::format("{}\nhash {}\n\n{}", ProfileSummary(profile), ProfileHashText(profile.hash()),
-                     table.Text("  "));
+  std::string text = fmt::format("{}\nhash {}\n\n{}", ProfileSummary(profile),
+                                 ProfileHashText(profile.hash()), table.Text("  "));
+  const std::vector<Regression>& regressions = profile.regressions().list;
+  if (regressions.empty()) return text;
+  Table across({"layer", "kv", "row", "taps", "bytes", "bits per weight", "predicted from"});
+  for (const Regression& one : regressions) {
+    across.Row({std::to_string(one.layer), one.is_value ? "v" : "k", std::to_string(one.columns),
+                std::to_string(one.taps()), std::to_string(one.bytes()),
+                fmt::format("{:.2f}", BitsPerWeight(one)), PredictedFrom(one)});
+  }
+  return text + "\n" + across.Text("  ");
 }
-
-namespace {}  // namespace
 
 const Fields<Profile>& ProfileFields() {
   static const Fields<ProfileEntry> profile_entry = {
@@ -516,6 +539,17 @@ const Fields<Profile>& ProfileFields() {
        [](const ProfileEntry& entry) { return entry.model.tables.size(); }, AtLeast(1)},
       {"bits_per_value", "Bits that a value took in training", BitsPerValue, AtLeast(0)},
       {"known_rows", "Rows that recurred in training and are listed", &ProfileEntry::row_count}};
+  static const Fields<Regression> regression = {
+      {"layer", "Number of the layer that it predicts", &Regression::layer},
+      {"kv", "K or V", [](const Regression& one) { return one.is_value ? "v" : "k"; },
+       OneOf("k", "v")},
+      {"row_values", "Values of a row: all heads of a token", &Regression::columns, AtLeast(1)},
+      {"taps", "Values of other rows of the token from which it predicts each value",
+       &Regression::taps},
+      {"bytes", "Size in the profile in bytes", &Regression::bytes},
+      {"bits_per_weight", "Bits of the profile for each weight", BitsPerWeight, AtLeast(0)},
+      {"predicted_from", "Layers whose K or V holds these values, e.g. \"0v 0k 1k\"",
+       PredictedFrom}};
   static const Fields<Profile> fields = {
       {"name", "Name of the model", &Profile::name},
       {"hash", "Hash by which frames and archives name the profile: XXH3 (128 bits, 32 hex digits)",
@@ -523,7 +557,13 @@ const Fields<Profile>& ProfileFields() {
       {"bytes", "Size of the profile in bytes",
        [](const Profile& profile) { return profile.file().size(); }},
       {"tensors", "K and V of the layers, by layer, K before V", &Profile::entries, profile_entry,
-       CsvRows()}};
+       CsvRows()},
+      {"regressions", "Regressions of layers on each other, which --across-layers learnt",
+       [](const Profile& profile) -> std::optional<std::vector<Regression>> {
+         if (profile.regressions().list.empty()) return std::nullopt;
+         return profile.regressions().list;
+       },
+       regression, Absent()}};
   return fields;
 }
 

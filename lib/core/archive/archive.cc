@@ -13,6 +13,7 @@
 #include "lib/core/archive/records.h"
 #include "lib/core/archive/transformed_chunks.h"
 #include "lib/core/base/hash.h"
+#include "lib/core/codec/profiled/profiled.h"
 #include "lib/core/codec/ref/ref.h"
 
 // Implements an open archive: access to chunks, decoding, and checks of its records.
@@ -56,7 +57,7 @@ uint64_t Archive::raw_bytes(ChunkKind kind) const {
 uint64_t Archive::profiled_chunks() const {
   return static_cast<uint64_t>(
       std::count_if(chunks_.begin(), chunks_.end(), [](const ArchivedChunk& chunk) {
-        return chunk.head.codec == static_cast<uint8_t>(CodecId::kProfiled);
+        return NeedsProfile(static_cast<CodecId>(chunk.head.codec));
       }));
 }
 
@@ -240,10 +241,12 @@ namespace {
 bool IsLayered(const ChunkHead& head) { return HasNeighbours(static_cast<CodecId>(head.codec)); }
 uint32_t FindDepth(const ChunkHead& head) { return IsLayered(head) ? head.codec_parameter : 0; }
 
-std::vector<Neighbour> ReadNeighbourList(const ChunkHead& head, ByteSpan payload) {
-  return head.codec == static_cast<uint8_t>(CodecId::kLayers)
-             ? ReadNeighbours(payload)
-             : ReadErrorNeighbours(head.shape(), payload);
+std::vector<Neighbour> ReadNeighbourList(const ChunkHead& head, ByteSpan payload,
+                                         const Profile* profile) {
+  const auto codec = static_cast<CodecId>(head.codec);
+  if (NeedsProfile(codec)) return ReadProfiledNeighbours(payload, profile);
+  return HasReferences(codec) ? ReadErrorNeighbours(head.shape(), payload)
+                              : ReadNeighbours(payload);
 }
 
 Error LostWith(const ChunkHead& needed, std::string_view why) {
@@ -352,11 +355,14 @@ std::vector<size_t> Archive::NeededBy(
     if (one.head.codec_parameter > kMaxLayerDepth)
       throw Error(Finding::kLimit, "a chunk of depth {}, at most {} expected",
                   one.head.codec_parameter, kMaxLayerDepth);
+    if (NeedsProfile(static_cast<CodecId>(one.head.codec))) RequireProfile();
     data_->Need(one.payload_offset, one.payload_bytes);
     std::vector<Neighbour> neighbours;
     try {
-      neighbours = ReadNeighbourList(one.head, Payload(data_->bytes(), one.payload_offset,
-                                                       one.payload_bytes, one.payload_hash));
+      neighbours = ReadNeighbourList(
+          one.head,
+          Payload(data_->bytes(), one.payload_offset, one.payload_bytes, one.payload_hash),
+          profile_.get());
     } catch (const Error& error) {
       if (&one == &chunk) throw;
       throw LostWith(one.head, "is damaged: " + std::string(error.message()));
@@ -467,7 +473,7 @@ ByteSpan Archive::ReadPayload(const ArchivedChunk& chunk) const {
     throw Error(Finding::kUnsupportedVersion, "codec {} is unknown to this program",
                 chunk.head.codec);
   }
-  if (codec == CodecId::kProfiled && profile_missing_) throw *profile_missing_;
+  if (NeedsProfile(codec) && profile_missing_) throw *profile_missing_;
   if (codec == CodecId::kTransformed) RequireTransform();
   return payload;
 }

@@ -208,6 +208,8 @@ class Archive {
 // Default and largest number of consecutive layers that form a set at level max. Each layer of a
 // set may be predicted from those before it.
 constexpr uint32_t kJoinedLayers = 8, kMostJoinedLayers = 16;
+// Number of layers of a set whose regressions a profile has; their depths reach 63.
+constexpr uint32_t kMostJoinedByProfile = 32;
 
 struct WriteOptions {
   // Default: 1 MiB, or 4 MiB at levels high and max, which search for similar rows.

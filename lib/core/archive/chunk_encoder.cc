@@ -290,21 +290,34 @@ EncodedChunk ChunkEncoder::EncodeFirst(ChunkHead& head, ByteSpan raw, const Refe
   return EncodeWithProfile(*profile_, place, head.shape(), raw, effort_, scratch, encode);
 }
 
-// Predicts the chunk from other chunks of the archive, if the gain is worth decoding those first.
 void ChunkEncoder::TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourSource& neighbours,
-                                 const RowSteps& steps, CodecScratch& scratch,
+                                 uint64_t first_token, const RowSteps& steps, CodecScratch& scratch,
                                  EncodedChunk& chunk) const {
   if (HasReferences(chunk.codec)) return;
   const NeighbourPlan::Choice choice = plan_.Of(head);
-  if (choice.neighbours.empty()) return;
-  const uint64_t to_beat = chunk.payload.size() - chunk.payload.size() / kLeastGainByLayers;
   Bytes payload = scratch.NewPayload();
-  if (EncodeByLayers(head.shape(), raw, head.kind == ChunkKind::kValue, choice.neighbours,
-                     neighbours, to_beat, scratch, payload, steps)) {
+  const auto take = [&](CodecId codec) {
     std::swap(chunk.payload, payload);
-    chunk.codec = CodecId::kLayers;
+    payload.clear();
+    chunk.codec = codec;
     chunk.planes.clear();
     head.codec_parameter = choice.depth;
+  };
+  const uint64_t alone = chunk.payload.size();
+  const uint32_t position = cells_ == nullptr ? static_cast<uint32_t>(first_token)
+                                              : cells_->FindPosition(head.layer, first_token);
+  if (choice.regression &&
+      EncodeProfiledLayers(*profile_, *choice.regression, position, head.shape(), raw, neighbours,
+                           alone - alone / kLeastGainByLayers, scratch, payload, steps)) {
+    take(CodecId::kProfiledLayers);
+  }
+  // Weights that the chunk learns itself win where the profile is of other texts or another model.
+  const bool profiled = chunk.codec == CodecId::kProfiledLayers;
+  const uint64_t to_beat = profiled ? chunk.payload.size() : alone - alone / kLeastGainByLayers;
+  if (!choice.neighbours.empty() &&
+      EncodeByLayers(head.shape(), raw, head.kind == ChunkKind::kValue, choice.neighbours,
+                     neighbours, to_beat, scratch, payload, steps)) {
+    take(CodecId::kLayers);
   }
   scratch.Recycle(std::move(payload));
 }
@@ -357,7 +370,8 @@ void ChunkEncoder::EncodeOrdinary(ChunkHead& head, const ChunkHead& planned,
     raw = coded = apart;
     head.raw_hash = Hash64(raw);
   }
-  TryNeighbours(head, coded, neighbours, steps, scratch.codec, chunk);
+  const uint64_t first_token = head.token_begin + (order == nullptr ? 0 : order->rows[0]);
+  TryNeighbours(head, coded, neighbours, first_token, steps, scratch.codec, chunk);
   if (check_) CheckAgainstSource(head, chunk, raw, order.get(), rows, neighbours, scratch);
 }
 

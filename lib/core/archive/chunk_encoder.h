@@ -41,18 +41,20 @@ struct ChunkRecord {
 
 class ChunkEncoder {
  public:
-  // `bases`, `plan` and `orders` must outlive the object; `profile`, `transformed` and `orders` may
-  // be nullptr. If `check` is set, each chunk is decoded and compared.
+  // `bases`, `plan`, `orders` and `cells` must outlive the object; `profile`, `transformed`,
+  // `orders` and `cells`, which know the positions of tokens, may be nullptr. If `check` is set,
+  // each chunk is decoded and compared.
   ChunkEncoder(Effort effort, std::shared_ptr<const Profile> profile,
                std::shared_ptr<const TransformedChunks> transformed, bool check, const Bases& bases,
-               const NeighbourPlan& plan, const RowOrders* orders)
+               const NeighbourPlan& plan, const RowOrders* orders, const RowOrders* cells)
       : effort_(effort),
         profile_(std::move(profile)),
         transformed_(std::move(transformed)),
         check_(check),
         bases_(bases),
         plan_(plan),
-        orders_(orders) {}
+        orders_(orders),
+        cells_(cells) {}
 
   // Encodes a planned chunk of `source`, the bytes of its file or, if `is_joined`, of its group.
   // Throws kInternal if the check fails.
@@ -74,8 +76,11 @@ class ChunkEncoder {
   BesideNeighbours NeighboursBeside(const ChunkHead& head, std::span<const ReferenceRun> runs,
                                     const std::vector<Neighbour>& neighbours,
                                     const NeighbourSource& source) const;
+  // Predicts the chunk from other chunks of the archive, if the gain is worth decoding those first.
+  // `first_token` is that of the first row.
   void TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourSource& neighbours,
-                     const RowSteps& steps, CodecScratch& scratch, EncodedChunk& chunk) const;
+                     uint64_t first_token, const RowSteps& steps, CodecScratch& scratch,
+                     EncodedChunk& chunk) const;
   // Codes a chunk that a transform approximated. Returns false for all other chunks.
   bool EncodeTransformed(ChunkHead& head, ByteSpan raw, Scratch& scratch,
                          EncodedChunk& chunk) const;
@@ -94,6 +99,7 @@ class ChunkEncoder {
   const Bases& bases_;
   const NeighbourPlan& plan_;
   const RowOrders* orders_;
+  const RowOrders* cells_;
   mutable Reuse<Scratch> scratches_;
 };
 

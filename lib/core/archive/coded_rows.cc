@@ -102,6 +102,13 @@ std::shared_ptr<const RowOrder> RowOrders::Of(uint32_t layer, uint64_t begin,
   return order;
 }
 
+uint32_t RowOrders::FindPosition(uint32_t layer, uint64_t token) const {
+  const auto group = group_of_.find(layer);
+  const bool known = group != group_of_.end() && token < groups_[group->second].size();
+  return static_cast<uint32_t>(known ? static_cast<uint64_t>(groups_[group->second][token].position)
+                                     : token);
+}
+
 NeighbourChunk OrderedNeighbours::Read(const Neighbour& neighbour) const {
   NeighbourChunk chunk = neighbours_.Read(neighbour);
   if (order_ == nullptr || chunk.raw->size() % order_->rows.size() != 0) return chunk;

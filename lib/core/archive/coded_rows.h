@@ -38,6 +38,8 @@ class RowOrders {
   // Returns nullptr if the cells of these tokens of a layer are unknown. Rows are sorted by stream,
   // smallest sequence and position; equal ones keep their order.
   std::shared_ptr<const RowOrder> Of(uint32_t layer, uint64_t begin, uint64_t count) const;
+  // Returns the position of a token, modulo 2^32: that of its cell, or else its index.
+  uint32_t FindPosition(uint32_t layer, uint64_t token) const;
 
  private:
   struct Place {  // place of a cell in its cache

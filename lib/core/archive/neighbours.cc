@@ -96,24 +96,57 @@ void NeighbourCache::Keep(size_t place, const std::shared_ptr<const Bytes>& raw)
   }
 }
 
-NeighbourPlan::NeighbourPlan(const Source& source, std::span<const ChunkHead> heads, uint32_t most)
-    : source_(&source), most_(most), heads_(heads) {
+NeighbourPlan::NeighbourPlan(const Source& source, std::span<const ChunkHead> heads, uint32_t most,
+                             const Profile* profile)
+    : source_(&source), profile_(profile), most_(most), heads_(heads) {
+  uint64_t largest = 1;
   for (size_t place = 0; place < heads_.size(); ++place) {
     index_.Add(place, heads_[place]);
-    if (CanBeNeighbour(heads_[place])) layers_.push_back(heads_[place].layer);
+    if (!CanBeNeighbour(heads_[place])) continue;
+    layers_.push_back(heads_[place].layer);
+    largest = std::max(largest, heads_[place].raw_bytes);
   }
+  // K and V of a whole set must stay within what readers accept.
+  most_ = static_cast<uint32_t>(std::min<uint64_t>(most_, kMostNeededBytes / (2 * largest)));
   std::sort(layers_.begin(), layers_.end());
   layers_.erase(std::unique(layers_.begin(), layers_.end()), layers_.end());
 }
 
+size_t NeighbourPlan::PlaceOfLayer(uint32_t layer) const {
+  return static_cast<size_t>(std::ranges::lower_bound(layers_, layer) - layers_.begin());
+}
+
+std::optional<size_t> NeighbourPlan::FindRegression(const ChunkHead& head,
+                                                    size_t first_layer) const {
+  if (profile_ == nullptr) return std::nullopt;
+  const Regressions& regressions = profile_->regressions();
+  const size_t found = regressions.Find(head.layer, head.kind == ChunkKind::kValue);
+  if (found == regressions.list.size()) return std::nullopt;
+  // The profile may be of another model, whose K are wider.
+  const auto rotates = [&](const ChunkHead& key) {
+    const Rotation& rotation = regressions.rotation;
+    return FitsRotation(rotation.distance, rotation.angles.size(), CountColumns(key));
+  };
+  for (const Neighbour& one : regressions.list[found].neighbours) {
+    const std::optional<size_t> place = index_.Find(head, one);
+    if (!place || PlaceOfLayer(one.layer) < first_layer ||
+        one.columns > CountColumns(heads_[*place]) || (!one.is_value && !rotates(heads_[*place])))
+      return std::nullopt;
+  }
+  return found;
+}
+
 NeighbourPlan::Choice NeighbourPlan::Of(const ChunkHead& head) const {
   Choice choice;
-  if (most_ < 2 || !CanBeNeighbour(head) || head.tokens < kLeastRowsToLearn) return choice;
+  if (most_ < 2 || !CanBeNeighbour(head)) return choice;
   // Another chunk may hold the same tokens of the same layer; then this one cannot be found as a
   // neighbour.
-  const auto at = std::lower_bound(layers_.begin(), layers_.end(), head.layer);
-  const auto position = static_cast<uint32_t>(at - layers_.begin()) % most_;
+  const size_t at = PlaceOfLayer(head.layer);
+  const auto position = static_cast<uint32_t>(at % most_);
   const bool is_value = head.kind == ChunkKind::kValue;
+  choice.depth = 2 * position + (is_value ? 1 : 0);
+  choice.regression = FindRegression(head, at - position);
+  if (head.tokens < kLeastRowsToLearn) return choice;
   const auto look_at = [&](uint32_t layer, bool value) {
     const std::optional<size_t> place = index_.Find(head, {layer, value, 0});
     if (place) {
@@ -123,14 +156,13 @@ NeighbourPlan::Choice NeighbourPlan::Of(const ChunkHead& head) const {
   };
   if (is_value) look_at(head.layer, false);
   if (position > 0) {
-    look_at(*(at - 1), is_value);
-    look_at(*(at - 1), !is_value);
+    look_at(layers_[at - 1], is_value);
+    look_at(layers_[at - 1], !is_value);
   }
   for (Neighbour& one : choice.neighbours) {
     const uint64_t share = kMostTaps / choice.neighbours.size();
     one.columns = static_cast<uint16_t>(std::min<uint64_t>(one.columns, share));
   }
-  choice.depth = 2 * position + (is_value ? 1 : 0);
   return choice;
 }
 

@@ -14,10 +14,11 @@
 
 #include "lib/core/archive/records.h"
 #include "lib/core/codec/cdf/layers.h"
+#include "lib/core/codec/profiled/profile.h"
 
 // Chunks from which others of the same archive are predicted. The codec parameter of a chunk of
-// codec kLayers is its depth: a chunk uses only chunks of less depth, and chunks of other codecs
-// have depth 0.
+// a codec with neighbours is its depth: a chunk uses only chunks of less depth, and chunks of other
+// codecs have depth 0.
 namespace kv {
 
 // Limits on depth, and on the number and bytes of all chunks that one chunk needs.
@@ -84,12 +85,16 @@ struct ArchiveNeighbours {
 class NeighbourPlan {
  public:
   NeighbourPlan() = default;
-  // Joins up to `most` layers. `heads` are all chunks of the future archive. `source` and `heads`
-  // must outlive the object.
-  NeighbourPlan(const Source& source, std::span<const ChunkHead> heads, uint32_t most);
+  // Joins up to `most` layers. `heads` are all chunks of the future archive; `profile`, which may
+  // be nullptr, may have regressions for them. `source`, `heads` and the profile must outlive the
+  // object.
+  NeighbourPlan(const Source& source, std::span<const ChunkHead> heads, uint32_t most,
+                const Profile* profile);
 
   struct Choice {
     std::vector<Neighbour> neighbours;
+    // The profile's regression for the chunk, if all that it needs is in the same set of layers.
+    std::optional<size_t> regression;
     uint32_t depth = 0;
   };
   // Returns an empty choice for a chunk that is to be independent.
@@ -107,7 +112,12 @@ class NeighbourPlan {
   };
 
  private:
+  // Returns the position of a layer among all layers.
+  size_t PlaceOfLayer(uint32_t layer) const;
+  std::optional<size_t> FindRegression(const ChunkHead& head, size_t first_layer) const;
+
   const Source* source_ = nullptr;
+  const Profile* profile_ = nullptr;
   uint32_t most_ = 1;
   std::span<const ChunkHead> heads_;
   std::vector<uint32_t> layers_;  // ascending

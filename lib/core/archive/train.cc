@@ -56,13 +56,14 @@ void ProfileBuilder::Add(const Snapshot& snapshot) {
   }
 }
 
-std::shared_ptr<const Profile> ProfileBuilder::Finish(std::string name) const {
+std::shared_ptr<const Profile> ProfileBuilder::Finish(std::string name,
+                                                      const Regressions& regressions) const {
   if (trainers_.empty()) {
     throw Error(Finding::kUnsupportedDtype, "no K or V to learn from is f16 or bf16");
   }
   std::vector<ProfileEntry> entries;
   for (const auto& [key, trainer] : trainers_) entries.push_back(trainer.second.Finish());
-  return Profile::Make(std::move(name), std::move(entries));
+  return Profile::Make(std::move(name), std::move(entries), regressions);
 }
 
 }  // namespace kv

@@ -19,7 +19,8 @@ class ProfileBuilder {
   uint64_t values() const { return values_; }            // number of values learnt from
   uint64_t passed_over() const { return passed_over_; }  // bytes of other types, which are skipped
   // Throws kUnsupportedDtype if there was nothing to learn from.
-  std::shared_ptr<const Profile> Finish(std::string name) const;
+  std::shared_ptr<const Profile> Finish(std::string name,
+                                        const Regressions& regressions = {}) const;
 
  private:
   void AddTensor(uint32_t layer, bool is_value, const KvTensor& tensor);

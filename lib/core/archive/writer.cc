@@ -151,12 +151,20 @@ std::shared_ptr<const RowOrders> OrdersFor(const SourceTable& table,
   return nullptr;
 }
 
+bool HasRegressions(const WriteOptions& options) {
+  return options.profile != nullptr && !options.profile->regressions().list.empty();
+}
+
 // Decides which chunks may be predicted from which.
 NeighbourPlan PlanLayers(const Source& source, const Grouping& grouping,
                          std::span<const ChunkHead> chunks, const WriteOptions& options) {
   const bool alone = options.joined_layers < 2 || !grouping.groups.empty();
   if (options.effort < Effort::kMax || alone) return {};
-  return NeighbourPlan(source, chunks, options.joined_layers);
+  // Decoding with a profile's weights is fast enough for longer sets, unless the caller asks for
+  // sets shorter than usual.
+  const bool longer = HasRegressions(options) && options.joined_layers >= kJoinedLayers;
+  return NeighbourPlan(source, chunks, longer ? kMostJoinedByProfile : options.joined_layers,
+                       options.profile.get());
 }
 
 }  // namespace writing
@@ -235,6 +243,8 @@ class ArchiveWriter::Body {
     SourceTable table = TableWith(bases_, options_, grouping_.groups,
                                   DescribeSource(source_, snapshot, grouping_.regions));
     orders_ = OrdersFor(table, chunks_, options_, bases_);
+    if (table.description && HasRegressions(options_))
+      cells_ = std::make_shared<const RowOrders>(*table.description);
     table.by_cells = orders_ != nullptr;
     return EncodeTable(table);
   }
@@ -343,12 +353,13 @@ class ArchiveWriter::Body {
   const Bases bases_;
   const std::vector<ChunkHead> chunks_;      // as planned
   std::shared_ptr<const RowOrders> orders_;  // nullptr if all rows are as in the source
+  std::shared_ptr<const RowOrders> cells_;   // nullptr if no chunk asks for positions
   const Bytes table_;
   const uint32_t tag_;
   const NeighbourPlan layers_;
   const ChunkEncoder encoder_{options_.effort, options_.profile, options_.transformed,
                               options_.check,  bases_,           layers_,
-                              orders_.get()};
+                              orders_.get(),   cells_.get()};
   size_t next_ = 0;   // first chunk that was not handed out yet
   size_t group_ = 0;  // next group
   std::shared_ptr<const Bytes> joined_;

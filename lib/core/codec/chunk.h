@@ -31,9 +31,11 @@ void DecodeChunk(CodecId codec, const ChunkShape& shape, ByteSpan payload, std::
 
 // Returns "raw", "gear-f16" ..., or an empty text if no codec has the id.
 std::string_view Name(CodecId codec);
-// Return true if the codec's chunks need rows of another cache, or other chunks of their archive.
+// Return true if the codec's chunks need rows of another cache, other chunks of their archive, or a
+// profile.
 bool HasReferences(CodecId codec);
 bool HasNeighbours(CodecId codec);
+bool NeedsProfile(CodecId codec);
 // Returns true if decoding a chunk needs other caches or chunks, or a transform.
 bool NeedsOthers(CodecId codec);
 

@@ -43,12 +43,14 @@ enum class CodecId : uint8_t {
   kRefSparse = 30,    // kRef, with a list of the values that differ
   kBlocks = 31,       // byte planes in independent blocks, which device decoders read directly
   kTransformed = 32,  // values that a learnt transform restores from its coefficients
+  kProfiledLayers = 33,  // kLayers, with the weights of a profile that decoding needs
 };
 // Returns true if the grammars allow a chunk of this codec inside another chunk. Split chunks and
 // those that need references, neighbours or a transform are excluded.
 constexpr bool MayBeInside(CodecId codec) {
   return (codec < CodecId::kSplit || codec > CodecId::kLayers) && codec != CodecId::kRefLayers &&
-         codec != CodecId::kRefSparse && codec != CodecId::kTransformed;
+         codec != CodecId::kRefSparse && codec != CodecId::kTransformed &&
+         codec != CodecId::kProfiledLayers;
 }
 
 // Levels of effort. kCompat writes the same bytes as the engine's exhaustive search. The other

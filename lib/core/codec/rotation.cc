@@ -256,9 +256,13 @@ void WriteRotation(const Rotation& rotation, ByteWriter& out) {
   for (const uint32_t angle : rotation.angles) out.U32(angle);
 }
 
+bool FitsRotation(uint64_t distance, uint64_t angles, uint64_t columns) {
+  return distance > 0 && distance <= columns && angles <= columns &&
+         (distance == 1 || angles == 0 || angles == distance);
+}
+
 void CheckRotation(uint64_t distance, uint64_t angles, uint64_t columns, uint64_t offset) {
-  if (distance == 0 || distance > columns || angles > columns ||
-      (distance > 1 && angles > 0 && angles != distance)) {
+  if (!FitsRotation(distance, angles, columns)) {
     throw Error(Finding::kBadFrame, "{} angles do not fit partners that are {} channels apart",
                 angles, distance)
         .At(offset);

@@ -50,8 +50,9 @@ struct Rotation {
 Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, uint64_t columns,
                       uint64_t head_dim, const RowSteps& steps, Arena* arena = nullptr);
 
-// Throws kBadFrame at `offset` if a row of `columns` cannot have this distance and number of
-// angles.
+// Returns true if a row of `columns` can have this distance and number of angles.
+bool FitsRotation(uint64_t distance, uint64_t angles, uint64_t columns);
+// Throws kBadFrame at `offset` unless they fit.
 void CheckRotation(uint64_t distance, uint64_t angles, uint64_t columns, uint64_t offset);
 // Writes u16 distance of partners, u16 number of angles, then each angle as u32.
 void WriteRotation(const Rotation& rotation, ByteWriter& out);

@@ -382,6 +382,12 @@ constexpr CodecRow kCodecs[] = {
      .takes = TakesTransform,
      .since = Effort::kFast,
      .decode = DecodeTransformed},
+    {.id = CodecId::kProfiledLayers,
+     .name = "profiled-layers",
+     .needs = {.neighbours = true, .profile = true},
+     .takes = AreHalves,
+     .since = Effort::kMax,
+     .decode = DecodeHalves<DecodeProfiledLayers>},
 };
 
 }  // namespace
@@ -407,6 +413,11 @@ bool HasReferences(CodecId codec) {
 bool HasNeighbours(CodecId codec) {
   const CodecRow* row = FindCodec(codec);
   return row != nullptr && row->needs.neighbours;
+}
+
+bool NeedsProfile(CodecId codec) {
+  const CodecRow* row = FindCodec(codec);
+  return row != nullptr && row->needs.profile;
 }
 
 bool NeedsOthers(CodecId codec) {

@@ -8,18 +8,18 @@ from kvz_decoder.common import Damaged, Form, narrowed, one_frame, unzstd
 from kvz_decoder.context import prev, rotated, words16
 from kvz_decoder.distribution import cdf
 from kvz_decoder.gear import block_planes, gear, plane
-from kvz_decoder.layers import layers
+from kvz_decoder.layers import layers, profiled_layers
 from kvz_decoder.prediction import lms
 from kvz_decoder.profiled import profiled
 from kvz_decoder.reference import learned_rows, listed_rows, ref
 from kvz_decoder.reference_layers import with_neighbours
 from kvz_decoder.transformed import transformed
 
-RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE, SPLIT, REF, REF_CDF, LAYERS, PROFILED, REF_LAYERS, REF_SPARSE, BLOCKS, TRANSFORMED = (
-    0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32)
+RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE, SPLIT, REF, REF_CDF, LAYERS, PROFILED, REF_LAYERS, REF_SPARSE, BLOCKS, TRANSFORMED, PROFILED_LAYERS = (
+    0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33)
 F16, BF16 = 1, 2
 # Codecs that need other caches or chunks; they are never nested in another codec.
-OF_OTHERS = (REF, REF_CDF, LAYERS, REF_LAYERS, REF_SPARSE, TRANSFORMED)
+OF_OTHERS = (REF, REF_CDF, LAYERS, REF_LAYERS, REF_SPARSE, TRANSFORMED, PROFILED_LAYERS)
 
 
 def window4(payload, size):
@@ -142,6 +142,7 @@ DECODERS = {
     REF_SPARSE: lambda chunk, payload: ref(chunk, payload, decode_as, listed_rows),
     BLOCKS: blocks,
     TRANSFORMED: transformed,
+    PROFILED_LAYERS: of_halves(profiled_layers),
 }
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that are predicted from other chunks of the same archive: codec 27."""
+"""Rows that are predicted from other chunks of the same archive: codec 27, and codec 33, whose weights are a
+profile's."""
 import struct
 
 import numpy
@@ -7,12 +8,6 @@ import numpy
 from kvz_decoder.common import Damaged, f32
 from kvz_decoder.distribution import Cdf, within
 from kvz_decoder.rotation import Rotation
-
-
-def floats(raw, bfloat, rows):
-    """Returns rows of values as floats for models."""
-    halves = numpy.frombuffer(raw, "<u2").reshape(rows, -1)
-    return scaled(halves, bfloat, largest_exponent(halves, bfloat))
 
 
 def largest_exponent(halves, bfloat):
@@ -29,6 +24,27 @@ def scaled(halves, bfloat, largest):
     with numpy.errstate(over="ignore"):
         x = bits.view(f32) * numpy.ldexp(f32(1), 127 - largest)
     return numpy.where(halves & exponents != exponents, within(x), f32(0))
+
+
+def taps_from(chunk, wanted, distance, angles, positions, natural=False):
+    """Returns the rows of the neighbours side by side, K without its rotation; with `natural` in their own scale."""
+    rows, taps = len(positions), []
+    for layer, is_value, zero, width in wanted:
+        if is_value > 1 or zero or not width:
+            raise Damaged("layers: an impossible neighbour")
+        bfloat, raw = chunk["neighbour"](chunk, layer, is_value)
+        halves = numpy.frombuffer(raw, "<u2").reshape(rows, -1)
+        largest = largest_exponent(halves, bfloat)
+        x = scaled(halves, bfloat, largest)
+        if "rows" in chunk:
+            x = x[chunk["rows"]]
+        if not is_value:
+            still = Rotation(distance, angles, x.shape[1])
+            x = numpy.array([still.rotated(row, -step) for step, row in zip(positions, x)])
+        if natural:
+            x = x * numpy.ldexp(f32(1), largest - (127 if bfloat else 15))
+        taps.append(x[:, :width])
+    return taps
 
 
 class Block:
@@ -109,18 +125,7 @@ def layers(chunk, payload, form, size):
     distance, turns = struct.unpack_from("<HH", payload, at)
     angles = struct.unpack_from(f"<{turns}I", payload, at + 4)
     steps = chunk.get("steps", range(rows))
-    taps = []
-    for layer, is_value, zero, width in wanted:
-        if is_value > 1 or zero or not width:
-            raise Damaged("layers: an impossible neighbour")
-        bfloat, raw = chunk["neighbour"](chunk, layer, is_value)
-        x = floats(raw, bfloat, rows)
-        if "rows" in chunk:
-            x = x[chunk["rows"]]
-        if not is_value:
-            still = Rotation(distance, angles, x.shape[1])
-            x = numpy.array([still.rotated(row, -step) for step, row in zip(steps, x)])
-        taps.append(x[:, :width])
+    taps = taps_from(chunk, wanted, distance, angles, steps)
     taps = numpy.concatenate(taps + [numpy.ones((rows, 1), f32)], axis=1)
     if taps.shape[1] > 1024:
         raise Damaged("layers: too many columns")
@@ -128,3 +133,43 @@ def layers(chunk, payload, form, size):
     block = Block(taps.shape[1], columns)
     frame = payload[at + 4 + 4 * turns:]
     return Forecast(frame, form, size, steps, block, taps.__getitem__, own).read()
+
+
+class Fixed:
+    """Forecasts that no row changes, in the place of a Block."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def learn(self, *_):
+        pass
+
+    def expect(self, row):
+        return self.rows[row]
+
+
+def profiled_layers(chunk, payload, form, size):
+    profile = chunk.get("profile")
+    if profile is None:
+        raise Damaged("needs a profile")
+    number, position = struct.unpack_from("<HI", payload)
+    frame = payload[6:]
+    columns = chunk["heads"] * chunk["units"]
+    if number >= len(profile.regressions) or chunk["order"] != 0 or not frame:
+        raise Damaged("profiled layers: the head")
+    regression, (distance, angles) = profile.regressions[number], profile.rotation
+    if regression.columns != columns:
+        raise Damaged("profiled layers: other columns than the regression")
+    steps = chunk.get("steps", range(chunk["tokens"]))
+    positions = [position + step for step in steps]
+    with numpy.errstate(over="ignore", invalid="ignore"):
+        taps = taps_from(chunk, regression.neighbours, distance, angles, positions, True)
+        forecast = numpy.tile(regression.constants, (len(positions), 1))
+        if taps:
+            for tap, weights in zip(numpy.concatenate(taps, axis=1).T, regression.weights()):
+                forecast += tap[:, None] * weights
+        forecast = forecast * numpy.ldexp(f32(1), (127 if form else 15) - frame[0])
+    if not regression.is_value and angles:
+        own = Rotation(distance, angles, columns)
+        forecast = numpy.array([own.rotated(row, step) for row, step in zip(forecast, positions)])
+    return Forecast(frame, form, size, steps, Fixed(forecast), lambda row: row, None).read()

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles, and chunks that were coded with one."""
+"""Profiles, and chunks that are coded with the tables of one."""
+import bisect
 import struct
 
 import numpy
 
 from kvz_decoder.common import Damaged, Form
 from kvz_decoder.context import Lanes, Tables, raw_bits, signed_order, values_of
+from kvz_decoder.distribution import Slots
 
 try:
     import xxhash
@@ -20,8 +22,8 @@ class Profile:
 
     def __init__(self, data):
         magic, version, count, size, length = struct.unpack_from("<8sIIQI", data)
-        if magic != MAGIC or version != 1 or size != len(data):
-            raise Damaged("not a whole profile of version 1")
+        if magic != MAGIC or version not in (1, 2) or size != len(data):
+            raise Damaged("not a whole profile of version 1 or 2")
         self.hash = bytes(data[-16:])
         if xxhash is not None and xxhash.xxh3_128_digest(data[:-16]) != self.hash:
             raise Damaged("the profile's hash differs")
@@ -36,8 +38,66 @@ class Profile:
             listed = numpy.frombuffer(data, "<u2", rows * columns, at).reshape(rows, columns)
             at += rows * columns * 2
             self.entries.append((dtype, bits, base, columns, first, tables, listed))
+        self.rotation, self.regressions = (1, ()), []
+        if version == 2:
+            distance, turns = struct.unpack_from("<HH", data, at)
+            self.rotation = distance, struct.unpack_from(f"<{turns}I", data, at + 4)
+            (count,) = struct.unpack_from("<I", data, at + 4 + 4 * turns)
+            at += 8 + 4 * turns
+            for _ in range(count):
+                self.regressions.append(Regression(data, at))
+                at = self.regressions[-1].end
         if at != len(data) - 16:
             raise Damaged("the profile has bytes left over")
+
+
+def shares_of_classes():
+    """Returns the first slots of the integers from -127 on, and the end, for each class of taps."""
+    classes, fall = [], 63000
+    for _ in range(32):
+        sizes, size = [], 1 << 16
+        for _ in range(128):
+            sizes.append(size + 1)
+            size = size * (65536 - fall) >> 16
+        begins = numpy.cumsum([0] + sizes[:0:-1] + sizes).tolist()
+        unit = 2**30 // begins[-1]
+        classes.append([unit * begin for begin in begins])
+        fall = fall * 7 // 8
+    return classes
+
+
+class Regression:
+    """A regression of a layer's K or V on other layers."""
+
+    def __init__(self, data, at):
+        _, role, count, self.columns = struct.unpack_from("<IBBH", data, at)
+        self.is_value = role == 2
+        self.neighbours = [struct.unpack_from("<IBBH", data, at + 8 + 8 * i) for i in range(count)]
+        taps, at = sum(one[3] for one in self.neighbours), at + 8 + 8 * count
+
+        def upper_halves(count, at):
+            return (numpy.frombuffer(data, "<u2", count, at).astype(numpy.uint32) << 16).view(numpy.float32)
+
+        self.steps, self.scales = upper_halves(taps, at), upper_halves(self.columns, at + 2 * taps)
+        at += 2 * taps + 2 * self.columns
+        self.constants = numpy.frombuffer(data, "<f4", self.columns, at)
+        self.classes = data[at + 4 * self.columns:at + 4 * self.columns + taps]
+        at += 4 * self.columns + taps
+        (size,) = struct.unpack_from("<I", data, at)
+        self.slots, self.end = data[at + 4:at + 4 + size], at + 4 + size
+
+    def weights(self):
+        slots, shares = Slots(self.slots, 0), shares_of_classes()
+        integers = numpy.zeros((len(self.steps), self.columns), numpy.float32)
+        for row, begins in zip(integers, (shares[number] for number in self.classes)):
+            for column in range(self.columns):
+                place = bisect.bisect_right(begins, slots.target()) - 1
+                if place > 254:
+                    raise Damaged("regressions: a weight lies in no slot")
+                slots.take(begins[place], begins[place + 1] - begins[place])
+                row[column] = place - 127
+        slots.finish()
+        return integers * self.steps[:, None] * self.scales
 
 
 def number(data, at):

@@ -35,6 +35,26 @@ if "$PYTHON" -c 'import numpy, zstandard' 2>&-; then
   "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" "$TESTDATA/profiles/cache.kvz" out.bin 2> decoder && echo decoded
 fi
 
+echo "-- layers that a profile predicts from each other"
+cp "$TESTDATA/profiles/layers.kvp" "$TESTDATA/profiles/layers.kvz" .
+"$KVTOOL" verify layers.kvz --against "$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin"
+if "$PYTHON" -c 'import numpy, zstandard' 2>&-; then
+  "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" layers.kvz out.bin --profile layers.kvp 2> decoder || cat decoder
+  cmp out.bin "$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin" && echo the independent decoder restores the same
+fi
+"$KVTOOL" compress cache.bin --level max -q -o alone.kvz
+"$KVTOOL" compress cache.bin --level max --profile layers.kvp --json -q -o across.kvz | jq -c '.results[0].profile'
+test "$(wc -c < across.kvz)" -lt "$(wc -c < alone.kvz)" && echo smaller
+"$KVTOOL" inspect across.kvz | grep -E '^  (profile|joined)'
+"$KVTOOL" convert across.kvz --kv-heads 4 --to npz -q -o across.npz && "$KVTOOL" diff across.npz cache.bin --kv-heads 4 -q && echo the same values
+mkdir apart && cp across.kvz apart/
+"$KVTOOL" verify apart/across.kvz || echo "exit $?"
+"$KVTOOL" verify apart/across.kvz --profile model.kvp || echo "exit $?"
+"$KVTOOL" decompress apart/across.kvz --keep-going -q 2> apart/said || echo "exit $?"
+grep -c 'the archive needs the profile' apart/said
+"$KVTOOL" compress cache.bin --level max --joined-layers 1 --profile layers.kvp -q -o single.kvz
+"$KVTOOL" inspect single.kvz | grep joined || echo every layer alone
+
 echo "-- beside a base that needs one, too"
 "$KVTOOL" compress cache.bin --base cache.bin.kvz --profile model.kvp -q -o both.kvz && "$KVTOOL" verify both.kvz
 cp both.kvz cache.bin.kvz elsewhere/ && rm elsewhere/*.kvp

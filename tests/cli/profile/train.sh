@@ -11,6 +11,24 @@ if "$PYTHON" -c 'import numpy, zstandard' 2>&-; then
   cmp page.f16 "$TESTDATA/profiles/page.f16"
   "$PYTHON" "$SCRIPTS/decoder/decode_frame.py" "$TESTDATA/profiles/page.kvf" page.f16 2> said && echo decoded
 fi
+
+echo "-- across layers"
+"$KVTOOL" train "$state" --name stories260K --across-layers 16KiB -o across.kvp --json > trained.json
+$VALIDATE < trained.json && jq -c '.results[0] | .across_layers, (.profile.regressions | length, .[0])' trained.json
+cmp across.kvp "$TESTDATA/profiles/layers.kvp" && echo the same profile as the golden one
+"$KVTOOL" inspect across.kvp | tail -n 10
+"$KVTOOL" inspect across.kvp --json > inspected.json && $VALIDATE < inspected.json
+"$KVTOOL" train "$state" "$state" "$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin" --across-layers 20KiB -o three.kvp
+"$KVTOOL" train "$state" --across-layers 100 -o none.kvp || echo "exit $?"
+"$KVTOOL" train "$state" --across-layers 5MB -o none.kvp || echo "exit $?"
+"$KVTOOL" train "$state" --across-layers 1MiB --transform kvtc --kv-heads 4 -o none.kvp || echo "exit $?"
+"$KVTOOL" convert "$state" --layers 0:2 --kv-heads 4 --to safetensors -q -o part.safetensors
+"$KVTOOL" train "$state" part.safetensors --across-layers 1MiB -o none.kvp || echo "exit $?"
+"$KVTOOL" train "$TESTDATA/llamacpp/states/kjv3m-b8352-q8_0.seq0.bin" --across-layers 1MiB -o none.kvp || echo "exit $?"
+head -c 20000 across.kvp > cut.kvp
+"$KVTOOL" inspect cut.kvp || echo "exit $?"
+
+echo "-- refused"
 head -c 5000 "$TESTDATA/profiles/s260k.kvp" > cut.kvp
 "$KVTOOL" inspect cut.kvp || echo "exit $?"
 "$KVTOOL" train "$TESTDATA/llamacpp/states/kjv3m-b8352-q8_0.seq0.bin" -o none.kvp || echo "exit $?"

@@ -148,7 +148,7 @@ TEST_CASE("a level without gain from the profile codes as without it", "[profile
 }
 
 TEST_CASE("a profile's file is read back whole, or not at all", "[profile][reject]") {
-  const auto profile = TrainedProfile();
+  const auto profile = TrainedProfile("walks", {});
   const Bytes& file = profile->file();
   CHECK(Profile::Read(file)->hash() == profile->hash());
   CHECK(Profile::Read(file)->name() == "walks");
@@ -172,7 +172,8 @@ TEST_CASE("a profile's file is read back whole, or not at all", "[profile][rejec
   // Fields that are changed, with a matching hash: version, number of entries, length of the name,
   // role, type, bits, columns.
   const size_t entry = 28 + 5;
-  CHECK(ReadChanged(file, 8, std::byte{2}) == Finding::kUnsupportedVersion);
+  CHECK(ReadChanged(file, 8, std::byte{2}) == Finding::kTruncated);  // without its regressions
+  CHECK(ReadChanged(file, 8, std::byte{3}) == Finding::kUnsupportedVersion);
   CHECK(ReadChanged(file, 13, std::byte{4}) == Finding::kLimit);
   CHECK(ReadChanged(file, 12, std::byte{3}) == Finding::kTrailingBytes);
   CHECK(ReadChanged(file, 25, std::byte{1}) == Finding::kBadField);
@@ -185,6 +186,28 @@ TEST_CASE("a profile's file is read back whole, or not at all", "[profile][rejec
   CHECK(ReadChanged(file, entry + 18, std::byte{1}) == Finding::kBadField);
   CHECK(ReadChanged(file, entry + 20 + kColumns, std::byte{0}) == Finding::kBadFrame);
   CHECK(ReadChanged(file, entry, std::byte{9}) == Finding::kDuplicateName);
+}
+
+TEST_CASE("regressions of a profile are read back whole, or not at all", "[profile][reject]") {
+  const auto profile = TrainedProfile();
+  const Bytes& file = profile->file();
+  CHECK(Profile::Read(file)->regressions().list == test::SmallRegressions().list);
+  CHECK(ReadChanged(file, 8, std::byte{1}) == Finding::kTrailingBytes);
+  ByteWriter out;
+  WriteRegressions(profile->regressions(), out);
+  const size_t begin = file.size() - 16 - out.size();  // distance, angles, count, then the first
+  const size_t count = begin + 4 + 8 * 4, first = count + 4;
+  CHECK(ReadChanged(file, begin, std::byte{0}) == Finding::kBadFrame);
+  CHECK(ReadChanged(file, begin + 3, std::byte{0xff}) == Finding::kBadFrame);
+  CHECK(ReadChanged(file, count, std::byte{0}) == Finding::kLimit);
+  CHECK(ReadChanged(file, count + 1, std::byte{5}) == Finding::kLimit);
+  CHECK(ReadChanged(file, count, std::byte{2}) == Finding::kTrailingBytes);
+  CHECK(ReadChanged(file, count, std::byte{4}) == Finding::kTruncated);
+  CHECK(ReadChanged(file, first + 4, std::byte{3}) == Finding::kBadField);         // role
+  CHECK(ReadChanged(file, first + 5, std::byte{9}) == Finding::kBadField);         // neighbours
+  CHECK(ReadChanged(file, first + 7, std::byte{0x11}) == Finding::kBadField);      // columns
+  CHECK(ReadChanged(file, first + 8 + 1, std::byte{0xbf}) == Finding::kBadField);  // a scale < 0
+  CHECK(ReadChanged(file, first, std::byte{9}) == Finding::kDuplicateName);        // order
 }
 
 TEST_CASE("profiled chunks that are cut, changed or of another shape are refused",

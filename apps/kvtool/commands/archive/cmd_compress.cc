@@ -466,9 +466,13 @@ class Compress : public ForEachInput<Compress> {
   }
 
   static Compressed::UsedProfile ProfileIn(const GivenProfile& given, const WriteSummary& summary) {
-    const auto coded = summary.codecs.find(std::string(Name(CodecId::kProfiled)));
+    uint64_t coded = 0;
+    for (const CodecRow& codec : Codecs()) {
+      const auto at = summary.codecs.find(std::string(codec.name));
+      if (codec.needs.profile && at != summary.codecs.end()) coded += at->second;
+    }
     return {ProfileFile(given.file), given.profile->name(), ProfileHashText(given.profile->hash()),
-            coded == summary.codecs.end() ? 0 : coded->second};
+            coded};
   }
 
   static std::string Proof(const WriteSummary& summary, std::string_view with, bool read_back) {

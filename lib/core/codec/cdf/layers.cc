@@ -191,43 +191,6 @@ LayersHead ReadLayersHead(ByteReader& reader) {
   return head;
 }
 
-// Yields a neighbour's rows. The rotation of K is undone, so that rows of the same content are
-// equal at every position.
-class NeighbourTaps {
- public:
-  NeighbourTaps(const Neighbour& neighbour, NeighbourChunk chunk, uint64_t rows,
-                const Rotation& rotation, const RowSteps& steps)
-      : wanted_(neighbour.columns),
-        chunk_(std::move(chunk)),
-        columns_(chunk_.raw->size() / 2 / rows),
-        value_of_(Bfloat(), LmsScale(LmsLargestExponent(*chunk_.raw, Bfloat()))),
-        rotates_(!neighbour.is_value),
-        steps_(steps),
-        rotator_(rotation, columns_),
-        x_(columns_),
-        still_(columns_) {}
-
-  void Row(uint64_t row, float* taps) {
-    const std::byte* from = chunk_.raw->data() + 2 * columns_ * row;
-    for (uint64_t c = 0; c < columns_; ++c) x_[c] = value_of_(LoadLE<uint16_t>(from + 2 * c));
-    if (rotates_) rotator_.Rotate(0u - steps_[row], x_.data(), still_.data());
-    std::copy_n(rotates_ ? still_.data() : x_.data(), wanted_, taps);
-  }
-  uint64_t wanted() const { return wanted_; }
-
- private:
-  bool Bfloat() const { return chunk_.dtype == DType::kBF16; }
-
-  const uint64_t wanted_;
-  const NeighbourChunk chunk_;
-  const uint64_t columns_;
-  const ModelValue value_of_;
-  const bool rotates_;
-  const RowSteps steps_;
-  Rotator rotator_;
-  std::vector<float> x_, still_;
-};
-
 // Forecasts the rows of a chunk from the same rows of its neighbours.
 class LayerForecast : public RowForecast {
  public:
@@ -241,22 +204,8 @@ class LayerForecast : public RowForecast {
         forecast_(grid.columns),
         rotated_(grid.columns) {
     for (const Neighbour& one : head.neighbours) {
-      if (source == nullptr) {
-        throw Error(Finding::kLostChunk, "the chunk needs others of its archive");
-      }
-      NeighbourChunk chunk = WidenToHalves(source->Read(one));
-      const uint64_t row_bytes = chunk.raw->size() / grid.rows;
-      if (!IsHalfFloat(chunk.dtype) || row_bytes * grid.rows != chunk.raw->size() ||
-          row_bytes % 2 != 0 || one.columns > row_bytes / 2 ||
-          row_bytes / 2 > ChannelModel::kMaxColumns) {
-        throw Error(Finding::kBadFrame, "layer {} {} cannot be a neighbour", one.layer,
-                    one.is_value ? 'V' : 'K');
-      }
-      if (!one.is_value) {
-        CheckRotation(head.rotation.distance, head.rotation.angles.size(), row_bytes / 2, 0);
-      }
       neighbours_.push_back(
-          std::make_unique<NeighbourTaps>(one, std::move(chunk), grid.rows, head_.rotation, steps));
+          std::make_unique<NeighbourTaps>(one, source, grid.rows, head_.rotation, steps));
     }
   }
 
@@ -355,6 +304,45 @@ bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
   }
   payload.resize(begin);
   return false;
+}
+
+namespace {
+
+NeighbourChunk OpenNeighbour(const Neighbour& neighbour, const NeighbourSource* source,
+                             uint64_t rows, const Rotation& rotation) {
+  if (source == nullptr) throw Error(Finding::kLostChunk, "the chunk needs others of its archive");
+  NeighbourChunk chunk = WidenToHalves(source->Read(neighbour));
+  const uint64_t row_bytes = chunk.raw->size() / rows;
+  if (!IsHalfFloat(chunk.dtype) || row_bytes * rows != chunk.raw->size() || row_bytes % 2 != 0 ||
+      neighbour.columns > row_bytes / 2 || row_bytes / 2 > ChannelModel::kMaxColumns) {
+    throw Error(Finding::kBadFrame, "layer {} {} cannot be a neighbour", neighbour.layer,
+                neighbour.is_value ? 'V' : 'K');
+  }
+  if (!neighbour.is_value)
+    CheckRotation(rotation.distance, rotation.angles.size(), row_bytes / 2, 0);
+  return chunk;
+}
+
+}  // namespace
+
+NeighbourTaps::NeighbourTaps(const Neighbour& neighbour, const NeighbourSource* source,
+                             uint64_t rows, const Rotation& rotation, const RowSteps& steps)
+    : wanted_(neighbour.columns),
+      chunk_(OpenNeighbour(neighbour, source, rows, rotation)),
+      columns_(chunk_.raw->size() / 2 / rows),
+      largest_(LmsLargestExponent(*chunk_.raw, bfloat())),
+      rotates_(!neighbour.is_value),
+      steps_(steps),
+      rotator_(rotation, columns_),
+      x_(columns_),
+      still_(columns_) {}
+
+void NeighbourTaps::Row(uint64_t row, float* taps) {
+  const ModelValue value_of(bfloat(), LmsScale(largest_));
+  const std::byte* from = chunk_.raw->data() + 2 * columns_ * row;
+  for (uint64_t c = 0; c < columns_; ++c) x_[c] = value_of(LoadLE<uint16_t>(from + 2 * c));
+  if (rotates_) rotator_.Rotate(0u - steps_[row], x_.data(), still_.data());
+  std::copy_n(rotates_ ? still_.data() : x_.data(), wanted_, taps);
 }
 
 NeighbourChunk WidenToHalves(NeighbourChunk chunk) {

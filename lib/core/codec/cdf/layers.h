@@ -9,6 +9,7 @@
 
 #include "lib/core/base/arena.h"
 #include "lib/core/codec/codec.h"
+#include "lib/core/codec/rotation.h"
 
 // Codes the K or V of a layer with the help of other chunks of the archive, its neighbours: K and V
 // of the layer before, and for V also K of the same layer. All are linear images of one vector of
@@ -52,6 +53,32 @@ bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
                     const RowSteps& steps = {});
 // Reads only the list of neighbours. Throws as DecodeChunk.
 std::vector<Neighbour> ReadNeighbours(ByteSpan payload);
+
+// Yields a neighbour's rows as taps. The rotation of K is undone, so that rows of the same content
+// are equal at every position.
+class NeighbourTaps {
+ public:
+  // Throws kLostChunk without a source, kBadFrame if the chunk cannot serve `rows` rows. The
+  // rotation and the steps must outlive the object.
+  NeighbourTaps(const Neighbour& neighbour, const NeighbourSource* source, uint64_t rows,
+                const Rotation& rotation, const RowSteps& steps);
+
+  uint64_t wanted() const { return wanted_; }
+  bool bfloat() const { return chunk_.dtype == DType::kBF16; }
+  // Returns the largest exponent field, by which taps are scaled (LmsScale).
+  uint32_t largest() const { return largest_; }
+  void Row(uint64_t row, float* taps);
+
+ private:
+  const uint64_t wanted_;
+  const NeighbourChunk chunk_;
+  const uint64_t columns_;
+  const uint32_t largest_;
+  const bool rotates_;
+  const RowSteps steps_;
+  Rotator rotator_;
+  std::vector<float> x_, still_;
+};
 
 // Write and read one neighbour in the head of a frame. Reading throws kTruncated and kBadFrame.
 void WriteNeighbour(const Neighbour& neighbour, ByteWriter& out);

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::array<unsigned char, 8> kProfileMagic = {0x89, 'K',  'V',  'P',
                                                         '\r', '\n', 0x1a, '\n'};
-constexpr uint32_t kProfileVersion = 1;
+constexpr uint32_t kPlainVersion = 1, kVersionWithRegressions = 2;
 constexpr uint64_t kProfileHashBytes = 16;
 constexpr uint32_t kMostNameBytes = 255;
 constexpr uint32_t kMostExponentBase = 255 - 31;
@@ -89,21 +89,29 @@ ProfileEntry ReadEntry(ByteReader& reader) {
 
 }  // namespace
 
-// Coders of the entries, made on first use: a caller may need few of many layers.
+// Coders of the entries and integers of the regressions, made on first use: a caller may need few
+// of many layers.
 struct Profile::Coders {
   struct One {
     std::once_flag once;
     std::unique_ptr<const ProfileCoder> coder;
   };
-  explicit Coders(size_t count) : of(count) {}
+  struct Weights {
+    std::once_flag once;
+    std::vector<int8_t> integers;
+  };
+  Coders(size_t entries, size_t regressions) : of(entries), weights(regressions) {}
   std::vector<One> of;
+  std::vector<Weights> weights;
 };
 
-Profile::Profile(std::string name, std::vector<ProfileEntry> entries, Bytes file)
+Profile::Profile(std::string name, std::vector<ProfileEntry> entries, Regressions regressions,
+                 Bytes file)
     : file_(std::move(file)),
       name_(std::move(name)),
       entries_(std::move(entries)),
-      coders_(std::make_unique<Coders>(entries_.size())) {
+      regressions_(std::move(regressions)),
+      coders_(std::make_unique<Coders>(entries_.size(), regressions_.list.size())) {
   std::copy(file_.end() - static_cast<std::ptrdiff_t>(kProfileHashBytes), file_.end(),
             hash_.begin());
 }
@@ -117,23 +125,32 @@ const ProfileCoder& Profile::GetCoder(size_t entry) const {
   return *one.coder;
 }
 
+const std::vector<int8_t>& Profile::GetIntegers(size_t regression) const {
+  Coders::Weights& weights = coders_->weights.at(regression);
+  std::call_once(weights.once,
+                 [&] { weights.integers = DecodeWeights(regressions_.list[regression]); });
+  return weights.integers;
+}
+
 bool Profile::HasMagic(ByteSpan file) {
   return file.size() >= kProfileMagic.size() &&
          std::memcmp(file.data(), kProfileMagic.data(), kProfileMagic.size()) == 0;
 }
 
-std::shared_ptr<const Profile> Profile::Make(std::string name, std::vector<ProfileEntry> entries) {
+std::shared_ptr<const Profile> Profile::Make(std::string name, std::vector<ProfileEntry> entries,
+                                             const Regressions& regressions) {
   KV_ASSERT(!entries.empty() && entries.size() <= kMostProfileEntries);
   KV_ASSERT(name.size() <= kMostNameBytes);
   std::ranges::sort(entries, {}, MakeSortKey);
   ByteWriter out;
   out.Append(std::as_bytes(std::span(kProfileMagic)));
-  out.U32(kProfileVersion);
+  out.U32(regressions.list.empty() ? kPlainVersion : kVersionWithRegressions);
   out.U32(static_cast<uint32_t>(entries.size()));
   out.U64(0);
   out.U32(static_cast<uint32_t>(name.size()));
   out.Append(std::string_view(name));
   for (const ProfileEntry& entry : entries) WriteEntry(entry, out);
+  if (!regressions.list.empty()) WriteRegressions(regressions, out);
   StoreLE<uint64_t>(out.data() + 16, out.size() + kProfileHashBytes);
   out.Append(ByteSpan(Hash128(out.bytes())));
   // Reads the result back, so that a profile in memory is exactly what its file says.
@@ -149,9 +166,10 @@ std::shared_ptr<const Profile> Profile::Read(ByteSpan file) {
   }
   reader.Skip(kProfileMagic.size(), "magic");
   const uint32_t version = reader.U32("version");
-  if (version != kProfileVersion) {
-    throw Error(Finding::kUnsupportedVersion, "the profile has version {}; this program reads {}",
-                version, kProfileVersion);
+  if (version != kPlainVersion && version != kVersionWithRegressions) {
+    throw Error(Finding::kUnsupportedVersion,
+                "the profile has version {}; this program reads {} and {}", version, kPlainVersion,
+                kVersionWithRegressions);
   }
   const uint32_t count = reader.U32("number of entries");
   const uint64_t bytes = reader.U64("file size");
@@ -181,9 +199,12 @@ std::shared_ptr<const Profile> Profile::Read(ByteSpan file) {
       throw Error(Finding::kDuplicateName, "the entries of the profile are not in order").At(at);
     }
   }
+  Regressions regressions;
+  if (version == kVersionWithRegressions) regressions = ReadRegressions(body);
   body.ExpectEnd("profile");
-  return std::shared_ptr<const Profile>(
-      new Profile(std::move(name), std::move(entries), Bytes(file.begin(), file.end())));
+  return std::shared_ptr<const Profile>(new Profile(std::move(name), std::move(entries),
+                                                    std::move(regressions),
+                                                    Bytes(file.begin(), file.end())));
 }
 
 std::string ProfileHashText(const Hash128Bytes& hash) {

@@ -10,6 +10,7 @@
 #include "lib/core/base/hash.h"
 #include "lib/core/codec/codec.h"
 #include "lib/core/codec/context/model.h"
+#include "lib/core/codec/profiled/regressions.h"
 #include "lib/core/kernels/symbols.h"
 
 // A profile: statistics of K and V of each layer of one model, learnt beforehand, so that short
@@ -61,7 +62,9 @@ class Profile {
   // kBadFrame, kLimit, kDuplicateName.
   static std::shared_ptr<const Profile> Read(ByteSpan file);
   // Sorts the entries by layer, K before V. Each element type has its own entries.
-  static std::shared_ptr<const Profile> Make(std::string name, std::vector<ProfileEntry> entries);
+  // Without regressions the file has version 1, which all readers know.
+  static std::shared_ptr<const Profile> Make(std::string name, std::vector<ProfileEntry> entries,
+                                             const Regressions& regressions = {});
   static bool HasMagic(ByteSpan file);
 
   ~Profile();
@@ -70,16 +73,21 @@ class Profile {
   // identifies the profile in frames and archives
   const Hash128Bytes& hash() const { return hash_; }
   const std::vector<ProfileEntry>& entries() const { return entries_; }
+  const Regressions& regressions() const { return regressions_; }
   // Returns the coder of an entry, made on first use. May be called from any thread.
   const ProfileCoder& GetCoder(size_t entry) const;
+  // Returns the integers of a regression's weights, decoded on first use. May be called from any
+  // thread. Throws as DecodeWeights.
+  const std::vector<int8_t>& GetIntegers(size_t regression) const;
 
  private:
   struct Coders;
-  Profile(std::string name, std::vector<ProfileEntry> entries, Bytes file);
+  Profile(std::string name, std::vector<ProfileEntry> entries, Regressions regressions, Bytes file);
 
   Bytes file_;
   std::string name_;
   std::vector<ProfileEntry> entries_;
+  Regressions regressions_;
   Hash128Bytes hash_;
   std::unique_ptr<Coders> coders_;
 };

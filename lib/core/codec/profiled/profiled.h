@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by profiled.cc, profiled_layers.cc
 
 #include "lib/core/codec/profiled/profile.h"
 
@@ -31,5 +31,21 @@ void EncodeProfiled(const Profile& profile, size_t entry, uint32_t columns, Byte
 // Throws as DecodeChunk, and kProfileMissing without a profile.
 void DecodeProfiled(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                     CodecScratch& scratch, const ChunkInputs& inputs);
+
+// Layered chunks whose weights come from a profile (codec 33): fixed weights that were learnt from
+// thousands of tokens predict better than those that a chunk learns as it goes, from its first row
+// on, and cost no solving (docs/codec.md, "Profiles that know the model").
+
+// Encodes with a regression of the profile. `position` is that of the first row. Returns false if
+// the result is not smaller than `to_beat` bytes.
+bool EncodeProfiledLayers(const Profile& profile, size_t regression, uint32_t position,
+                          const ChunkShape& shape, ByteSpan raw, const NeighbourSource& source,
+                          uint64_t to_beat, CodecScratch& scratch, Bytes& payload,
+                          const RowSteps& steps = {});
+// Returns the neighbours that a chunk needs. Throws as DecodeChunk, and kProfileMissing.
+const std::vector<Neighbour>& ReadProfiledNeighbours(ByteSpan payload, const Profile* profile);
+// Throws as DecodeChunk, kProfileMissing and kLostChunk.
+void DecodeProfiledLayers(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
+                          CodecScratch& scratch, const ChunkInputs& inputs);
 
 }  // namespace kv
