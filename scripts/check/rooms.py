@@ -18,18 +18,18 @@ SLACK = 100  # lines that a room may be below its ceiling
 
 # room: (ceiling, goal). The goals are those of the plan for the next release; 0: the room is to be emptied.
 ROOMS = {
-    "apps/kvtool": (25248, 10000),
+    "apps/kvtool": (25376, 10000),
     "apps/capture-llama": (3214, 2400),
     "apps/python": (2305, 2200),
-    "formats": (19238, 17000),
+    "formats": (19243, 17000),
     "lib/fields": (951, 1200),
     "lib/report": (2504, 1700),
     "lib/core/base": (4597, 3700),
     "lib/core/kernels": (6292, 5900),
     "lib/core/snapshot": (3318, 3800),
-    "lib/core/archive": (6518, 5500),
+    "lib/core/archive": (7174, 5500),
     "lib/core/frame": (1176, 900),
-    "lib/core/codec": (11164, 9500),
+    "lib/core/codec": (11757, 9500),
     "lib/core/transform": (332, 300),
     "lib/core/weights": (1130, 0),
     "lib/study/eviction": (5126, 4600),
@@ -53,7 +53,7 @@ ROOMS = {
     "lib/remote": (713, 800),
     "lib/api": (5084, 3200),
 }
-MOST_FILES = 660
+MOST_FILES = 665
 GOAL_FILES = 650
 SOURCE = (".h", ".cc", ".c", ".hpp")
 
