@@ -203,7 +203,7 @@ class Metadata {
     if (type != kFloat || count == 0 || count > kMostValues)
       throw Error(Finding::kBadField, "is not a short list of f32 values").In(tensor);
     if (base > file.size() || offset > file.size() - base)
-      throw Error(Finding::kTruncated, "the file ends before it").In(tensor);
+      throw Error(Finding::kTruncated, "the file ends before the tensor does").In(tensor);
     ByteReader data(file.subspan(base + offset), base + offset);
     std::vector<double> numbers;
     for (uint64_t i = 0; i < count; ++i) numbers.push_back(data.F32("value"));

@@ -350,8 +350,8 @@ TokenList ReadRecord(ByteReader in) {
   const ByteSpan padding = in.Take(in.remaining(), "padding");
   if (padding.size() >= 4 ||
       std::any_of(padding.begin(), padding.end(), [](std::byte b) { return b != std::byte{0}; })) {
-    throw Error(Finding::kTrailingBytes, "{} bytes follow the record, up to 3 zeros may",
-                padding.size())
+    throw Error(Finding::kTrailingBytes,
+                "{} bytes follow the record; at most 3 zero bytes are allowed", padding.size())
         .At(in.offset() - padding.size());
   }
   list.media_count = media;

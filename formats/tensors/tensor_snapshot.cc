@@ -381,12 +381,13 @@ void SetRotation(const TensorFile& file, const KvTensors& found, Snapshot& snaps
   if (IsTransformers(file)) return AssumeRotated(snapshot, transformers);
   if (IsPairs(found)) {
     if (found.layers.begin()->second.k->view.rank() == 4)
-      AssumeRotated(snapshot, transformers + "; four axes are its legacy cache's");
+      AssumeRotated(snapshot, transformers + "; arrays of four axes are its legacy cache");
     return;
   }
   for (const std::string_view words : {"past_key_values", "present", "{x}_cache"}) {
     if ((found.prefix + "." + found.pattern).find(words) != std::string::npos)
-      return AssumeRotated(snapshot, transformers + "; the names are its");
+      return AssumeRotated(snapshot,
+                           transformers + "; the names of the arrays are those of transformers");
   }
 }
 

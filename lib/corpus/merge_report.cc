@@ -221,7 +221,8 @@ const Fields<Outlier>& OutlierFields() {
       {"name", "Name of the input in the corpus", &Outlier::name},
       {"value", "Its value", &Outlier::value},
       {"median", "Median of all", &Outlier::median},
-      {"command", "Command that shows it, run in the folder of the corpus", &Outlier::command}};
+      {"command", "Command that shows the input, to be run in the folder of the corpus",
+       &Outlier::command}};
   return fields;
 }
 
@@ -233,7 +234,7 @@ const Fields<MergeFailure>& FailureTable() {
        [](const MergeFailure& of) { return IfAny(of.finding); }},
       {"text", "Message of the first failure; null: a verdict",
        [](const MergeFailure& of) { return IfAny(of.text); }},
-      {"command", "Command that shows it, run in the folder of the corpus",
+      {"command", "Command that shows the input, to be run in the folder of the corpus",
        &MergeFailure::command}};
   return fields;
 }

@@ -71,7 +71,7 @@ const Fields<TensorDiff>& DifferingPlaceFields() {
 const Fields<FirstDifference>& FirstDifferenceFields() {
   static const Fields<FirstDifference> fields = {
       {"layer", "Number of the layer", &FirstDifference::layer},
-      {"part", "Whether it is in K or in V",
+      {"part", "Tensor of the difference: K or V",
        [](const FirstDifference& of) { return of.part == 'K' ? "k" : "v"; }, OneOf("k", "v")},
       Fields<FirstDifference>::Inline(
           [](const FirstDifference& of) -> const TensorDiff& { return *of.diff; },

@@ -66,7 +66,7 @@ def decode(chunk, payload):
 
 def head_of(data):
     if len(data) < HEAD.size:
-        raise Damaged(f"a chunk head of {len(data)} bytes")
+        raise Damaged(f"a chunk header of {len(data)} bytes")
     return dict(zip(FIELDS, HEAD.unpack(data[:HEAD.size])), lead=bytes(data[HEAD.size:]))
 
 
@@ -77,7 +77,7 @@ def record_at(data, at):
         raise Damaged(f"no record at {at}")
     end = at + 32 + head_len
     (stored,) = struct.unpack_from("<Q", data, end)
-    check(data[at:end], stored, f"head of the record at {at}")
+    check(data[at:end], stored, f"header of the record at {at}")
     return kind, bytes(data[at + 32:end]), end + 8, length, digest
 
 

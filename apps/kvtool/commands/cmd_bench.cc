@@ -131,7 +131,7 @@ const Fields<Benched::Part>& BenchPartFields() {
           },
           SavingFields()),
       {"worst_chunk_to_compat",
-       "Largest bytes / bytes at compat of any chunk; absent where compat did not run",
+       "Largest ratio of a chunk to the same chunk at compat; absent where compat did not run",
        &Part::worst_chunk, Absent()},
       Fields<Part>::Inline(&Part::speeds, BenchSpeedsFields())};
   return fields;
@@ -181,7 +181,7 @@ const Fields<Benched::Bound>& BenchBoundFields() {
 const Fields<Benched>& BenchedFields() {
   using Params = Benched::Params;
   static const Fields<Params> bench_params = {
-      {"chunk_bytes", "Most bytes of a chunk", &Params::chunk_bytes, AtLeast(1)},
+      {"chunk_bytes", "Largest size of a chunk in bytes", &Params::chunk_bytes, AtLeast(1)},
       {"rounds", "Number of rounds asked for", &Params::rounds, AtLeast(1)}};
   static const Fields<Benched> fields = {
       {"inputs", "What was read", &Benched::inputs, HashedFileFields()},

@@ -161,7 +161,7 @@ class Frame : public Command {
  private:
   void DeclareCoding(CommandLine& line) {
     line.Add("IN", input_, "File to read, '-' for stdin").Required();
-    line.Add("--dtype", dtype_, "What the values are: f16, bf16, f32").Required();
+    line.Add("--dtype", dtype_, "Element type of the values: f16, bf16, f32").Required();
     output_.Declare(line, "File to write, '-' for stdout");
     limit_.Declare(line,
                    "Limit on the values that a container holds (default: none), and on a stream "

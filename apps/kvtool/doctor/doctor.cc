@@ -211,7 +211,7 @@ void SuggestForSnapshot(const Snapshot& snapshot, Diagnosis& out) {
     out.Suggest("kvtool inspect " + file + " --stats", "every layer, NaNs and zeros counted");
   std::error_code ignored;
   if (HasTrait(snapshot.format, kIsCompressed)) {
-    out.Suggest("kvtool verify " + file, "proves the file again, at any size");
+    out.Suggest("kvtool verify " + file, "checks the whole file again, whatever its size");
   } else if (std::filesystem::exists(out.file + ".kvz", ignored)) {
     out.Suggest("kvtool verify " + archive + " --against " + file,
                 "whether the archive beside it restores this file");
@@ -298,7 +298,8 @@ Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, Thread
            folder != folder.parent_path()) {
       folder = folder.parent_path();
     }
-    out.Suggest("ls " + ShellWord(folder.empty() ? "." : folder.string()), "what there is instead");
+    out.Suggest("ls " + ShellWord(folder.empty() ? "." : folder.string()),
+                "lists what the folder holds");
   }
   return out;
 }
@@ -385,7 +386,7 @@ void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out) {
       ShellWord(FreeName(named ? out.file.substr(0, out.file.size() - 4) : out.file + ".restored"));
   const bool damaged = !out.findings.empty();
   out.Suggest("kvtool verify " + file,
-              damaged ? "what is lost" : "proves the file again, at any size");
+              damaged ? "what is lost" : "checks the whole file again, whatever its size");
   out.Suggest(fmt::format("kvtool decompress {}{} -o {}", file, damaged ? " --keep-going" : "", to),
               damaged               ? "what can be restored, with zeros for the rest"
               : out.needs_transform ? "the approximation; the original is not in it"
@@ -425,8 +426,8 @@ void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out) {
   if (!run->trace.empty()) {
     steps.push_back({"kvtool replay evict " + folder + " --policy streaming,h2o --budget 0.5",
                      "what evicting half of it would cost", ""});
-    steps.push_back(
-        {"kvtool advise " + folder + " --min-ratio 2", "what to evict, so that least is lost", ""});
+    steps.push_back({"kvtool advise " + folder + " --min-ratio 2",
+                     "which tokens to evict with the least loss", ""});
   }
   steps.push_back({"kvtool compress " + folder + " -o " + ShellWord(FreeName(run->folder + ".kvz")),
                    "makes an archive of its snapshot, proved byte for byte", ""});

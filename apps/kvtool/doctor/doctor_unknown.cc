@@ -58,7 +58,7 @@ bool IsModel(const Source& source, Diagnosis& out) {
                          layer.k_dim);
   IsSound("its header is valid; the weights were not checked", out);
   out.Suggest("kvtool inspect CACHE --model " + ShellWord(out.file),
-              "a cache of this model, with layers and heads from here",
+              "a cache of this model, with layers and heads from this file",
               "CACHE: a KV cache that the model left");
   return true;
 }
@@ -157,7 +157,7 @@ bool IsSuite(const Source& source, Diagnosis& out) {
       ShellWord(source.is_folder && is_lone
                     ? (std::filesystem::path(out.file) / source.files[0].name).string()
                     : out.file);
-  out.Suggest("kvtool gate --engine-logs " + file, "judges every rule of the suite by these files");
+  out.Suggest("kvtool gate --engine-logs " + file, "judges these files by every rule of the suite");
   if (is_lone) {
     out.Suggest("kvtool report " + file, "shows it as it is; several summaries make a history");
   }
@@ -335,7 +335,7 @@ bool IsWeights(const Source& source, Diagnosis& out) {
   if (out.findings.empty())
     out.Suggest("kvtool weights inspect " + file + " --stats",
                 "blocks, and ranges of their values");
-  out.Suggest("kvtool weights verify " + file, "what the two engines' loaders make of it");
+  out.Suggest("kvtool weights verify " + file, "whether the two engines' loaders accept it");
   return true;
 }
 
@@ -441,7 +441,8 @@ void SuggestFlags(const Source& source, const Error& error, const std::string& f
                            return one.name.ends_with(".kvf");
                          });
   if (are_pages)
-    out.Suggest("kvtool inspect " + file + " --order '*.kvf'", "its pages as one cache, by name");
+    out.Suggest("kvtool inspect " + file + " --order '*.kvf'",
+                "joins its pages to one cache, in the order of their names");
   if (error.hint().find("--layout") != error.hint().npos) {
     out.Suggest("kvtool inspect " + file + " --layout AXES", "reads it by these axes",
                 "AXES: " + Printable(error.hint()));

@@ -527,7 +527,7 @@ void EachCommand::TakeOutputFolder(const CommandInputs& inputs, bool to_stdout, 
   throw error.File(inputs.searched.front())
       .Hint(fmt::format("-o {}/ makes a file for each in a folder; {}",
                         output.empty() ? "FOLDER" : Printable(output),
-                        output.empty() ? "-r puts each beside its cache"
+                        output.empty() ? "-r puts each result beside its cache"
                                        : "--from opaque takes the folder as one"));
 }
 

@@ -335,14 +335,14 @@ class TierEvents:
 _PREFIX = "vllm:kvtool_tier_"
 _COUNTERS = {
     "raw_bytes": "Bytes of KV blocks that were stored, before compression.",
-    "stored_bytes": "Bytes of the files that were written for them.",
+    "stored_bytes": "Bytes of the files that were written for these blocks.",
     "loaded_bytes": "Bytes of files that were loaded.",
-    "loaded_raw_bytes": "Bytes of KV blocks that came out of them.",
+    "loaded_raw_bytes": "Bytes of KV blocks that were restored from these files.",
     "encode_seconds": "Wall time of compressing, of all threads.",
     "decode_seconds": "Wall time of decompressing, of all threads.",
     "stored": "KV blocks stored.",
     "loaded": "KV blocks loaded.",
-    "already_stored": "KV blocks that were there already.",
+    "already_stored": "KV blocks that were already stored.",
     "stored_raw": "KV blocks that did not shrink.",
     "store_failures": "KV blocks that could not be stored.",
     "load_failures": "KV blocks that could not be loaded, though their files may be sound: errors of reading, no memory.",

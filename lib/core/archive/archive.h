@@ -121,7 +121,7 @@ class Archive {
   // Returns true if all values of a layer's K or V lie in chunks of their own.
   bool HoldsTensor(size_t layer_position, bool is_value) const;
 
-  // Reads every record's own copy of its head and looks for bytes that belong to no record. A
+  // Reads every record's own copy of its header and looks for bytes that belong to no record. A
   // reader that has the index does not need this; `verify` does it.
   std::vector<Damage> CheckRecords() const;
 

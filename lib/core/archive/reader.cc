@@ -116,8 +116,8 @@ class ArchiveReader {
       chunk.record_offset = in.U64("record offset");
       chunk.payload_bytes = in.U64("payload length");
       chunk.payload_hash = in.U64("payload hash");
-      const auto head_bytes = in.U32("head length");
-      ByteReader head(in.Take(head_bytes, "chunk head"));
+      const auto head_bytes = in.U32("header length");
+      ByteReader head(in.Take(head_bytes, "chunk header"));
       chunk.head = ReadHead(head);
       chunk.payload_offset = CheckedAdd(
           chunk.record_offset, kPrefixBytes + head_bytes + kHeadHashBytes, "record offset");

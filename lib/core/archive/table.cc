@@ -318,7 +318,7 @@ void CheckGroup(const FileGroup& group, const SourceTable& table, std::vector<bo
   uint64_t bytes = 0;
   for (const uint32_t file : group.files) {
     require(file < table.files.size(), "its files are in the table");
-    require(!taken[file], "a file is in one group, once");
+    require(!taken[file], "a file is in at most one group");
     taken[file] = true;
     const uint64_t size = table.files[file].size;
     require(size > 0, "its files are not empty");

@@ -106,7 +106,7 @@ void AddMap(const CachePair& caches, const Result& result, report::Page& page) {
       add(fmt::format("{}", t), t, std::min(result.tokens, t + step));
     }
   }
-  map.x_label = by_chunk ? "token of the chunk" : "token from the number at the left on";
+  map.x_label = by_chunk ? "token of the chunk" : "token, counted from the number at the left";
   page.Heading("Which tokens are recomputed");
   page.Figure(Render(map),
               fmt::format("Orange: chosen at layer {} and recomputed in every later layer. Blue: "

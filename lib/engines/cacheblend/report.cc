@@ -121,7 +121,7 @@ const Fields<ChunkOf>& ChosenFields() {
   static const Fields<ChunkOf> fields = {
       {"index", "Index of the chunk", &ChunkOf::index},
       {"selected", "Tokens of the chunk that were selected by score", &ChunkOf::selected},
-      {"share", "Share of these tokens in topk", &ChunkOf::share, {.least = 0, .most = 1}}};
+      {"share", "These tokens / topk", &ChunkOf::share, {.least = 0, .most = 1}}};
   return fields;
 }
 

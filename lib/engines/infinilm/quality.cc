@@ -156,8 +156,8 @@ class Measurement {
     const uint32_t kv_heads = layer.k.heads;
     const uint32_t query_heads = options_.queries ? options_.queries->query_heads : kv_heads;
     if (query_heads == 0 || query_heads % kv_heads != 0) {
-      throw Error(Finding::kTraceMismatch, "{} query heads do not share {} kv heads", query_heads,
-                  kv_heads)
+      throw Error(Finding::kTraceMismatch, "{} query heads are not a multiple of {} kv heads",
+                  query_heads, kv_heads)
           .In(fmt::format("layer {}", layer.index));
     }
     const uint64_t stored = std::min(static_cast<uint64_t>(last_), layer.k.tokens());

@@ -127,10 +127,10 @@ void AddBest(const Advice& advice, report::Page& page) {
 
 void AddCheck(const Runs& runs, const Advice& advice, report::Page& page) {
   const LossKind kind = advice.measured().kind;
-  page.Heading("How far it carries");
+  page.Heading("How well plans hold on other data");
   page.Paragraph(CheckText(advice) + ".");
   std::vector<std::vector<std::string>> rows = {
-      {"left out", "promised by the others", "cost there", "ratio there", "within the limits"}};
+      {"left out", "predicted from the rest", "cost there", "ratio there", "within the limits"}};
   for (const Fold& fold : advice.check.folds) {
     const std::string name = advice.check.halves
                                  ? std::string(fold.left_out == 0 ? "first half" : "second half")

@@ -196,7 +196,7 @@ const Fields<Report>& ParamsFields() {
          return of.request.measure.units == eviction::Granularity::kLayer ? "layer" : "kv-head";
        },
        OneOf("layer", "kv-head")},
-      {"rows", "Most decode rows to measure in a run; 0: all",
+      {"rows", "Largest number of decode rows to measure in a run; 0: all",
        [](const Report& of) { return of.request.measure.rows; }},
       {"seed", "Seed of the sample of rows and of policy random",
        [](const Report& of) { return of.request.measure.seed; }}};
@@ -473,8 +473,9 @@ std::string CheckText(const Advice& advice) {
   }
   const std::string_view rest = check.halves ? "without half of the rows" : "without a prompt";
   if (found == 0) return fmt::format("chosen {}, no plan is within the limits", rest);
-  return fmt::format("plans chosen {} lost {} to {} on it; {} of {} within the limits", rest,
-                     LossText(kind, least), LossText(kind, most), holds, found);
+  return fmt::format(
+      "plans chosen {} lost {} to {} on what was left out; {} of {} within the limits", rest,
+      LossText(kind, least), LossText(kind, most), holds, found);
 }
 
 const Fields<UnitChoice>& UnitChoiceFields() {

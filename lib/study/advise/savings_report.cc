@@ -319,7 +319,8 @@ const Fields<Chosen>& ChosenFields() {
       {"worst_loss", "Largest loss of a run, in the rows it was chosen on",
        [](const Chosen& of) { return Shown(NameKind(of.report), of.best.outcome.worst_loss()); },
        AtLeast(0)},
-      {"expected_loss", "Largest loss times the optimism that the check found; this is limited",
+      {"expected_loss",
+       "Largest loss times the optimism that the check found: max_loss limits this product",
        [](const Chosen& of) {
          return Shown(NameKind(of.report), of.report.savings.searched.expected_loss());
        },
@@ -457,7 +458,7 @@ const Fields<SavingsReport>& SavingsFields() {
          const double share = of.request.limits.share;
          return share < 1 ? std::optional(FullBytes(of) * share) : std::nullopt;
        }},
-      {"rows", "Every plan that was measured alone or combined, and the fronts of mixtures",
+      {"rows", "Every plan that was measured alone or combined, and the frontiers of mixed plans",
        [](const SavingsReport& of) {
          std::vector<SavingRowOf> rows;
          for (const SavingRow& row : of.rows) rows.push_back({of, row});

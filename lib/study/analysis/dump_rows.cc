@@ -364,8 +364,8 @@ class RowSchema {
                          "measured without a known rotation",
                          pairs));
     AddRatio(key + "_gear_ratio", "The same with high and low bytes of 16-bit values coded apart");
-    for (const auto& [name, word] :
-         {std::pair("mean", "Mean of how far"), std::pair("max", "Most that")}) {
+    for (const auto& [name, word] : {std::pair("mean", "Mean distance by which"),
+                                     std::pair("max", "Largest distance by which")}) {
       Add(fmt::format("{}_{}_abs_diff", key, name), "number",
           fmt::format("{} undoing the rotation moves a value of K, pairs being {}", word, pairs));
     }

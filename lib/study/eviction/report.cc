@@ -160,7 +160,7 @@ const Fields<EvictingRows>& EvictingFields() {
       Fields<EvictingRows>::Inline(
           [](const EvictingRows& rows) -> const AttentionSummary& { return rows.summary; },
           AttentionFields()),
-      {"layers", "Layers with such rows", &EvictingRows::layers}};
+      {"layers", "Layers that have rows that lose a key", &EvictingRows::layers}};
   return fields;
 }
 
@@ -461,7 +461,7 @@ const Fields<Report>& TraceFields() {
       {"query_heads", "Query heads of a layer", OfTrace(&AttentionTrace::query_heads)},
       {"kv_heads", "KV heads of a layer",
        [](const Report& of) { return of.snapshot.layers.front().k.heads; }},
-      {"head_dim", "Values of a head",
+      {"head_dim", "Values per head",
        [](const Report& of) { return of.snapshot.layers.front().k.head_dim; }},
       {"prompt_tokens", "Where prefill ends, in tokens",
        [](const Report& of) { return of.result.prompt; }},
@@ -507,7 +507,8 @@ const Fields<ReplayRun>& OwnFields() {
       {"same_as",
        "The policy that this one equals here, because both keep the same tokens; null: none",
        [](const ReplayRun& run) { return IfAny(run.same_as); }},
-      {"target_ratio", "As asked for; null for a budget in tokens. The ratio reached is 'ratio'.",
+      {"target_ratio",
+       "Ratio asked for; null for a budget in tokens. The ratio reached is 'ratio'.",
        &ReplayRun::target_ratio, Nullable()},
       {"budget", "Budget of a layer that evicts; null on the mnn schedule.",
        [](const ReplayRun& run) {

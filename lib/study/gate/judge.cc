@@ -407,7 +407,7 @@ void CheckBaseline(const JudgeOptions& options, Baseline& baseline, GateResult& 
   if (baseline.cases.empty()) {
     baseline.problems.emplace_back("it has no cases");
   } else if (!baseline.passed) {
-    baseline.problems.emplace_back("it did not pass itself");
+    baseline.problems.emplace_back("it has not passed its own gate");
   }
   if (baseline.is_pinned && !options.pinned_commit.empty() &&
       !baseline.commit.starts_with(options.pinned_commit)) {

@@ -190,7 +190,7 @@ void LossWeights::Add(const Snapshot& snapshot, const AttentionTrace& trace, con
   if (count == 0 || k_.size() != layers * first.k.channels() ||
       v_.size() != layers * first.v->channels()) {
     throw Error(Finding::kUsage, count == 0 ? "no token is left to weigh"
-                                            : "other layers or heads than the runs before");
+                                            : "layers or heads differ from those of earlier runs");
   }
   RequireRope(snapshot, rope);
   RunGradients run = CollectGradients(snapshot, trace, range, pool);

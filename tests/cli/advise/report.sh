@@ -5,7 +5,7 @@ advise --policies streaming,h2o --budgets 0.5,0.25 --min-ratio 2 --context 2048 
 grep -c "far more than these\|from one prompt" warnings.txt
 head -1 page.html
 grep -c "<svg" page.html
-grep -o "<h2>How far it carries\|<h2>One candidate for all layers" page.html
+grep -o "<h2>How well plans hold on other data\|<h2>One candidate for all layers" page.html
 # The documents do not depend on the number of threads.
 advise --max-error 12% -T 1 --json -q > one.json
 advise --max-error 12% -T 4 --json -q > four.json
@@ -15,7 +15,7 @@ $VALIDATE < one.json
 jq -c '.results[0] | .best.ratio >= .best_uniform.ratio, .best.expected_loss <= .params.max_loss, .params.max_loss' one.json
 jq -c '.results[0] | [.frontier[].ratio] == ([.frontier[].ratio] | sort), [.frontier[].loss.mean] == ([.frontier[].loss.mean] | sort)' one.json
 jq -c '.results[0] | .loss, .check.left_out, (.check.folds | length), .at_context' one.json
-# Engines with parameters: MNN's as its code decides; its target is applied repeatedly.
+# Engines with parameters: MNN's, for the tokens that its code keeps; its target is applied repeatedly.
 jq -c '.results[0] | [.engines[].engine], (.engines[0] | .parameters.kv_h2o_enable, .loss <= 0.12, (.note | test("at each trigger")))' one.json
 # For a sample of rows the report says how large its error may be.
 advise --max-error 12% --rows 40 --json -q | jq -c '.results[0] | .runs[0].rows_measured, .runs[0].rows, (.best.loss.standard_errors[0] > 0)'

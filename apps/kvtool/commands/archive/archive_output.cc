@@ -108,9 +108,9 @@ void ArchiveLimit::Declare(CommandLine& line) {
            "(repeatable)")
       .KeepAll();
   limit.Declare(line,
-                "Limit on the size of the source (default: none), on the zeros that a stream gets "
-                "for lost bytes, on what is inflated of a cache that the archive refers to, and on "
-                "archives from a stream (default: 64GiB)");
+                "Limit on the size of the source (default: none), and on zeros written to a stream "
+                "for lost bytes, data inflated from a referenced cache, and archives read from a "
+                "stream (default: 64GiB)");
 }
 
 void RequireNoFolder(const std::string& path) {
@@ -235,10 +235,10 @@ const Fields<ChunkHead>& ChunkFields() {
 const Fields<Damage>& DamageFields() {
   static const Fields<Damage> fields = {
       {"part", "The part of the archive", &Damage::part},
-      {"finding", "Its number; 'kvtool explain KV1001' documents it",
+      {"finding", "Number of the finding; 'kvtool explain KV1001' documents KV1001",
        [](const Damage& damage) { return FindingId(damage.finding); }, kFindingNumber},
       {"text", "What is wrong", &Damage::text},
-      {"archive_offset", "Where in the archive, in bytes from its beginning", &Damage::offset},
+      {"archive_offset", "Offset in the archive, in bytes", &Damage::offset},
       {"chunk", "The damaged chunk; absent for other damage", &Damage::chunk, ChunkFields(),
        Absent()}};
   return fields;
@@ -275,7 +275,7 @@ std::string LostText(const Archive& archive, const LostRange& lost) {
   const std::string& name = archive.files()[lost.file].name;
   std::string text = fmt::format("lost: bytes {}..{}", lost.offset, lost.end());
   if (lost.runs > 1) {
-    text += fmt::format(" (in them {} runs of {}, one every {})", lost.runs, lost.run_bytes,
+    text += fmt::format(" (of these, {} runs of {}, one every {})", lost.runs, lost.run_bytes,
                         lost.run_step);
   }
   if (!name.empty()) text += " of " + Printable(name);

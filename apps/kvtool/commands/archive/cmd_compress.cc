@@ -110,7 +110,8 @@ const Fields<Compressed::Params>& CompressParamsFields() {
   static const Fields<Params> fields = {
       {"level", "Level of compression", &Params::level, {.choices = LevelChoices()}},
       {"joined_layers",
-       "Most consecutive layers that level max predicts from earlier ones; 1: each on its own",
+       "Largest group of consecutive layers in which level max predicts later from earlier ones; "
+       "1: none",
        &Params::joined_layers,
        {.least = 1, .most = kMostJoinedLayers}},
       {"check", "Whether the archive was to be decoded and compared with the source",
@@ -142,14 +143,16 @@ const Fields<WriteSummary::Reference>& UsedReferenceFields() {
        [](const Reference& base) { return base.name.file; }},
       {"format", "Name of the format it was read as",
        [](const Reference& base) { return base.name.format; }},
-      {"bytes", "Its size in bytes; of an archive, that of its source",
+      {"bytes", "Size of the cache in bytes; for an archive, the size of its source",
        [](const Reference& base) { return base.name.source_bytes; }},
-      {"xxh3", "XXH3 hash (64 bits, 16 hex digits) of those bytes",
+      {"xxh3", "XXH3 hash (64 bits, 16 hex digits) of the cache, for an archive of its source",
        [](const Reference& base) { return HashDigits(base.name.source_hash); }, kHashText},
-      {"chain", "Length of its chain of references, itself included; 1: it needs no other cache",
+      {"chain",
+       "Length of the cache's chain of references, itself included; 1: no other cache is needed",
        [](const Reference& base) { return base.name.chain; }, AtLeast(1)},
-      {"chunks", "Number of chunks of the archive that need it", &Reference::chunks},
-      {"rows", "Rows of it that they need, each one token of one layer's K or V", &Reference::rows},
+      {"chunks", "Number of chunks of the archive that need the cache", &Reference::chunks},
+      {"rows", "Rows of the cache that these chunks need; a row is one token of one layer's K or V",
+       &Reference::rows},
       {"equal_rows", "Number of these rows that the archived cache has byte for byte",
        &Reference::equal_rows}};
   return fields;
@@ -169,11 +172,11 @@ const Fields<Compressed>& CompressProofFields() {
 const Fields<Compressed::UsedProfile>& UsedProfileFields() {
   using Profile = Compressed::UsedProfile;
   static const Fields<Profile> fields = {
-      {"file", "Name of its file, without folders", &Profile::file},
-      {"name", "Name of its model", &Profile::name},
-      {"hash", "Its hash (XXH3, 32 hex digits), by which it is found", &Profile::hash,
+      {"file", "Name of the profile's file, without folders", &Profile::file},
+      {"name", "Name of the profile's model", &Profile::name},
+      {"hash", "Hash of the profile (XXH3, 32 hex digits), by which it is found", &Profile::hash,
        kProfileHashText},
-      {"chunks", "Number of chunks that were coded with it, and decode with it alone",
+      {"chunks", "Number of chunks coded with the profile, which only this profile decodes",
        &Profile::chunks}};
   return fields;
 }
@@ -200,7 +203,8 @@ const Fields<Compressed>& CompressedFields() {
           SavingFields()),
       {"k", "Chunks of K", FindPart<ChunkKind::kKey>, CodedPartFields()},
       {"v", "Chunks of V", FindPart<ChunkKind::kValue>, CodedPartFields()},
-      {"other", "Chunks of everything else", FindPart<ChunkKind::kOpaque>, CodedPartFields()},
+      {"other", "Chunks of the bytes that are neither K nor V", FindPart<ChunkKind::kOpaque>,
+       CodedPartFields()},
       {"solid", "Files that are coded together, so that chunks span them", &Compressed::made,
        solid_fields},
       {"ordered_chunks",
@@ -222,7 +226,7 @@ const Fields<Compressed>& CompressedFields() {
        UsedReferenceFields(), Absent()},
       {"proof", "How it was checked that the archive restores the source",
        [](const Compressed& of) -> const Compressed& { return of; }, CompressProofFields()},
-      {"warnings", "Everything that the run warned of at this input", &Compressed::warnings},
+      {"warnings", "Warnings of the run on this input", &Compressed::warnings},
       Fields<Compressed>::Inline(&Compressed::cost, RunCostFields()),
       {"profile", "The profile given with --profile, which the archive names; absent without",
        &Compressed::profile, UsedProfileFields(), Absent()},

@@ -182,7 +182,8 @@ const Fields<SideOrigin>& SideOriginFields() {
        &SideOrigin::is_named},
       {"equally_good", "Number of candidates that agree as well as the best one",
        &SideOrigin::equally_good, AtLeast(1)},
-      {"tried", "Candidates, best first in the first layer", TriedIn, TriedOriginFields()},
+      {"tried", "Candidates, sorted by their agreement in the first layer, best first", TriedIn,
+       TriedOriginFields()},
       {"layers", "Agreement with the best one", &SideOrigin::layers, AgreementFields()}};
   return fields;
 }
@@ -511,8 +512,8 @@ class ReplayQuant : public ForEachInput<ReplayQuant, TraceReplay> {
     const uint64_t rows = WriteQuantState(snapshot, types_of, how, options.geometry, version_, out_,
                                           RulesFor(force_, input_, snapshot.source), pool);
     context.console.Say(fmt::format(
-        "{}: {} rows read back as written; quantised values are {} for builds {} 2026-04, which "
-        "the file does not say",
+        "{}: {} rows read back as written; quantised values are {} for builds {} 2026-04 (the file "
+        "does not record this)",
         Printable(out_), rows, store.rotate ? "rotated where heads allow it," : "not rotated,",
         store.rotate ? "from" : "before"));
     return {out_, store.rotate, rows};

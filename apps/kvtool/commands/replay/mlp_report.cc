@@ -211,7 +211,8 @@ const Fields<StepPlan>& StepPlanFields() {
   static const Fields<StepPlan> fields = {
       {"layers", "Layers of the cache", &StepPlan::layers},
       {"tokens", "Tokens of a layer before the step, after --first-tokens", &StepPlan::tokens},
-      {"image_tokens", "Tokens of the image prefix, at most all", &StepPlan::image_len},
+      {"image_tokens", "Tokens of the image prefix, at most those of the cache",
+       &StepPlan::image_len},
       {"factor", "Tokens of a group, which the step replaces by one token", &StepPlan::factor},
       {"factor_from",
        "Source of the factor: the weights or a flag",

@@ -307,8 +307,7 @@ const Fields<ValueDiff>& ValueDiffFields() {
       {"max_rel", "Largest |a - b| / |b| where both are finite and b is not 0", &ValueDiff::max_rel,
        Heading("max rel", format::AsNats)},
       {"mean_abs", "Mean |a - b| where both are finite", &ValueDiff::mean_abs},
-      {"cosine", "Cosine between both, as vectors", &ValueDiff::cosine,
-       Heading("cosine", NineDigits)},
+      {"cosine", "Cosine of A and B as vectors", &ValueDiff::cosine, Heading("cosine", NineDigits)},
       {"first_beyond_index",
        "Index in C order of the first value beyond the tolerance; absent if there is no such value",
        FirstBeyond, Absent()}};

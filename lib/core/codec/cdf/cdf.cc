@@ -54,7 +54,7 @@ EarlierRow ReadEarlierRow(SlotReader& slots, SimilarityCounts& counts, uint64_t 
   // The classes are few: a linear search is cheaper than a lookup table.
   while (slots.target() - slot.start >= slot.size) {
     if (++like.similarity == kSimilarityClasses)
-      slots.Refuse("the similarity of a row has no class");
+      slots.Refuse("a row's similarity class is out of range");
     slot = counts.GetSlot(like.similarity);
   }
   slots.Take(slot);

@@ -39,7 +39,7 @@ constexpr Reach kShortReach{8, 2}, kLongReach{24, 6};
 // Returns the taps that are worth their time for a grid whose first row is `x`, given its rotation.
 ChannelShape ShapeFor(const float* x, uint64_t rows, uint64_t columns, uint64_t head_dim,
                       Rotation rotation, Reach reach);
-// Write and read the head of a frame. Reading throws kTruncated, and kBadFrame for an impossible
+// Write and read the header of a frame. Reading throws kTruncated, and kBadFrame for an impossible
 // shape or one that does not describe `value_bytes` bytes.
 void WriteShape(uint32_t largest, const ChannelShape& shape, ByteWriter& frame);
 ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& largest);

@@ -177,7 +177,7 @@ constexpr HistoryFigure kHistory[] = {
     {"attention_error.mean", "error", "Mean attention error. Lower is better.", false, true},
     {"attention_error.evicting_mean", "error",
      "Mean attention error of queries that lost a key. Lower is better.", false, true},
-    {"resident_bytes.peak", "bytes", "Most bytes of K and V held. Lower is better.", true, true},
+    {"resident_bytes.peak", "bytes", "Peak bytes of K and V held. Lower is better.", true, true},
     {"decode_drop_ratio", "share", "Decode speed lost against the baseline. Lower is better.",
      false},
     {"prompt_tokens_per_second", "tokens/s", "Speed of reading prompts. Higher is better."},
@@ -191,7 +191,7 @@ constexpr std::string_view kRemarks[] = {
     "these runs.",
     "kv_content_consistency_pass compares no content: it counts log lines, queue activity and "
     "fallbacks.",
-    "decode_drop_ratio sets the mean of the rows against the best row of another batch."};
+    "decode_drop_ratio compares the mean of the rows with the best row of another batch."};
 
 uint64_t PowerOfTwo(uint64_t about, uint64_t least, uint64_t most) {
   return std::clamp(std::bit_floor(about), least, most);

@@ -68,7 +68,7 @@ constexpr MetricInfo kMetrics[] = {
     {"candidate_lossless_ratio_avg", kOriginal, kReplay, kHigher, kNumber, "mean over rows"},
     {"candidate_runtime_total_ratio_avg", kOriginal, kReplay, kHigher, kNumber,
      "mean of lossy x lossless: factors of different layers"},
-    {"decode_pass", kOriginal, kEngine, kHigher, kFlag, "the original's own verdict on speed"},
+    {"decode_pass", kOriginal, kEngine, kHigher, kFlag, "the engine's own verdict on speed"},
 };
 
 // A case whose row is being written.
@@ -150,7 +150,7 @@ const Fields<Row>& RuntimeFields() {
       Figure("runtime_async_wait_headroom_us"),
       Figure("runtime_async_wait_headroom_ratio"),
       {"runtime_async_wait_headroom_warn",
-       "Whether the wait was within the limit by less than the share at which the engine warns "
+       "Whether runtime_async_wait_headroom_ratio is below the share at which the engine warns "
        "(default: 0.15)",
        [](const Row& row) {
          const auto headroom = row.result.measured.Value("runtime_async_wait_headroom_ratio");
@@ -337,7 +337,7 @@ Value::Object LogFigureSchemas() {
            "or twice decode_repeat_deviation, whichever is larger; null if not known")},
       {"decompress_us", SpreadSchema("Microseconds spent decompressing")},
       {"async_wait_us", SpreadSchema("Microseconds spent waiting for workers")},
-      {"queue_peak", SpreadSchema("Most ranges waiting for compression")},
+      {"queue_peak", SpreadSchema("Largest number of ranges waiting for compression")},
       {"fallbacks",
        SpreadSchema("Fallbacks, which are ranges that failed to be compressed or to be restored")},
       {"backpressure_skips", SpreadSchema("Ranges skipped because the queue was full")},

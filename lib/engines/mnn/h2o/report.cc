@@ -180,7 +180,7 @@ const Fields<Report>& ParamsFields() {
        },
        OneOf("layer", "kv-head")},
       {"seed", "Seed of policy random and of the rows drawn", OfRequest(&ReplayRequest::seed)},
-      {"quality_rows", "Most query rows of a layer to measure; 0: all",
+      {"quality_rows", "Largest number of query rows to measure in a layer; 0: all",
        OfRequest(&ReplayRequest::quality_rows)},
       {"policies", "Policies, as resolved", OfRequest(&ReplayRequest::policies)},
       {"target_ratios", "Target ratios; empty with budgets", OfRequest(&ReplayRequest::targets)},
