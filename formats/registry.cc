@@ -80,7 +80,7 @@ constexpr FormatEntry kFormats[] = {
      "K/V names or --k-pattern; --layout 'l2(htd)' and heads for blocks of TensorRT-LLM", kReadsAll,
      ProbeTorch, OpenTorch, WriteTorchTuple, nullptr, BesideTensors, false, nullptr,
      PairsWanted::kHalves},
-    {"torch-dict", "the same; written: a dict with kvtool's names", "K/V names or --k-pattern",
+    {"torch-dict", "as for torch; written: a dict with kvtool's names", "K/V names or --k-pattern",
      kReadsAll, nullptr, OpenTorch, WriteTorchSnapshot, nullptr, BesideArrays},
     {"llama-state", "llama.cpp session and sequence files; writes sequence files",
      "heads: --model, --kv-heads or --head-dim", kReadsLayout | kStandsAlone | kHoldsStates,

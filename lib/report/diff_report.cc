@@ -91,7 +91,7 @@ const Fields<LayerDiff>& LayerDiffFields() {
 constexpr std::string_view kDifferent =
     "Number of values whose stored bits differ; across element types, number of different values";
 constexpr std::string_view kBeyond =
-    "Number of these that count: those beyond the tolerance, or all without a tolerance";
+    "Number of different values that count: those beyond the tolerance, or all without a tolerance";
 
 // Returns nullopt if every pair has NaN or infinity on one side, so that no distance is known.
 template <double (TensorDiff::*distance)() const>

@@ -185,7 +185,7 @@ const Fields<Benched>& BenchedFields() {
       {"rounds", "Number of rounds asked for", &Params::rounds, AtLeast(1)}};
   static const Fields<Benched> fields = {
       {"inputs", "What was read", &Benched::inputs, HashedFileFields()},
-      {"params", "What was asked for", &Benched::params, bench_params},
+      {"params", "Parameters of the run", &Benched::params, bench_params},
       {"chunks", "Number of chunks of K and V that were coded", &Benched::chunks, AtLeast(1)},
       {"contestants", "Results of each level and of each other compressor", &Benched::contestants,
        BenchEntrantFields(), CsvRows()},

@@ -44,7 +44,7 @@ const Fields<Diffed>& DiffedFields() {
        &Diffed::inputs,
        diff_input,
        {.items = 2, .most_items = 2}},
-      {"params", "What was asked for", [](const Diffed& of) -> const Diffed& { return of; },
+      {"params", "Parameters of the run", [](const Diffed& of) -> const Diffed& { return of; },
        DiffParamsFields()},
       Fields<Diffed>::Inline([](const Diffed& of) -> const SnapshotDiff& { return of.diff; },
                              SnapshotDiffFields())};

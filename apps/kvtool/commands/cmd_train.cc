@@ -269,7 +269,7 @@ const Fields<Trained>& TrainedFields() {
   const auto profile = [](const Trained& of) { return of.profile.get(); };
   static const Fields<Trained> fields = {
       {"inputs", "What was read", &Trained::inputs, HashedFileFields()},
-      {"params", "What was asked for", itself, TrainParamsFields()},
+      {"params", "Parameters of the run", itself, TrainParamsFields()},
       {"output", "Profile or transform that was written", &Trained::output},
       {"values", "Values of K and V that it was learnt from", &Trained::values},
       {"tokens", "Tokens of all inputs together", &Trained::tokens},

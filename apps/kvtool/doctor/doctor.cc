@@ -217,7 +217,7 @@ void SuggestForSnapshot(const Snapshot& snapshot, Diagnosis& out) {
                 "whether the archive beside it restores this file");
   } else {
     out.Suggest("kvtool compress " + file + " -o " + archive,
-                "makes an archive, proved byte for byte");
+                "makes an archive, and checks it byte for byte");
   }
   if (out.findings.empty())
     out.Suggest("kvtool inspect " + file, "everything that the file says of itself");
@@ -430,7 +430,7 @@ void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out) {
                      "which tokens to evict with the least loss", ""});
   }
   steps.push_back({"kvtool compress " + folder + " -o " + ShellWord(FreeName(run->folder + ".kvz")),
-                   "makes an archive of its snapshot, proved byte for byte", ""});
+                   "makes an archive of its snapshot, and checks it byte for byte", ""});
   steps.push_back({"kvtool inspect " + folder, "everything that the run says of itself", ""});
   out.next = std::move(steps);
 }

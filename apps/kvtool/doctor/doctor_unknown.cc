@@ -238,7 +238,7 @@ bool IsStore(const Source& source, Diagnosis& out) {
   out.kind = "store";
   out.what = fmt::format("a store of kvtool: {}, {}", Plural(states, "state"),
                          HumanBytes(source.total_bytes()));
-  out.sound_text = "not checked: 'store verify' proves every state";
+  out.sound_text = "not checked: 'store verify' checks every state";
   const std::string store = ShellWord(out.file);
   if (has_folder) {
     out.Find("a folder has the name of its index");
@@ -253,7 +253,7 @@ bool IsStore(const Source& source, Diagnosis& out) {
     return true;
   }
   out.Suggest("kvtool store list " + store, "its states, and what each costs");
-  out.Suggest("kvtool store verify " + store, "proves that every state can be restored");
+  out.Suggest("kvtool store verify " + store, "checks that every state can be restored");
   out.Suggest("kvtool store stats " + store, "what was added, and what it takes on the disk");
   return true;
 }

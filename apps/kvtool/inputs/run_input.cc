@@ -136,7 +136,7 @@ const Fields<RecordedRun>& RecordedRunFields() {
       {"engine", "Engine that recorded the run", std::identity(), engine},
       {"model", "Model that ran", std::identity(), model},
       {"tokens", "Tokens of the run, prompt included", &Run::tokens, AtLeast(1)},
-      {"prompt_tokens", "Of these, tokens of the prompt", &Run::prompt_tokens},
+      {"prompt_tokens", "Tokens of the prompt", &Run::prompt_tokens},
       {"nll", "Mean negative log likelihood of the decoded tokens in nats; null if not stated",
        &Run::nll, AtLeast(0)},
       {"rope",

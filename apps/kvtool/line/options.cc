@@ -438,7 +438,8 @@ void RopeOptions::Declare(CommandLine& line, const char* group) {
   DeclareUnpaired(line, group);
   const CommandLine::Heading heading(line, group);
   line.Add("--rope-style", style,
-           "neox (halves) or gptj (pairs) (default: as the file has them, or neox)")
+           "neox (halves) or gptj (neighbours) (default: the file's order if it is known, "
+           "otherwise neox)")
       .OneOf({"neox", "gptj"});
 }
 

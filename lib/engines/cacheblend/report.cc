@@ -121,7 +121,10 @@ const Fields<ChunkOf>& ChosenFields() {
   static const Fields<ChunkOf> fields = {
       {"index", "Index of the chunk", &ChunkOf::index},
       {"selected", "Tokens of the chunk that were selected by score", &ChunkOf::selected},
-      {"share", "These tokens / topk", &ChunkOf::share, {.least = 0, .most = 1}}};
+      {"share",
+       "Tokens of the chunk that were selected by score / topk",
+       &ChunkOf::share,
+       {.least = 0, .most = 1}}};
   return fields;
 }
 

@@ -338,7 +338,7 @@ void NoteCheck(const Advice& advice, std::vector<std::string>& warnings) {
   }
   if (advice.check.halves) {
     warnings.push_back(
-        "advice from one prompt: how far it carries to others is unknown; give several runs");
+        "advice from one prompt: it is unknown how well it holds for others; give several runs");
   }
 }
 

@@ -93,7 +93,7 @@ void AddFrontier(const Advice& advice, const AdviceRequest& request, report::Pag
   }
   AddPlans(
       advice, chart, [](const Outcome& outcome) { return 1 / outcome.ratio(); },
-      "The same plans by the bytes that they keep: low and left is better.", page);
+      "The plans by the bytes that they keep: low and left is better.", page);
 }
 
 void AddBest(const Advice& advice, report::Page& page) {

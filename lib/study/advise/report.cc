@@ -81,7 +81,9 @@ const Fields<PointOf>& PointFields() {
        [](const PointOf& of) { return of.point.uniform; }},
       {"ratio", "Whole cache / bytes kept at the end: 1 / the mean kept share of the runs",
        [](const PointOf& of) { return of.point.outcome.ratio(); }, AtLeast(kLeastRatio)},
-      {"mean_ratio", "The same ratio over all decode steps together",
+      {"mean_ratio",
+       "Whole cache / bytes held, both summed over all decode steps: 1 / the mean of that share "
+       "over the runs",
        [](const PointOf& of) { return of.point.outcome.mean_ratio(); }, AtLeast(kLeastRatio)},
       {"worst_ratio", "Whole cache / bytes kept at the end, in the run that keeps most",
        [](const PointOf& of) { return 1 / of.point.outcome.worst_share(); }, AtLeast(kLeastRatio)},
@@ -515,7 +517,7 @@ const Fields<Report>& ReportFields() {
   static const Fields<Report> fields = {
       {"runs", "The prompts that were measured, one for each snapshot with its trace", MeasuredRuns,
        MeasuredRunFields(), Items(1)},
-      {"params", "What was asked for", Whole, ParamsFields()},
+      {"params", "Parameters of the run", Whole, ParamsFields()},
       {"loss", "How losses were computed", Whole, MethodFields()},
       {"candidates",
        "Every policy with its budget and parameters that a part of the model could follow",

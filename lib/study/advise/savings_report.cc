@@ -443,7 +443,8 @@ const Fields<Answer>& AnswerFields() {
       {"ratio", "Bytes of the whole cache / bytes of the plan", &A::ratio, AtLeast(kLeastRatio)},
       {"expected_loss", "Expected loss of the worst run, in the unit that loss.unit names",
        [](const A& of) { return Shown(of.loss_kind, of.expected_loss); }, AtLeast(0)},
-      {"flags", "Flags of llama.cpp for the plan; null: no such flags", IfAny(&A::flags)}};
+      {"flags", "Flags of llama.cpp for the plan; null: llama.cpp has no flags for it",
+       IfAny(&A::flags)}};
   return fields;
 }
 

@@ -67,8 +67,10 @@ const Fields<StatesLevel>& StatesLevelFields() {
        "Speed of the codec alone on one thread, without proof or disk, in MB (1e6 bytes); null: a "
        "deterministic run",
        &L::encode_mb_per_s, AtLeast(0, Heading("compresses", AsSpeed))},
-      {"decode_mb_per_s", "Decoding speed of the codec, in the same unit", &L::decode_mb_per_s,
-       AtLeast(0, Heading("restores", AsSpeed))},
+      {"decode_mb_per_s",
+       "Decoding speed of the codec alone on one thread, in MB (1e6 bytes); null: a deterministic "
+       "run",
+       &L::decode_mb_per_s, AtLeast(0, Heading("restores", AsSpeed))},
       {"alone_bytes", "Estimated bytes of all states, each compressed alone", &L::alone_bytes,
        Heading("each alone", format::AsBytes)},
       {"store_bytes", "Estimated bytes of all states in one store, which keeps common rows once",
@@ -89,7 +91,7 @@ const Fields<StatesAdvice>& SampleFields() {
       {"states", "Number of states that chunks were taken from", &A::sampled_states},
       {"chunks", "Number of chunks, from the middle of a first, middle and last layer",
        &A::sampled_chunks},
-      {"bytes", "Bytes of these chunks", &A::sampled_bytes}};
+      {"bytes", "Bytes of the chunks in the sample", &A::sampled_bytes}};
   return fields;
 }
 
@@ -263,7 +265,7 @@ const Fields<StatesAdvice>& StatesFields() {
   static const Fields<A> params = {
       {"idle_days", "Days without a write or read after which a state is idle", &A::idle_days}};
   static const Fields<A> fields = {
-      {"params", "What was asked for", WholeAdvice, params},
+      {"params", "Parameters of the run", WholeAdvice, params},
       {"bytes", "Bytes of all states", &A::bytes},
       {"states", "The states, the largest first", &A::states, SavedStateFields(), CsvRows()},
       {"left_out", "Files that are no states or unreadable", &A::left_out, LeftOutFields()},

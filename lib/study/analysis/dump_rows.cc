@@ -363,7 +363,9 @@ class RowSchema {
              fmt::format("Ratio of K under zstd after its rotation is undone, pairs being {}; not "
                          "measured without a known rotation",
                          pairs));
-    AddRatio(key + "_gear_ratio", "The same with high and low bytes of 16-bit values coded apart");
+    AddRatio(key + "_gear_ratio",
+             "Ratio of K under zstd after its rotation is undone, with high and low bytes of "
+             "16-bit values coded apart");
     for (const auto& [name, word] : {std::pair("mean", "Mean distance by which"),
                                      std::pair("max", "Largest distance by which")}) {
       Add(fmt::format("{}_{}_abs_diff", key, name), "number",

@@ -118,9 +118,9 @@ const Fields<AttentionSummary>& AttentionFields() {
   static const Fields<Rows> fields = {
       {"rows", "Query rows described; a row is one query of one layer with all its heads",
        &Rows::rows},
-      {"evicting_rows", "Of these, rows that lose a key to which some head gave weight",
+      {"evicting_rows", "Rows that lose a key to which some head gave weight",
        &Rows::evicting_rows},
-      {"undefined_rows", "Of these, rows with a NaN figure, left out", &Rows::undefined_rows},
+      {"undefined_rows", "Rows with a NaN figure, which are left out", &Rows::undefined_rows},
       {"mass", "Share of the full attention's mass that falls on kept keys, heads pooled",
        [](const Rows& rows) {
          return Figure{rows.mass, rows.standard_error.mass};
@@ -160,7 +160,7 @@ const Fields<EvictingRows>& EvictingFields() {
       Fields<EvictingRows>::Inline(
           [](const EvictingRows& rows) -> const AttentionSummary& { return rows.summary; },
           AttentionFields()),
-      {"layers", "Layers that have rows that lose a key", &EvictingRows::layers}};
+      {"layers", "Layers in which a measured row loses a key", &EvictingRows::layers}};
   return fields;
 }
 
@@ -185,7 +185,7 @@ const Fields<Head>& HeadFields() {
       {"head", "Number of the query head", &Head::head},
       Fields<Head>::Inline([](const Head& head) -> const AttentionSummary& { return head.all; },
                            HeadFigureFields()),
-      {"evicting", "The same figures over the rows that lose a key",
+      {"evicting", "Figures of attention over the rows that lose a key",
        [](const Head& head) -> const AttentionSummary& { return head.evicting; },
        EvictingHeadFields()}};
   return fields;
@@ -338,7 +338,7 @@ const Fields<Layer>& LayerFields() {
       {"triggers", "Decisions of the layer, including those that evicted nothing",
        OfSchedule(&Schedule::triggers)},
       {"floor_dominated_triggers",
-       "Of these, decisions that kept all because sink and recent blocks reach the target",
+       "Decisions that kept all because sink and recent blocks reach the target",
        OfSchedule(&Schedule::floor_dominated)},
       {"evictions", "Evictions of the layer that change the result of a later query",
        [](const Layer& layer) { return layer.schedule.evictions_in_effect(layer.result.end); }},
@@ -355,7 +355,7 @@ const Fields<Layer>& LayerFields() {
        &Layer::Kept, Absent()},
       {"attention", "Attention of the layer over all measured rows; null if not measured",
        OfQuality(&LayerQuality::summary), AttentionFields()},
-      {"evicting", "The same figures over the rows that lose a key; null if not measured",
+      {"evicting", "Figures of attention over the rows that lose a key; null if not measured",
        OfQuality(&LayerQuality::evicting), AttentionFields()},
       {"heads", "Figures of each query head; absent if not measured", &Layer::Heads, HeadFields(),
        Absent()}};
@@ -518,7 +518,7 @@ const Fields<ReplayRun>& OwnFields() {
       {"triggers", "Decisions of all layers, including those that evicted nothing",
        &ReplayRun::triggers},
       {"floor_dominated_triggers",
-       "Of these, decisions that kept all because sink and recent blocks reach the target",
+       "Decisions that kept all because sink and recent blocks reach the target",
        &ReplayRun::floor_dominated},
       {"ratio", "full_bytes over kept_bytes at the last step", &ReplayRun::ratio,
        Nullable(Heading("true ratio", format::AsFactor))},
@@ -540,9 +540,10 @@ const Fields<ReplayRun>& OwnFields() {
       {"allocated_bytes",
        "Bytes of the buffers at the last step, more than kept_bytes where they never shrink",
        [](const ReplayRun& run) { return LastStepBytes(run).allocated; }},
-      {"attention", "Attention over all measured rows against the full cache; null without quality",
+      {"attention",
+       "Attention over all measured rows against the full cache; null if quality was not measured",
        &ReplayRun::quality, AttentionFields()},
-      {"evicting", "Attention over the rows that lose a key; null without quality",
+      {"evicting", "Attention over the rows that lose a key; null if quality was not measured",
        BuildEvictingRows, EvictingFields()},
       {"predicted_kl",
        "KL(full || evicted) of the next token in nats, mean of the decode rows; null where nothing "
@@ -557,7 +558,7 @@ Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engi
       {"params", "The engine's parameters, clamped as the engine does",
        [](const Run& of) { return of.run.config; }, params},
       std::move(engine_report),
-      {"deciles", "Attention by tenths of the decode steps; empty without quality",
+      {"deciles", "Attention in each tenth of the decode steps; empty if quality was not measured",
        [](const Run& of) { return ComputeDeciles(of.run.layers, of.report.result.measured); },
        DecileFields()},
       {"layers", "Figures of each layer", CollectRunLayers, LayerFields()},

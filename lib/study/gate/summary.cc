@@ -184,11 +184,11 @@ const Fields<Noise>& NoiseFields() {
        [](const Noise& noise) { return noise.baseline_tps.size(); }},
       {"attention_tps", "Speed of attention in each baseline, in decode steps/s",
        &Noise::baseline_tps},
-      {"median_tps", "Median of these; null if nothing was timed", median(&Noise::baseline)},
+      {"median_tps", "Median of the speeds; null if nothing was timed", median(&Noise::baseline)},
       {"candidate_attention_tps",
        "Speed of attention in each run with eviction and compression, in decode steps/s",
        &Noise::candidate_tps},
-      {"candidate_median_tps", "Median of these; null if nothing was timed",
+      {"candidate_median_tps", "Median of the speeds; null if nothing was timed",
        median(&Noise::candidate)},
       {"relative",
        "Larger of the two spreads, each (largest - smallest) / median; null with fewer than two "
@@ -369,7 +369,7 @@ Fields<CaseEntry> CaseFields(const Engine& engine,
        figures(Voice::kOriginal),
        {.schema = EngineFiguresSchema(engine)}},
       {"true_figures",
-       "The same run in kvtool's own figures",
+       "The run in kvtool's own figures",
        figures(Voice::kTrue),
        {.schema = TrueFiguresSchema(engine)}},
       {"reference", "How the cache differs from its reference, by layer, K and V",
@@ -418,7 +418,7 @@ void AddVerdict(const Engine& engine, Fields<GateSummary>& fields) {
   fields.Add(
       {"total_cases", "Number of cases", [](const Summary& of) { return of.result.cases.size(); }});
   for (const SuiteInfo& suite : engine.suites) {
-    fields.Add({suite.count_key, "Number of these cases that belong to this suite",
+    fields.Add({suite.count_key, "Number of cases that belong to this suite",
                 [suite](const Summary& of) { return of.result.count(suite); }});
   }
   const auto count = [&](std::string_view name, std::string_view text, Status status) {

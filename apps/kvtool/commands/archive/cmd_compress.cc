@@ -126,8 +126,8 @@ const Fields<WriteSummary::Part>& CodedPartFields() {
   using Part = WriteSummary::Part;
   static const Fields<Part> fields = {
       {"chunks", "Number of chunks", &Part::chunks},
-      {"raw_bytes", "Bytes of these chunks before coding", &Part::raw_bytes},
-      {"stored_bytes", "Bytes of these chunks in the archive", &Part::stored_bytes},
+      {"raw_bytes", "Bytes of the chunks before coding", &Part::raw_bytes},
+      {"stored_bytes", "Bytes of the chunks in the archive", &Part::stored_bytes},
       Fields<Part>::Inline(
           [](const Part& part) {
             return Saving{part.raw_bytes, part.stored_bytes};
@@ -153,7 +153,7 @@ const Fields<WriteSummary::Reference>& UsedReferenceFields() {
       {"chunks", "Number of chunks of the archive that need the cache", &Reference::chunks},
       {"rows", "Rows of the cache that these chunks need; a row is one token of one layer's K or V",
        &Reference::rows},
-      {"equal_rows", "Number of these rows that the archived cache has byte for byte",
+      {"equal_rows", "Number of the needed rows that the archived cache has byte for byte",
        &Reference::equal_rows}};
   return fields;
 }
@@ -192,7 +192,7 @@ const Fields<Compressed>& CompressedFields() {
       {"groups", "Number of groups", &WriteSummary::groups}};
   static const Fields<Compressed> fields = {
       {"inputs", "What was read", &Compressed::inputs, HashedFileFields()},
-      {"params", "What was asked for", &Compressed::params, CompressParamsFields()},
+      {"params", "Parameters of the run", &Compressed::params, CompressParamsFields()},
       {"output", "File that was written; -: standard output", &Compressed::output},
       {"archive_bytes", "Size of the archive in bytes",
        [](const Compressed& of) { return of.made.archive_bytes; }},

@@ -98,7 +98,7 @@ const Fields<Decompressed>& DecompressedFields() {
        &Params::to}};
   static const Fields<Decompressed> fields = {
       {"inputs", "The archive that was read", &Decompressed::inputs, SizedFileFields()},
-      {"params", "What was asked for", &Decompressed::params, decompress_params},
+      {"params", "Parameters of the run", &Decompressed::params, decompress_params},
       {"output", "File or folder that was written; -: standard output", &Decompressed::output},
       Fields<Decompressed>::Inline(&Decompressed::restored, RestoredSourceFields()),
       Fields<Decompressed>::Inline(&Decompressed::written, WrittenTensorsFields()),

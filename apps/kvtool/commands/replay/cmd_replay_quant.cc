@@ -231,7 +231,7 @@ const Fields<quantisation::CacheOrigin>& CacheOriginFields() {
   static const Fields<Origins> fields = {
       {"k", "How K was quantised; null: K is not quantised", &Origins::k, SideOriginFields()},
       {"v", "How V was quantised; null: V is not quantised", &Origins::v, SideOriginFields()},
-      {"named", "Whether every quantised side was identified", IsNamed}};
+      {"named", "Whether the type was identified for each of K and V that is quantised", IsNamed}};
   return fields;
 }
 

@@ -91,7 +91,7 @@ const Fields<AttentionSummary>& AttentionFields() {
        &Summary::output_cosine, DistributionFields()},
       {"raw_mass", "Probability that the full cache gives to tokens that stay as they are",
        &Summary::mass, DistributionFields()},
-      {"raw_mass_after", "Probability that the new cache gives to these tokens",
+      {"raw_mass_after", "Probability that the new cache gives to tokens that stay as they are",
        &Summary::changed_mass, DistributionFields()},
       {"kl", "KL(P' || P) in nats, with P summed over the tokens that a new token stands for",
        &Summary::kl, DistributionFields()},
@@ -269,12 +269,15 @@ const Fields<CsrcOutcome>& CsrcFields() {
 }
 
 const Fields<StepQuality>& StepQualityFields() {
-  static const Fields<NormRatio> norms = {
-      {"layer", "Number of the layer", &NormRatio::layer},
-      {"k", "Ratio of the norms of K; null: nothing with a norm above 0 was compressed",
-       &NormRatio::k},
-      {"v", "Ratio of the norms of V; null: nothing with a norm above 0 was compressed",
-       &NormRatio::v}};
+  static const Fields<NormRatio> norms = {{"layer", "Number of the layer", &NormRatio::layer},
+                                          {"k",
+                                           "Norm of a compressed K token / mean norm of its "
+                                           "sources; null: no source had a norm above 0",
+                                           &NormRatio::k},
+                                          {"v",
+                                           "Norm of a compressed V token / mean norm of its "
+                                           "sources; null: no source had a norm above 0",
+                                           &NormRatio::v}};
   static const Fields<StepQuality> fields = {
       {"open_loop", "True: each layer gets the recorded cache, whatever earlier layers lost",
        [](const StepQuality&) { return true; }, OneOf(true)},
@@ -330,7 +333,7 @@ const Fields<MlpResult>& MlpResultFields() {
       {"format", "Format, as kvtool formats names it", &WrittenCache::format}};
   static const Fields<MlpResult> fields = {
       {"inputs", "The cache and the weights", &MlpResult::inputs, HashedFileFields(), Items(2)},
-      {"params", "What was asked for", &MlpResult::params, MlpParamsFields()},
+      {"params", "Parameters of the run", &MlpResult::params, MlpParamsFields()},
       {"plan", "Result of the step", &MlpResult::plan, StepPlanFields()},
       {"csrc",
        "What InfiniLM's own step would do; null when the snapshot is only a part of a cache.",

@@ -58,7 +58,7 @@ const Fields<StoreChecked>& StoreCheckedFields() {
   static const Fields<StoreChecked> fields = {
       NoInputs<StoreChecked>(),
       {"store", kStoreText, &StoreChecked::store},
-      {"params", "What was asked for",
+      {"params", "Parameters of the run",
        [](const StoreChecked& of) -> const StoreChecked& { return of; }, store_check_params},
       {"verdict", "whole: every state can be restored and nothing is wrong", &StoreChecked::verdict,
        OneOf("whole", "damaged")},
@@ -106,8 +106,9 @@ std::string AsName(const Value& value) { return Printable(format::Plain(value));
 const Fields<store::StateUse>& StateUseFields() {
   using Use = store::StateUse;
   static const Fields<Use> fields = {
-      {"state", "Its number", [](const Use& of) { return of.row.id; }, Heading("state")},
-      {"name", "Its name", [](const Use& of) { return of.row.name; }, Heading("name", AsName)},
+      {"state", "Number of the state", [](const Use& of) { return of.row.id; }, Heading("state")},
+      {"name", "Name of the state", [](const Use& of) { return of.row.name; },
+       Heading("name", AsName)},
       {"source_bytes", "Bytes of the state as it was added",
        [](const Use& of) { return of.row.source_bytes; }, Heading("size", format::AsBytes)},
       {"shared_bytes", "Decoded bytes that other states need, too", &Use::shared_bytes,
@@ -134,8 +135,8 @@ const Fields<StoreCounted>& StoreCountedFields() {
        [](const Row& row) { return Name(row.level); },
        {.choices = LevelChoices()}},
       {"objects", "Objects", &Row::objects},
-      {"raw_bytes", "Their bytes, decoded", &Row::raw_bytes},
-      {"stored_bytes", "Bytes of these states", &Row::stored_bytes},
+      {"raw_bytes", "Decoded bytes of the objects", &Row::raw_bytes},
+      {"stored_bytes", "Stored bytes of the objects", &Row::stored_bytes},
       Fields<Row>::Inline(
           [](const Row& row) {
             return Saving{row.raw_bytes, row.stored_bytes};
@@ -163,7 +164,8 @@ const Fields<StoreCounted>& StoreCountedFields() {
       {"objects", "Objects", OfStats(&Stats::objects)},
       {"live_raw_bytes", "Decoded bytes of the objects that states need, each counted once",
        OfStats(&Stats::live_raw_bytes)},
-      {"live_stored_bytes", "Stored bytes of these objects", OfStats(&Stats::live_stored_bytes)},
+      {"live_stored_bytes", "Stored bytes of the objects that states need, each counted once",
+       OfStats(&Stats::live_stored_bytes)},
       {"shared_raw_bytes", "Part of live_raw_bytes that is needed more than once",
        OfStats(&Stats::shared_raw_bytes)},
       {"saved_raw_bytes", "Bytes that sharing saved before any coding", &StoreCounted::saved},
@@ -173,7 +175,7 @@ const Fields<StoreCounted>& StoreCountedFields() {
        StateUseFields(), CsvRows()},
       {"older_states", "States that are not the newest of their name",
        OfStats(&Stats::older_states)},
-      {"older_bytes", "Bytes on the disk that only these states need",
+      {"older_bytes", "Bytes on the disk that only older states of their names need",
        OfStats(&Stats::older_bytes)},
       {"recommendation", "Recommended action to reduce the size", &StoreCounted::Recommend,
        StoreAdviceFields()}};

@@ -303,7 +303,7 @@ const Fields<VerifiedWeights>& VerifiedWeightsFields() {
       {"legacy", "InfiniLM's older loader", &WeightsVerdict::legacy, LoaderVerdictFields()}};
   static const Fields<VerifiedWeights> fields = {
       {"inputs", "The file", &VerifiedWeights::inputs, HashedFileFields()},
-      {"params", "What was asked for", std::identity(), params},
+      {"params", "Parameters of the run", std::identity(), params},
       {"verdict",
        "pass: no rule that counts is broken; fail: such a rule is broken, or the weights do not "
        "fit the model",

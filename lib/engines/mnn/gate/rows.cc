@@ -257,8 +257,10 @@ const Fields<logs::LosslessLines::Layer>& LayerLinesFields() {
   static const Fields<Layer> fields = {
       {"layer", "Number of the layer", &Layer::layer},
       {"lines", "Lossless log lines of the layer", &Layer::lines},
-      {"ratio", "Lossless ratio of the last of these lines", &Layer::last_ratio, Nullable()},
-      {"fallbacks", "Fallbacks that these lines count", &Layer::fallbacks, Nullable()}};
+      {"ratio", "Lossless ratio of the layer's last lossless log line", &Layer::last_ratio,
+       Nullable()},
+      {"fallbacks", "Fallbacks that the layer's lossless log lines count", &Layer::fallbacks,
+       Nullable()}};
   return fields;
 }
 
@@ -329,7 +331,7 @@ Value::Object LogFigureSchemas() {
                     "logs do not say")},
       {"decode_drop_like_for_like",
        NumberSchema("Drop of tokens/s as a share of that of baseline rows of the same lengths; "
-                    "null without such rows")},
+                    "null without baseline rows")},
       {"decode_drop_worst", NumberSchema("Largest decode_drop_ratio of a bucket of prompts")},
       {"decode_noise",
        NumberSchema(

@@ -278,7 +278,7 @@ const Fields<Report>& ReportFields() {
                        [](const Run& of) { return FindMnnReplay(of.run); }, EngineReportFields()});
   static const Fields<Report> fields = {
       {"trace", "The attention trace that was replayed", Whole, eviction::TraceFields()},
-      {"params", "What was asked for", Whole, ParamsFields()},
+      {"params", "Parameters of the run", Whole, ParamsFields()},
       {"quality_rows", "Query rows of a layer that the attention figures cover",
        [](const Report& of) { return of.result.measured; }, eviction::MeasuredFields()},
       {"runs", "One entry per policy and target", eviction::ListRuns, runs, CsvRows(Items(1))},

@@ -151,7 +151,7 @@ RuleOutcome DemoLossyRule(const Json& report,
                             where, "the engine has no rule on the ratio of real prompts");
   if (rule.status != Status::kFail || is_asked) return rule;
   if (*worst < 1) {
-    rule.reason = "a ratio below 1: these runs have no figures";
+    rule.reason = "a ratio below 1: the runs logged no figures";
   } else if (!mean || *mean <= 1) {
     rule.reason += "; at 1 nothing was evicted";
   } else {
