@@ -96,7 +96,8 @@ struct Reading {
   std::vector<Cache> caches;
   std::optional<RecurrentState> recurrent = std::nullopt;  // only hybrid models have it
 
-  // Returns the layout's word and, for a cache without V, its parts: "E", "E-k", "E-kv,k".
+  // Returns the layout's name; if any cache lacks V, also what each cache has: "E", "E-k",
+  // "E-kv,k".
   std::string Word() const;
 };
 

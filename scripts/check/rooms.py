@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 
-SLACK = 100  # lines that a room may be below its ceiling
+SLACK = 100  # a folder may have this many lines fewer than its ceiling
 
 # room: (ceiling, goal). The goals are those of the plan for the next release; 0: the room is to be emptied.
 ROOMS = {

@@ -62,7 +62,7 @@ void PrintSteps(const std::vector<Diagnosis::Step>& steps, Console& console) {
     text += fmt::format("  {:<8} {}\n", begin == 0 ? "next" : "", block.substr(begin, end - begin));
     begin = end + 1;
   }
-  // A name that is wider than the terminal is not broken.
+  // Product, unlike Line, does not wrap: a name wider than the terminal must stay on one line.
   if (console.verbosity >= 0 && !console.only_products) console.Product(text);
 }
 

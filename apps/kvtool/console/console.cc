@@ -108,7 +108,7 @@ size_t NextCharacter(std::string_view text, size_t at) {
   return at;
 }
 
-// Returns true for units: "1.5 MiB" is not broken.
+// Returns true for units: "1.5 MiB" stays on one line.
 bool IsUnit(std::string_view word) {
   while (!word.empty() && (word.back() == ',' || word.back() == ';' || word.back() == ')')) {
     word.remove_suffix(1);

@@ -198,7 +198,7 @@ size_t TerminalColumns(int descriptor);
 // program prints. Escape sequences take none.
 size_t ColumnsIn(std::string_view text);
 
-// Breaks lines longer than `width` at spaces; a longer word is not broken. Continuation lines are
+// Breaks lines longer than `width` at spaces; a longer word stays whole. Continuation lines are
 // indented like the line, plus `hanging`. Spaces within a line are kept.
 std::string Wrapped(std::string_view text, size_t width, size_t hanging = 2);
 

@@ -257,8 +257,8 @@ class ArchiveReader {
     }
   }
 
-  // Returns the size that chunks with this file number fill: the file's, or that of the group whose
-  // first file it is.
+  // Returns the bytes that the chunks with this file number must cover: the size of the file; in a
+  // group, the size of the whole group for its first file, and 0 for the others.
   uint64_t SizeAt(uint32_t file) const {
     const auto at = a_.grouped_.find(file);
     if (at == a_.grouped_.end()) return a_.files_[file].size;

@@ -385,7 +385,8 @@ PairsOwner FindPairsOwner(const Snapshot& snapshot) {
 }
 
 const EngineTraits& FindTraits(std::string_view engine) {
-  // InfiniLM reorders weights when loading them, and MNN keeps the order of its exporter.
+  // The order of RoPE pairs is unknown for InfiniLM, which reorders weights when loading them, and
+  // for MNN, which keeps the order of its exporter.
   static constexpr EngineTraits kEngines[] = {
       {.engine = kPairsOfLlama, .pairs = PairsOwner::kLlama, .may_rotate_blocks = true},
       {.engine = "MNN", .pairs = PairsOwner::kUnknown, .runs_exports = true},

@@ -272,7 +272,8 @@ struct GateResult {
   const Engine* engine = nullptr;  // the engine whose cases, figures and reports these are
   std::string commit;  // what this run measures, in the words of its caller; may be empty
   std::vector<CaseResult> cases;
-  // The last run, and one that stays the same from run to run: small steps add up against it.
+  // The last run, and a pinned one that stays the same, so that many small regressions become
+  // visible.
   std::optional<Baseline> baseline, pinned;
   std::vector<std::string> reasons, warnings;  // those of a verdict without a deciding rule
   std::optional<Value> engine_logs;            // what logs say about the whole suite

@@ -1,4 +1,5 @@
-# The defaults are what the papers and MNN's text describe, and a figure never claims more than its plan.
+# The defaults are those of the papers and of MNN's documentation; no report states a higher ratio than the written plan
+# has.
 replay() {
   "$KVTOOL" replay-h2o "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 64 "$@"
 }

@@ -10,7 +10,8 @@
 namespace kv::coefficients_test {
 namespace {
 
-// Tables of falling reach; the middle symbols are the likely ones.
+// Component c codes the values -(20 - c) to 20 - c, and from c = 20 on only 0. The most frequent
+// value is 0.
 StepCode MakeCode(size_t count) {
   StepCode code{0.5f, {}};
   for (size_t c = 0; c < count; ++c) {

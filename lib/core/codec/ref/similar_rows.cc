@@ -163,7 +163,8 @@ void ExpectedRows::Make(DType dtype, ByteSpan from, int32_t shift, uint16_t* exp
 
 namespace {
 
-// Classes count octaves of the error scale above 2^-kOctavesBelow steps of the expected value.
+// Class 0 means an expected error of at most 2^-kOctavesBelow ULPs of the expected value; each
+// further class doubles it.
 constexpr int32_t kOctavesBelow = 8;
 // Average number of bits per value beyond the octaves of its error, which the classes count.
 constexpr double kBitsBeyond = 2.2;

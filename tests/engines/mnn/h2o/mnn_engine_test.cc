@@ -184,8 +184,8 @@ TEST_CASE("the published text evicts down to its floor, each layer by its own st
     CHECK(text.length(layer) == 1016);
     CHECK(KeptTokens(text.pending(layer)) == 376);
   }
-  CHECK(text.metrics().lossy_ratio ==
-        1016.0f / 376.0f);  // 1016 tokens over 376, whatever their bytes
+  // The ratio is one of tokens (seen / kept), not of bytes.
+  CHECK(text.metrics().lossy_ratio == 1016.0f / 376.0f);
   Decode(text, 1);
   CHECK(text.length(1) == 1017);
   CHECK(text.length(2) == 377);
