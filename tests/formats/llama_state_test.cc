@@ -290,7 +290,8 @@ TEST_CASE("an empty cache has no layers", "[llama]") {
   CHECK(snapshot.notes[0].text == "the cache is empty");
   state.has_streams = false;
   state.version = 2;
-  CHECK(Open(state.Write()).layers.size() == 2);  // layouts A and B number them alike
+  // An empty cache of layouts A and B states its layers.
+  CHECK(Open(state.Write()).layers.size() == 2);
 }
 
 TEST_CASE("two readings of the same bytes are reported, --layout chooses", "[llama]") {

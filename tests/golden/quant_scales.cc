@@ -489,7 +489,7 @@ void CheckUltra(const json& vector, Run& run) {
     REQUIRE(input.shape.size() == 3);
     const uint64_t dim = input.shape[2];
     REQUIRE((std::has_single_bit(dim) && dim % quant::kUltraGroup == 0));
-    // The vectors of both sides are rotated; the engine rotates only those of keys.
+    // The vectors of K and of V are rotated; the engine rotates only those of K.
     const auto stored = quant::StoreUltra(input.Floats(), static_cast<uint32_t>(dim), true);
     Shape codes = input.shape, groups = input.shape;
     codes[2] = dim / 2;

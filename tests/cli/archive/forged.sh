@@ -1,5 +1,5 @@
-# Archives with valid hashes and false contents: claims about absent data cost nothing. 100 bytes that declare 2^50;
-# and a folder with the files a, a-b and a/b.
+# Archives with valid hashes and false contents: 100 bytes that declare 2^50 bytes take neither time nor memory, and a
+# folder with the files a, a-b and a/b is refused.
 cp "$TESTDATA/kvz/declares-1PiB.kvz" big.kvz
 cp "$TESTDATA/kvz/file-and-folder.kvz" both.kvz
 [ "$(stat -c %s big.kvz)" = 100 ]

@@ -324,7 +324,7 @@ TEST_CASE("learned distributions that no encoder writes are refused", "[ref]") {
   CHECK(forged(head + 3, 1) == Finding::kBadFrame);     // classes
   CHECK(forged(head + 4, 59) == Finding::kBadFrame);    // rows
   CHECK(forged(head + 8, 24) == Finding::kBadFrame);    // columns
-  CHECK(forged(head + 16, 0) == Finding::kBadFrame);    // no distance of partners
+  CHECK(forged(head + 16, 0) == Finding::kBadFrame);    // rotation partners 0 apart
   CHECK(forged(head + 18, 1) == Finding::kBadFrame);    // turns
   CHECK(forged(hints, 0) == Finding::kBadFrame);        // no hint
   CHECK(forged(hints, 3) == Finding::kBadFrame);        // too many

@@ -103,8 +103,7 @@ class AdviseCommand : public Command {
     line.Add("--snapkv-window|--windows", windows_,
              "Observation windows of snapkv: numbers of last query rows (default: 16,64)")
         .Separator(',');
-    line.Add("--granularity", granularity_,
-             "Unit with its own candidate: layer or kv-head (default: layer)")
+    line.Add("--granularity", granularity_, "Unit of the plan: layer or kv-head (default: layer)")
         .OneOf({"layer", "kv-head"});
     line.Add("--sensitivity", sensitivity_,
              "Predict nats by these layer weights (kvtool.sensitivity/1), not by gradients "

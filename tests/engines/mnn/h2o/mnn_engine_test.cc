@@ -189,7 +189,7 @@ TEST_CASE("the published text evicts down to its floor, each layer by its own st
   Decode(text, 1);
   CHECK(text.length(1) == 1017);
   CHECK(text.length(2) == 377);
-  // The later code keeps everything here; the earlier code evicts, by another clock.
+  // The final revision keeps everything here; revision R6, which counts other calls, evicts.
   MnnEngine code(published, {32, 4, 4, 64, 2}, MnnRevision::kFinal, 1000);
   Decode(code, 40);
   CHECK(code.metrics().total_evict_tokens == 0);
