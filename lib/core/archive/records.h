@@ -70,7 +70,7 @@ struct Approximation {
   Hash128Bytes hash{};                // hash at the end of the transform's file
   double ratio = 1;                   // ratio asked for: of 16-bit values to coefficients
   uint32_t sinks = 0, window = 0;     // first and last tokens that are exact
-  uint64_t source_hash = 0;           // of the original; the index has that of what is restored
+  uint64_t source_hash = 0;           // hash of the original; the index has the restored hash
   std::optional<double> expected_kl;  // nats of a next token; needs a transform's weights
   std::vector<Rotation> rotations;
   struct Layer {

@@ -53,7 +53,8 @@ double ComputeSavingPrice(const Mixture::Change& change) {
 // Returns the price of taking an option that lowers the loss. Negative: a lower price removes more
 // loss per byte. Options that cost no bytes come first.
 double ComputeSpendingPrice(const Mixture::Change& change) {
-  // Multiplies the loss that a change without cost removes, so that its price is below all others.
+  // Factor of the loss that a change without bytes removes; it makes the price lower than all
+  // others.
   constexpr double kFree = 1e100;
   if (change.loss >= 0) return kInfinity;
   return change.share <= kSameShare ? change.loss * kFree : change.loss / change.share;
