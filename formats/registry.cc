@@ -54,7 +54,7 @@ std::vector<std::string> BesideTensors(const Snapshot& snapshot) {
   return lost;
 }
 
-// Returns the same for formats that count layers from 0.
+// Lists also the loss of layer numbers, for formats that count layers from 0.
 std::vector<std::string> BesideNumberedTensors(const Snapshot& snapshot) {
   std::vector<std::string> lost = BesideTensors(snapshot);
   AddLayerNumbers(snapshot, lost);

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kKvxMagic = "KVTOOL-X";
 constexpr uint32_t kKvxVersion = 1, kKvxWeightedVersion = 2;
-constexpr uint32_t kKvxFeatures = 1 << 20;  // features of one side
+constexpr uint32_t kKvxFeatures = 1 << 20;  // features of K or V
 constexpr uint64_t kKvxHash = sizeof(Hash128Bytes);
 
 void PutText(std::string_view text, ByteWriter& out) {
@@ -242,7 +242,7 @@ std::vector<float> FloatsIn(const TensorFile& file, const std::string& name, siz
   return values;
 }
 
-// Reads one side; the file's basis has components in columns.
+// Reads the basis of K or V, which has components in columns.
 KvtcArtifact::Side ReadTensors(const TensorFile& file, const std::string& folder) {
   KvtcArtifact::Side side;
   std::vector<uint64_t> features, shape;

@@ -27,7 +27,7 @@ bool PathLess(std::string_view a, std::string_view b) {
   });
 }
 
-// Returns meta files sorted by name, in the original's order.
+// Returns meta files sorted by name, in the order of MNN's script.
 std::vector<const SourceFile*> FindMetas(const Source& source, std::string_view prefix) {
   std::vector<const SourceFile*> metas;
   for (const SourceFile& file : source.files) {

@@ -39,7 +39,7 @@ class PartialFile {
 
   const std::shared_ptr<const FileSource>& source() const { return source_; }
   uint64_t size() const { return source_->size(); }
-  // Returns the same bytes, writable.
+  // Returns a range of the bytes, writable.
   std::span<std::byte> Range(uint64_t offset, uint64_t size) { return all_.subspan(offset, size); }
   // Releases the memory of the whole pages in a range; they read as zeros again.
   void Drop(uint64_t offset, uint64_t size);

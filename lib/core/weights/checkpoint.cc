@@ -81,7 +81,7 @@ CheckpointOptions WithPrefixNames(CheckpointOptions options) {
   return options;
 }
 
-// Returns the rank in the original converter's order of search; all other containers come last.
+// Returns the rank in the order in which InfiniLM's converter searches; other containers come last.
 int RankContainer(std::string_view container) {
   constexpr std::string_view kKnown[] = {"model_state_dict/compressor/", "compressor/", ""};
   for (int i = 0; i < 3; ++i) {
@@ -297,8 +297,8 @@ void Finder::ReadLayer(uint32_t layer) {
   }
 }
 
-// Accepts any shape with as many values as rows. A tensor with another count is not a bias; the
-// original converter drops it silently.
+// Accepts any shape with as many values as rows. A tensor with another count is not a bias;
+// InfiniLM's converter drops it silently.
 TensorView Finder::Bias(const std::string& key, uint64_t rows) {
   const NamedTensor* tensor = Find(key);
   if (tensor == nullptr) return {};

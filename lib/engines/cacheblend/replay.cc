@@ -557,7 +557,7 @@ Bytes BlendRows(const CachePair& caches, size_t layer, bool is_value, DType dtyp
   return rows;
 }
 
-// Returns which tokens are exact in a layer: in the original all of them up to the check layer; in
+// Returns which tokens are exact in a layer: in CacheBlend all of them up to the check layer; in
 // LMCache none before it, because its buffer keeps the old rows there.
 std::vector<uint8_t> RecomputedIn(const CachePair& caches, const Result& result, size_t layer) {
   std::vector<uint8_t> recomputed(caches.tokens());

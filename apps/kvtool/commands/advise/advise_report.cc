@@ -358,7 +358,7 @@ void PrintAnswer(Console& console, const std::optional<advise::Answer>& answer,
 void PrintSettings(Console& console, LossKind kind, const std::vector<EngineSettings>& settings) {
   for (const EngineSettings& each : settings) {
     std::string parameters = JsonText(ToJson(each.parameters), -1);
-    // Spaces, at which a terminal breaks the line.
+    // Adds spaces, at which a terminal can break the line.
     for (size_t at = 0; (at = parameters.find(",\"", at)) != parameters.npos; at += 2)
       parameters.insert(at + 1, " ");
     console.Line(

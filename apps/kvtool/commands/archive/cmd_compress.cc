@@ -254,7 +254,7 @@ void RefuseZstdOption(const std::string& word) {
     RefuseZstdLevel(-*level, word);
 }
 
-// Returns when a file, or the newest file below a folder, was written; nothing if it is not there.
+// Returns when a file, or the newest file below a folder, was written; nothing if it is missing.
 std::optional<std::filesystem::file_time_type> LastWrite(const std::filesystem::path& path) {
   namespace fs = std::filesystem;
   std::error_code failed;

@@ -20,7 +20,7 @@
 namespace kv {
 namespace {
 
-// Returns the ratios that both sides have tables for, in ascending order.
+// Returns the ratios that K and V both have tables for, in ascending order.
 std::vector<double> FindRatios(const Transform& transform) {
   std::vector<double> ratios;
   for (const TransformPlan& plan : transform.k.plans) {

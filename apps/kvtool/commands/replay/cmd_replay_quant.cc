@@ -143,7 +143,7 @@ const Fields<Agreement>& AgreementFields() {
   return fields;
 }
 
-// A tried way to store one side.
+// A tried way to store K or V.
 struct TriedOrigin {
   DType dtype;
   const Hypothesis& hypothesis;
@@ -220,7 +220,7 @@ void PrintSide(Console& console, char name, const std::optional<SideOrigin>& sid
                   100 * best.first_layer.share(), 100 * others));
 }
 
-// Returns true if every quantised side was identified.
+// Returns true if the type of each quantised side, K or V, was identified.
 bool IsNamed(const quantisation::CacheOrigin& origin) {
   return (!origin.k || origin.k->is_named()) && (!origin.v || origin.v->is_named());
 }

@@ -85,7 +85,7 @@ Rule IsTrue(std::string metric) {
   return {std::move(metric), Op::kEqual, 1, false, false, /*is_flag=*/true};
 }
 
-// The original has no thresholds on the ratios of real prompts, so these rules have none either.
+// MNN's gate has no thresholds on the ratios of real prompts, so these rules have none either.
 std::vector<Rule> DemoRules() {
   return {{"decode_drop_ratio", kAtMost, logs::DemoOptions{}.decode_drop_target},
           IsTrue("decode_pass"),
@@ -244,7 +244,7 @@ CaseSpec EvictedCase(const DataSize& size) {
   return spec;
 }
 
-// Collects from the original's row the figures that kvtool's rules can name.
+// Collects from MNN's row the figures that kvtool's rules can name.
 void Collect(const Json& figures, Measurements& measured) {
   for (const auto& [key, value] : figures.items()) {
     if (Engine().FindMetric(key) == nullptr) continue;

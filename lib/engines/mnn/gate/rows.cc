@@ -217,7 +217,7 @@ const Fields<Row>& RowFields() {
   return fields;
 }
 
-// Restores the original's rules from the figures of its row, because it does not record them.
+// Restores the rules of MNN's gate from the figures of its row, because it does not record them.
 void AddOriginalRules(const Json& row, CaseView& c) {
   const auto add = [&](const char* metric, double value, double limit) {
     Measurements measured;

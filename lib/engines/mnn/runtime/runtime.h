@@ -309,8 +309,8 @@ class Runtime {
   int64_t wait_us_ = 0, last_codec_us_ = 0;
 };
 
-// Make the engine's code, event for event (mnn_runtime.cc), and what its documentation promises
-// (design_runtime.cc).
+// Make a runtime as MNN's code does it, event for event (mnn_runtime.cc), and as its documentation
+// promises it (design_runtime.cc).
 std::unique_ptr<Runtime> MakeMnnRuntime(const RuntimeSetup& setup);
 std::unique_ptr<Runtime> MakeDesignRuntime(const RuntimeSetup& setup);
 
