@@ -152,8 +152,7 @@ void RequireUse(const OpenOptions& told, const FormatEntry& format, const Snapsh
                 value, format.id);
     throw error.Hint(
         !lacks(kIsArchive)
-            ? fmt::format("leave {0} out, or decompress it and give {0} for the restored file",
-                          flag)
+            ? fmt::format("leave {0} out, or decompress it and give {0} for the result", flag)
             : fmt::format("leave {} out, or give --from where the format is another", flag));
   };
   if (!told.raw.empty() && lacks(kReadsRaw)) {

@@ -287,8 +287,7 @@ void ReadSchemas(const Pickle& pickle, PickleId worker, KvtcArtifact::Side& side
   for (size_t i = 0; i + 1 < items.size(); i += 2) {
     const auto ratio = ParseNumber<uint64_t>(pickle[items[i]].text());
     if (!ratio || *ratio == 0 || pickle[items[i + 1]].kind() != PickleKind::kList) {
-      throw Error(Finding::kBadField,
-                  "the entry {} of quant: expected a ratio as the key and a list as the value",
+      throw Error(Finding::kBadField, "quant entry {}: expected a ratio as key, a list as value",
                   pickle.Describe(items[i]))
           .At(pickle[items[i]].offset());
     }

@@ -96,8 +96,7 @@ struct Reading {
   std::vector<Cache> caches;
   std::optional<RecurrentState> recurrent = std::nullopt;  // only hybrid models have it
 
-  // Returns the layout's name; if any cache lacks V, also what each cache has: "E", "E-k",
-  // "E-kv,k".
+  // Returns the layout's name; if any cache lacks V, also what each cache has: "E", "E-k".
   std::string Word() const;
 };
 

@@ -77,8 +77,7 @@ DumpDefect ReadNumbers(const Json& meta, DumpEntry& entry) {
   return ok ? DumpDefect::kNone : DumpDefect::kMetaNumbers;
 }
 
-// Finds the bytes of a file in the folder of the metadata file. Returns kNoFiles if the source has
-// no such file, kUnreadable if it is a folder.
+// Finds a file's bytes beside its metadata: kNoFiles if it is missing, kUnreadable for a folder.
 DumpDefect FindPart(const Source& source, std::string_view folder, const std::string& name,
                     ByteSpan& bytes) {
   const std::string path =

@@ -221,8 +221,7 @@ const Fields<Outlier>& OutlierFields() {
       {"name", "Name of the input in the corpus", &Outlier::name},
       {"value", "Value of the input", &Outlier::value},
       {"median", "Median of all", &Outlier::median},
-      {"command", "Command that shows the input, to be run in the folder of the corpus",
-       &Outlier::command}};
+      {"command", "Command that shows the input, run in the corpus folder", &Outlier::command}};
   return fields;
 }
 
@@ -234,7 +233,7 @@ const Fields<MergeFailure>& FailureTable() {
        [](const MergeFailure& of) { return IfAny(of.finding); }},
       {"text", "Message of the first failure; null: a verdict",
        [](const MergeFailure& of) { return IfAny(of.text); }},
-      {"command", "Command that shows the input, to be run in the folder of the corpus",
+      {"command", "Command that shows the input, run in the corpus folder",
        &MergeFailure::command}};
   return fields;
 }

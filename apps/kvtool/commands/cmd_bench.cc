@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// `kvtool bench`: times levels and other compressors on a cache's own chunks, beside the bounds of
-// models.
+// `kvtool bench`: times levels and other compressors on a cache's own chunks, beside models'
+// bounds.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -138,8 +138,7 @@ const Fields<PlanVerdict>& PlanVerdictFields() {
        },
        Nullable()},
       {"common",
-       "Whether all layers and kv heads hold the same tokens at every moment; null without a "
-       "snapshot",
+       "Whether all layers and kv heads always hold the same tokens; null without a snapshot",
        [](const Of& of) { return of.IfWalked([](const auto& walk) { return walk.is_common(); }); }},
       {"findings", "The first twenty errors in the plan",
        [](const Of& of) { return of.checked.findings; }, PlanFindingFields()},

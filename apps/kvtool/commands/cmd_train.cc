@@ -190,8 +190,7 @@ void LearnFlags::Declare(CommandLine& line) {
   line.Add("--keep-last", window, "Last tokens of each cache that stay in full (default: 128)");
   line.OnText(
       "--hold", [this](const std::string& text) { hold = ParseShare(text, "--hold", 0.01, 0.9); },
-      "Share of the inputs that is held out to judge what was learnt from the others (default: "
-      "0.2)");
+      "Share of the inputs held out to judge what was learnt from the others (default: 0.2)");
   line.Add("--weights-from", weights_from,
            "Recorded runs with gradients: weigh each feature by its share in the loss (repeatable)")
       .KeepAll();

@@ -298,8 +298,7 @@ Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, Thread
            folder != folder.parent_path()) {
       folder = folder.parent_path();
     }
-    out.Suggest("ls " + ShellWord(folder.empty() ? "." : folder.string()),
-                "lists what the folder holds");
+    out.Suggest("ls " + ShellWord(folder.empty() ? "." : folder.string()), "lists the folder");
   }
   return out;
 }

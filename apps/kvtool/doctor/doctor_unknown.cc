@@ -441,8 +441,7 @@ void SuggestFlags(const Source& source, const Error& error, const std::string& f
                            return one.name.ends_with(".kvf");
                          });
   if (are_pages)
-    out.Suggest("kvtool inspect " + file + " --order '*.kvf'",
-                "joins its pages to one cache, in the order of their names");
+    out.Suggest("kvtool inspect " + file + " --order '*.kvf'", "joins its pages by their names");
   if (error.hint().find("--layout") != error.hint().npos) {
     out.Suggest("kvtool inspect " + file + " --layout AXES", "reads it by these axes",
                 "AXES: " + Printable(error.hint()));

@@ -438,8 +438,7 @@ void RopeOptions::Declare(CommandLine& line, const char* group) {
   DeclareUnpaired(line, group);
   const CommandLine::Heading heading(line, group);
   line.Add("--rope-style", style,
-           "neox (halves) or gptj (neighbours) (default: the file's order if it is known, "
-           "otherwise neox)")
+           "neox (halves) or gptj (neighbours) (default: the file's order, else neox)")
       .OneOf({"neox", "gptj"});
 }
 

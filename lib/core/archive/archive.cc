@@ -314,8 +314,7 @@ std::shared_ptr<const RowOrder> Archive::FindOrder(const ChunkHead& head) const 
   return order;
 }
 
-// Returns nullopt if no chunk has these tokens. Throws kBadFrame if the chunk must not use this
-// neighbour.
+// Returns nullopt if no chunk has these tokens. Throws kBadFrame if this neighbour is forbidden.
 std::optional<size_t> Archive::FindNeighbour(const ChunkHead& head,
                                              const Neighbour& neighbour) const {
   const std::optional<size_t> place = neighbours_->index.Find(head, neighbour);

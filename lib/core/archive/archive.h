@@ -149,8 +149,8 @@ class Archive {
   void Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const;
   // Decodes into memory of exactly the chunk's size.
   void Decode(const ArchivedChunk& chunk, CodecScratch& scratch, std::span<std::byte> raw) const;
-  // Returns the runs without checking the payload's hash. The caller detects damage by comparing
-  // the rows.
+  // Returns runs without checking the payload's hash; the caller compares the rows, which finds
+  // damage.
   std::vector<ReferenceRun> ReadRunsUnchecked(const ArchivedChunk& chunk) const;
   // Decodes only the rows of a chunk that belong to no run, into memory of their size. Every run
   // must repeat its reference rows exactly. Checks only the payload's hash.

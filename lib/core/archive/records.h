@@ -23,8 +23,7 @@ namespace kv {
 // The values are stored in archives: never changed, never reused.
 enum class ChunkKind : uint8_t { kOpaque = 0, kKey = 1, kValue = 2 };
 
-// Header of a chunk's record: what the chunk is and where its bytes go. FORMAT.md explains each
-// field.
+// Header of a chunk's record: what the chunk is and where its bytes go. FORMAT.md explains fields.
 struct ChunkHead {
   uint32_t file = 0;
   uint32_t layer = 0;
@@ -107,8 +106,7 @@ constexpr uint32_t kVersion = 1;
 constexpr uint64_t kHeaderBytes = 24, kTrailerBytes = 40;
 constexpr uint64_t kPrefixBytes = 32, kHeadHashBytes = 8, kChunkHeadBytes = 104;
 constexpr uint64_t kTableHeadBytes = 16, kMaxHeadBytes = 256;
-// Gaps of up to this size, such as a row header, are stored in the header of the chunk that
-// follows.
+// Gaps of up to this size, such as a row header, are stored in the following chunk's header.
 constexpr uint64_t kMaxLeadBytes = 128;
 constexpr uint64_t kMaxChunkBytes = 16 << 20;
 constexpr uint64_t kMaxExtentBytes = 64 << 20;

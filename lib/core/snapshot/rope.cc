@@ -385,8 +385,7 @@ PairsOwner FindPairsOwner(const Snapshot& snapshot) {
 }
 
 const EngineTraits& FindTraits(std::string_view engine) {
-  // The order of RoPE pairs is unknown for InfiniLM, which reorders weights when loading them, and
-  // for MNN, which keeps the order of its exporter.
+  // InfiniLM reorders weights and MNN keeps its exporter's order, so both orders are unknown.
   static constexpr EngineTraits kEngines[] = {
       {.engine = kPairsOfLlama, .pairs = PairsOwner::kLlama, .may_rotate_blocks = true},
       {.engine = "MNN", .pairs = PairsOwner::kUnknown, .runs_exports = true},

@@ -171,9 +171,8 @@ void CheckMlp(const CompressorWeights& weights, uint32_t layer, MlpRole role,
   }
   const uint64_t in = uint64_t{plan.factor} * tensor.head_dim;
   if (blocks[0].cols() != in) {
-    throw Error(Finding::kInconsistent,
-                "{} has {} inputs, but {} tokens of head dim {} have {} values", name,
-                blocks[0].cols(), plan.factor, tensor.head_dim, in)
+    throw Error(Finding::kInconsistent, "{} has {} inputs, but {} tokens of head dim {} have {}",
+                name, blocks[0].cols(), plan.factor, tensor.head_dim, in)
         .Hint("the compression factor of weights cannot be changed after training");
   }
   for (uint32_t slot = 1; slot < kSlotsPerMlp; ++slot) {

@@ -121,10 +121,7 @@ const Fields<ChunkOf>& ChosenFields() {
   static const Fields<ChunkOf> fields = {
       {"index", "Index of the chunk", &ChunkOf::index},
       {"selected", "Tokens of the chunk that were selected by score", &ChunkOf::selected},
-      {"share",
-       "Tokens of the chunk that were selected by score / topk",
-       &ChunkOf::share,
-       {.least = 0, .most = 1}}};
+      {"share", "Selected tokens of the chunk / topk", &ChunkOf::share, {.least = 0, .most = 1}}};
   return fields;
 }
 

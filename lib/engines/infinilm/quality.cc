@@ -50,9 +50,7 @@ constexpr Method kMethods[] = {
     {"int8", Kind::kInt, false, 8,
      "symmetric int8 with an f16 scale per token and head; tokens that still do not fit are "
      "dropped by the rule of knorm"},
-    {"int4", Kind::kInt, false, 4,
-     "symmetric int4 with an f16 scale per token and head; tokens that still do not fit are "
-     "dropped by the rule of knorm"},
+    {"int4", Kind::kInt, false, 4, "as int8, with 4 bits"},
 };
 
 // K and V of one layer as floats, [head][token][dim].

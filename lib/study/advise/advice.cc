@@ -53,8 +53,7 @@ double ComputeSavingPrice(const Mixture::Change& change) {
 // Returns the price of taking an option that lowers the loss. Negative: a lower price removes more
 // loss per byte. Options that cost no bytes come first.
 double ComputeSpendingPrice(const Mixture::Change& change) {
-  // Factor of the loss that a change without bytes removes; it makes the price lower than all
-  // others.
+  // Factor of the loss that a change without bytes removes, so that its price is the lowest.
   constexpr double kFree = 1e100;
   if (change.loss >= 0) return kInfinity;
   return change.share <= kSameShare ? change.loss * kFree : change.loss / change.share;

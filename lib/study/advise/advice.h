@@ -95,8 +95,7 @@ struct Found {
 // loss per byte saved. At the limits it exchanges options among units as long as that lowers the
 // loss at no more bytes. An option is left out if another option of its unit has fewer bytes and,
 // measured alone, less loss. The best plan is never worse than the best uniform one. Effects may
-// cancel in the measured rows and not elsewhere; CrossCheck measures how well a plan holds
-// elsewhere.
+// cancel in the measured rows and not elsewhere; CrossCheck measures how plans hold elsewhere.
 Found Search(const Measured& measured, uint32_t candidates, const Limits& limits, ThreadPool& pool);
 
 // A search on all runs but one, and what its best plan loses in the run left out. A single run is

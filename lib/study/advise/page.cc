@@ -22,8 +22,8 @@ std::vector<report::ChartTarget> ListTargets(LossKind kind, const Limits& limits
   return targets;
 }
 
-// Adds a chart of each plan's loss against `achieved`; the axis tells whether more of it is better
-// or worse.
+// Adds a chart of each plan's loss against `achieved`; the axis tells whether more is better or
+// worse.
 void AddPlans(const Advice& advice, report::LineChart chart,
               const std::function<double(const Outcome&)>& achieved, std::string_view caption,
               report::Page& page) {

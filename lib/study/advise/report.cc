@@ -82,8 +82,7 @@ const Fields<PointOf>& PointFields() {
       {"ratio", "Whole cache / bytes kept at the end: 1 / the mean kept share of the runs",
        [](const PointOf& of) { return of.point.outcome.ratio(); }, AtLeast(kLeastRatio)},
       {"mean_ratio",
-       "Whole cache / bytes held, both summed over all decode steps: 1 / the mean of that share "
-       "over the runs",
+       "Whole cache / bytes held over all decode steps: 1 / the mean held share of the runs",
        [](const PointOf& of) { return of.point.outcome.mean_ratio(); }, AtLeast(kLeastRatio)},
       {"worst_ratio", "Whole cache / bytes kept at the end, in the run that keeps most",
        [](const PointOf& of) { return 1 / of.point.outcome.worst_share(); }, AtLeast(kLeastRatio)},

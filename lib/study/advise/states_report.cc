@@ -64,13 +64,10 @@ const Fields<StatesLevel>& StatesLevelFields() {
       {"ratio", "Bytes of the sample / bytes that the level makes of it", &L::ratio,
        AtLeast(0, Heading("ratio", format::AsFactor))},
       {"encode_mb_per_s",
-       "Speed of the codec alone on one thread, without proof or disk, in MB (1e6 bytes); null: a "
-       "deterministic run",
+       "Encoding speed of the codec on one thread, in MB (1e6 bytes); null: a deterministic run",
        &L::encode_mb_per_s, AtLeast(0, Heading("compresses", AsSpeed))},
-      {"decode_mb_per_s",
-       "Decoding speed of the codec alone on one thread, in MB (1e6 bytes); null: a deterministic "
-       "run",
-       &L::decode_mb_per_s, AtLeast(0, Heading("restores", AsSpeed))},
+      {"decode_mb_per_s", "Decoding speed of the codec, as encode_mb_per_s", &L::decode_mb_per_s,
+       AtLeast(0, Heading("restores", AsSpeed))},
       {"alone_bytes", "Estimated bytes of all states, each compressed alone", &L::alone_bytes,
        Heading("each alone", format::AsBytes)},
       {"store_bytes", "Estimated bytes of all states in one store, which keeps common rows once",

@@ -364,8 +364,7 @@ class RowSchema {
                          "measured without a known rotation",
                          pairs));
     AddRatio(key + "_gear_ratio",
-             "Ratio of K under zstd after its rotation is undone, with high and low bytes of "
-             "16-bit values coded apart");
+             "Ratio of K under zstd without rotation, 16-bit values as high and low bytes apart");
     for (const auto& [name, word] : {std::pair("mean", "Mean distance by which"),
                                      std::pair("max", "Largest distance by which")}) {
       Add(fmt::format("{}_{}_abs_diff", key, name), "number",

@@ -431,8 +431,7 @@ const Fields<Structure>& StructureFields() {
        &Structure::repeated_rows},
       {"constant_channels", "Number of channels that are equal in all tokens",
        &Structure::constant_channels},
-      {"zero_channels", "Number of channels that are zero in all tokens",
-       &Structure::zero_channels}};
+      {"zero_channels", "Channels that are zero in all tokens", &Structure::zero_channels}};
   return fields;
 }
 

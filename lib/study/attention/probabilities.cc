@@ -30,9 +30,8 @@ std::string RemarkOnBlocks(const Snapshot& snapshot) {
   for (const LayerKv& layer : snapshot.layers) {
     for (const KvTensor* tensor : {&layer.k, layer.v ? &*layer.v : &layer.k}) {
       if (!IsBlockQuantised(tensor->dtype)) continue;
-      return fmt::format(
-          "the cache is already stored in {}: losses are in addition to that type's own",
-          kv::Name(tensor->dtype));
+      return fmt::format("the cache is stored in {}: losses are in addition to that type's own",
+                         kv::Name(tensor->dtype));
     }
   }
   return {};

@@ -173,10 +173,8 @@ const Fields<Approximation>& ApproximationFields() {
       {"largest_error", "Largest absolute error of a value", &Loss::largest}};
   static const Fields<Layer> layer_fields = {
       {"layer", "Number of the layer", &Layer::number},
-      {"k", "Errors of the layer's approximated keys, against the original", &Layer::k,
-       loss_fields},
-      {"v", "Errors of the layer's approximated values, against the original", &Layer::v,
-       loss_fields}};
+      {"k", "Errors of the layer's approximated keys", &Layer::k, loss_fields},
+      {"v", "Errors of the layer's approximated values", &Layer::v, loss_fields}};
   static const Fields<Approximation> fields = {
       {"file", "Name of the transform, without folders", &Approximation::file},
       {"model", "Name of the transform's model", &Approximation::model},

@@ -110,8 +110,7 @@ const Fields<Compressed::Params>& CompressParamsFields() {
   static const Fields<Params> fields = {
       {"level", "Level of compression", &Params::level, {.choices = LevelChoices()}},
       {"joined_layers",
-       "Largest group of consecutive layers in which level max predicts later from earlier ones; "
-       "1: none",
+       "Largest number of layers that level max predicts from one another; 1: none",
        &Params::joined_layers,
        {.least = 1, .most = kMostJoinedLayers}},
       {"check", "Whether the archive was to be decoded and compared with the source",
@@ -147,11 +146,10 @@ const Fields<WriteSummary::Reference>& UsedReferenceFields() {
        [](const Reference& base) { return base.name.source_bytes; }},
       {"xxh3", "XXH3 hash (64 bits, 16 hex digits) of the cache, for an archive of its source",
        [](const Reference& base) { return HashDigits(base.name.source_hash); }, kHashText},
-      {"chain",
-       "Length of the cache's chain of references, itself included; 1: no other cache is needed",
+      {"chain", "Length of the reference chain, the cache included; 1: no other cache is needed",
        [](const Reference& base) { return base.name.chain; }, AtLeast(1)},
       {"chunks", "Number of chunks of the archive that need the cache", &Reference::chunks},
-      {"rows", "Rows of the cache that these chunks need; a row is one token of one layer's K or V",
+      {"rows", "Rows of the cache that they need; a row: one token of one layer's K or V",
        &Reference::rows},
       {"equal_rows", "Number of the needed rows that the archived cache has byte for byte",
        &Reference::equal_rows}};
@@ -203,8 +201,7 @@ const Fields<Compressed>& CompressedFields() {
           SavingFields()),
       {"k", "Chunks of K", FindPart<ChunkKind::kKey>, CodedPartFields()},
       {"v", "Chunks of V", FindPart<ChunkKind::kValue>, CodedPartFields()},
-      {"other", "Chunks of the bytes that are neither K nor V", FindPart<ChunkKind::kOpaque>,
-       CodedPartFields()},
+      {"other", "Chunks of bytes beside K and V", FindPart<ChunkKind::kOpaque>, CodedPartFields()},
       {"solid", "Files that are coded together, so that chunks span them", &Compressed::made,
        solid_fields},
       {"ordered_chunks",

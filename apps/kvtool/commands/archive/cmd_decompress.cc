@@ -113,8 +113,7 @@ class Decompress : public ForEachInput<Decompress> {
                   "Restore what can be restored, write zeros for the rest and report it; go on "
                   "with the next input after an error");
     output_.Declare(line, "File or folder to write (default: FILE without .kvz)");
-    line.AddFlag("-t,--test", test_,
-                 "Only check the archive, as 'kvtool verify' does, and write nothing");
+    line.AddFlag("-t,--test", test_, "Only check the archive, as 'kvtool verify' does");
     line.Add("--to", to_, "Write tensors in this format instead of the source (see kvtool formats)")
         .Suggest(WritableFormats());
     limit_.Declare(line);

@@ -78,9 +78,8 @@ void LossyFlags::Check(Effort level, const OpenOptions& options) const {
   }
   if (!is_wanted()) return;
   if (level == Effort::kCompat)
-    throw Error(
-        Finding::kUsage,
-        "--level compat writes only what the engine reads, and the engine reads no transforms");
+    throw Error(Finding::kUsage,
+                "--level compat writes what the engine reads, which excludes transforms");
   if (!options.bases.empty() || !options.profiles.empty())
     throw Error(Finding::kUsage, "--transform excludes --base and --profile");
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// `kvtool replay blend`: CacheBlend's selection on two caches of a prompt, its curve, and gates on
-// it.
+// `kvtool replay blend`: CacheBlend's selection on two caches of a prompt, its curve, and its
+// gates.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -169,8 +169,7 @@ struct RopeFlags {
     line.Add("--full-rope", full_state, "Full keys are rotated or unrotated (default: auto)")
         .Group(group);
     line.Add("--bos", bos,
-             "BOS tokens of chunks after the first: none, drop (remove them) or dropped (removed "
-             "already)")
+             "BOS tokens of later chunks: none, drop (remove them) or dropped (removed already)")
         .OneOf({"none", "drop", "dropped"})
         .Group(group);
     model.Declare(line, group);

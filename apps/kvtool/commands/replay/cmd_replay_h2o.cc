@@ -219,8 +219,7 @@ class ReplayH2o : public ForEachInput<ReplayH2o, TraceReplay> {
     line.AddFlag("--detail", detail_, "Add the bytes of every step to the JSON document");
     line.Add("--jsonl-out|--jsonl", jsonl_, "Write one JSON record per event");
     page_.Declare(line);
-    line.Add("--plan-out", plan_, "Write the plan: which tokens to keep (one policy, one ratio)")
-        .Essential();
+    line.Add("--plan-out", plan_, "Write the tokens to keep (one policy, one ratio)").Essential();
     line.Add("--snapshot-out", snapshot_out_, "Write the compacted snapshot, and check its rows");
     line.Add("--to", to_, "Format of --snapshot-out (default: safetensors)")
         .Suggest(WritableFormats());

@@ -182,8 +182,7 @@ const Fields<SideOrigin>& SideOriginFields() {
        &SideOrigin::is_named},
       {"equally_good", "Number of candidates that agree as well as the best one",
        &SideOrigin::equally_good, AtLeast(1)},
-      {"tried", "Candidates, sorted by their agreement in the first layer, best first", TriedIn,
-       TriedOriginFields()},
+      {"tried", "Candidates by falling agreement in the first layer", TriedIn, TriedOriginFields()},
       {"layers", "Agreement with the best one", &SideOrigin::layers, AgreementFields()}};
   return fields;
 }

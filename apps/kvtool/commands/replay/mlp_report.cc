@@ -211,8 +211,7 @@ const Fields<StepPlan>& StepPlanFields() {
   static const Fields<StepPlan> fields = {
       {"layers", "Layers of the cache", &StepPlan::layers},
       {"tokens", "Tokens of a layer before the step, after --first-tokens", &StepPlan::tokens},
-      {"image_tokens", "Tokens of the image prefix, at most those of the cache",
-       &StepPlan::image_len},
+      {"image_tokens", "Tokens of the image prefix, at most the cache's", &StepPlan::image_len},
       {"factor", "Tokens of a group, which the step replaces by one token", &StepPlan::factor},
       {"factor_from",
        "Source of the factor: the weights or a flag",
@@ -269,15 +268,12 @@ const Fields<CsrcOutcome>& CsrcFields() {
 }
 
 const Fields<StepQuality>& StepQualityFields() {
-  static const Fields<NormRatio> norms = {{"layer", "Number of the layer", &NormRatio::layer},
-                                          {"k",
-                                           "Norm of a compressed K token / mean norm of its "
-                                           "sources; null: no source had a norm above 0",
-                                           &NormRatio::k},
-                                          {"v",
-                                           "Norm of a compressed V token / mean norm of its "
-                                           "sources; null: no source had a norm above 0",
-                                           &NormRatio::v}};
+  static const Fields<NormRatio> norms = {
+      {"layer", "Number of the layer", &NormRatio::layer},
+      {"k", "Norm of a compressed K token / mean norm of its sources; null: sources are zero",
+       &NormRatio::k},
+      {"v", "Norm of a compressed V token / mean norm of its sources; null: sources are zero",
+       &NormRatio::v}};
   static const Fields<StepQuality> fields = {
       {"open_loop", "True: each layer gets the recorded cache, whatever earlier layers lost",
        [](const StepQuality&) { return true; }, OneOf(true)},

@@ -199,8 +199,7 @@ const Fields<store::AddReport>& StoreAddReportFields() {
       {"mended_objects",
        "Objects in the pack that replace damaged ones; each repairs every state that uses it",
        &Report::mended_objects},
-      {"new_raw_bytes", "Bytes of the objects in the pack, before they were coded",
-       &Report::new_raw_bytes},
+      {"new_raw_bytes", "Bytes of the pack's objects before coding", &Report::new_raw_bytes},
       {"shared_objects", "Objects that were already in the store", &Report::shared_objects},
       {"shared_raw_bytes", "Bytes of the objects already in the store, before they were coded",
        &Report::shared_raw_bytes}};

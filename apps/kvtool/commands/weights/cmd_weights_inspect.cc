@@ -217,8 +217,7 @@ class InspectVerb : public WeightsCommand {
     return cells;
   }
 
-  // Warns of untrained MLPs. An MLP counts as trained if some block of it has left the initial
-  // range.
+  // Warns of untrained MLPs. An MLP counts as trained if a block has left the initial range.
   void WarnOfUntrained(const CompressorWeights& weights, const std::vector<WeightsBlock>& blocks,
                        Console& console) const {
     std::set<std::string> trained;

@@ -291,8 +291,7 @@ uint32_t LogisticCode::Guess(uint32_t target, float mean, float inverse_scale) c
 
 uint16_t LogisticCode::Find(uint32_t target, float mean, float inverse_scale,
                             CodeSlot& slot) const {
-  // [first, last] are the ordinals, in units of 2^unit_bits, whose slots can still contain the
-  // target.
+  // Slots of the ordinals [first, last], in units of 2^unit_bits, may still contain the target.
   const int unit_bits = shares_.unit_bits;
   uint32_t first = 0, last = 0xffffu >> unit_bits;
   uint32_t place = Guess(target, mean, inverse_scale);

@@ -257,10 +257,8 @@ const Fields<logs::LosslessLines::Layer>& LayerLinesFields() {
   static const Fields<Layer> fields = {
       {"layer", "Number of the layer", &Layer::layer},
       {"lines", "Lossless log lines of the layer", &Layer::lines},
-      {"ratio", "Lossless ratio of the layer's last lossless log line", &Layer::last_ratio,
-       Nullable()},
-      {"fallbacks", "Fallbacks that the layer's lossless log lines count", &Layer::fallbacks,
-       Nullable()}};
+      {"ratio", "Lossless ratio of the layer's last log line", &Layer::last_ratio, Nullable()},
+      {"fallbacks", "Fallbacks in the layer's log lines", &Layer::fallbacks, Nullable()}};
   return fields;
 }
 
