@@ -180,7 +180,7 @@ struct CheckReport {
   std::vector<StateRow> unlisted;                   // as in Leftovers
   std::vector<Problem> problems;
   std::vector<StateRow> damaged;   // states that cannot be restored
-  std::vector<StateRow> relisted;  // states that an intact index did not list, and the new one does
+  std::vector<StateRow> relisted;  // states that the repair adds to an intact index
 };
 
 // Files and states that the index does not list.

@@ -332,7 +332,7 @@ TEST_CASE("server slot files keep a record where the tokens are", "[llama]") {
   CHECK(with(2, 1000) == Finding::kTruncated);
   CHECK(with(2, -1) == Finding::kTruncated);
   CHECK(with(7, 1 << 30) == Finding::kTruncated);
-  CHECK(with(8, 0) == Finding::kBadField);   // not a media position
+  CHECK(with(8, 0) == Finding::kBadField);   // the word is no media position
   CHECK(with(9, 99) == Finding::kBadField);  // past the text
   CHECK(with(10, 1000) == Finding::kTruncated);
   CHECK(with(13, 0x01444444) == Finding::kTrailingBytes);

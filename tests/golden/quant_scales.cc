@@ -183,7 +183,7 @@ void CheckK16V8(const json& vector, Run& run) {
     const std::string file = "quant/" + expected.value("blob", "");
     if (expected.contains("blob") && run.File(file)) {
       const Blob blob(run.Load(file));
-      if (expected.contains("case")) {  // not from the trace
+      if (expected.contains("case")) {  // these values are not from the trace
         REQUIRE(expected["case"].get<std::string>().starts_with("V all zero"));
         keys.assign(blob.k.size() / 2, 0);
         values.assign(blob.v.size(), 0);

@@ -188,7 +188,7 @@ std::string Beside(const EngineReport& report, std::string_view metric,
                    const std::function<std::optional<double>(std::string_view truth)>& figure);
 
 struct BaselineCase {
-  std::map<std::string, double, std::less<>> figures;  // without the unknown ones
+  std::map<std::string, double, std::less<>> figures;  // figures that are known
   std::string origin;                                  // such as "replay"; empty if not stated
   bool passed = false, failed = false;
   std::vector<std::string> snapshot_hashes;  // the snapshot's hash, once or twice, or none

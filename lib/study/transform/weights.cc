@@ -18,7 +18,7 @@ namespace kv::transform {
 namespace {
 
 constexpr uint64_t kTileRows = 64;
-constexpr double kLeastShare = 1e-6;   // of the mean weight
+constexpr double kLeastShare = 1e-6;   // least weight / mean weight
 constexpr uint64_t kMostSamples = 64;  // each takes as much memory as the cache in f32
 
 // Gradients of one kv head, [sample][token][dim], of the tokens of a range.

@@ -175,7 +175,7 @@ using Counts = std::map<Predictor, uint64_t>;
 
 struct Outcome {
   uint64_t compressed = 0;
-  std::array<Counts, 2> counts;  // for the high plane and the low one
+  std::array<Counts, 2> counts;  // counts of the high plane and of the low one
 };
 
 // Buffers that a thread reuses from task to task.

@@ -226,7 +226,7 @@ struct Measured {
 
 // Counts of one layer.
 struct LayerRecord {
-  LayerCounters counters;  // by the engine's definitions
+  LayerCounters counters;  // as MNN's code defines them
   Measured measured;
   ContentCheck content;
 };

@@ -36,7 +36,7 @@ struct StoreOptions {
   bool rotate = true;  // llama.cpp since 2026-04, where head sizes allow it
   // Rotation of the keys, for types that quantise keys before RoPE. Token j is at position j.
   const Rope* rope = nullptr;
-  // Number of tokens stored first (a prompt), for types whose scale comes from these; 0: all.
+  // Number of tokens stored first (a prompt), for types whose scale comes from them; 0: all.
   uint64_t first_tokens = 0;
 };
 
