@@ -215,12 +215,12 @@ const Fields<GroupReport>& GroupFields() {
 
 const Fields<Outlier>& OutlierFields() {
   static const Fields<Outlier> fields = {
-      {"figure", "As in figures", [](const Outlier& of) { return of.key.figure; }},
-      {"what", "As in figures", [](const Outlier& of) { return of.key.what; }},
-      {"part", "As in figures", [](const Outlier& of) { return of.key.part; }},
+      {"figure", "Name of the figure", [](const Outlier& of) { return of.key.figure; }},
+      {"what", "Case or setting of the figure", [](const Outlier& of) { return of.key.what; }},
+      {"part", "Part of the cache", [](const Outlier& of) { return of.key.part; }},
       {"name", "Name of the input in the corpus", &Outlier::name},
       {"value", "Value of the input", &Outlier::value},
-      {"median", "Median of all", &Outlier::median},
+      {"median", "Median of all inputs", &Outlier::median},
       {"command", "Command that shows the input, run in the corpus folder", &Outlier::command}};
   return fields;
 }

@@ -37,7 +37,7 @@ const Fields<Diffed>& DiffedFields() {
   static const Fields<Input> diff_input = {
       Fields<Input>::Inline([](const Input& of) -> const HashedFile& { return of; },
                             HashedFileFields()),
-      {"format", "Name of the format it was read as", &Input::format}};
+      {"format", "Format that the input was read as", &Input::format}};
   static const Fields<Diffed> fields = {
       {"inputs",
        "The two snapshots, A and B",

@@ -95,7 +95,7 @@ const Fields<Diagnosis::Step>& StepFields() {
   using Step = Diagnosis::Step;
   static const Fields<Step> fields = {
       {"command", "A complete command for a shell, with quoted names", &Step::command},
-      {"effect", "What it does", &Step::effect},
+      {"effect", "What the command does", &Step::effect},
       {"needs", "What to put in place of the words in capitals; null: the command runs as it is",
        [](const Step& step) { return IfAny(step.needs); }}};
   return fields;

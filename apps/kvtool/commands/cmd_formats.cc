@@ -47,13 +47,13 @@ const Fields<KnownFormats>& KnownFormatsFields() {
   static const Fields<Listing> format_listing = {
       {"name", "Name of the format, as --from and --to take it", &Listing::id, AtLeast(1)},
       {"kind",
-       "What it holds: a snapshot, names of files or tensors in one, a preset of options for one, "
+       "Content: a snapshot, names of files or tensors in one, a preset of options for one, "
        "an attention trace, weights, or a model",
        [](const Listing& format) { return Name(format.kind); },
        OneOf("snapshot", "names", "preset", "trace", "weights", "model")},
       {"detected", "Whether the format is known by its bytes, without --from", &Listing::detected},
-      {"reads", "Whether kvtool reads it", &Listing::reads},
-      {"writes", "Whether kvtool writes it", &Listing::writes},
+      {"reads", "Whether kvtool reads the format", &Listing::reads},
+      {"writes", "Whether kvtool writes the format", &Listing::writes},
       {"summary", "Description of the format in a few words", &Listing::summary, AtLeast(1)},
       {"needs", "What the user must supply beyond the file", &Listing::needs}};
   static const Fields<KnownFormats> fields = {

@@ -95,7 +95,7 @@ const Fields<PlanFinding>& PlanFindingFields() {
   static const Fields<PlanFinding> fields = {
       {"place", "Place of the error: the event with its token and layer, or source",
        &PlanFinding::place},
-      {"text", "What is wrong", &PlanFinding::text}};
+      {"text", "What is wrong with the plan", &PlanFinding::text}};
   return fields;
 }
 

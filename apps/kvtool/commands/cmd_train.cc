@@ -270,7 +270,7 @@ const Fields<Trained>& TrainedFields() {
       {"inputs", "What was read", &Trained::inputs, HashedFileFields()},
       {"params", "Parameters of the run", itself, TrainParamsFields()},
       {"output", "Profile or transform that was written", &Trained::output},
-      {"values", "Values of K and V that it was learnt from", &Trained::values},
+      {"values", "Values of K and V that were learnt from", &Trained::values},
       {"tokens", "Tokens of all inputs together", &Trained::tokens},
       {"profile", "What the profile holds; without --transform", profile, ProfileFields(),
        Absent()},

@@ -370,7 +370,7 @@ const Fields<Error>& ErrorFields() {
        [](const Error& error) { return IfAny(error.file()); }},
       {"context", "The part of the file, such as \"layer 3 K\"",
        [](const Error& error) { return IfAny(ListContext(error)); }},
-      {"message", "What is wrong", &Error::message},
+      {"message", "The error in words", &Error::message},
       {"offset", "Offset in the file, in bytes", &Error::offset},
       {"hint", "What the user can do", [](const Error& error) { return IfAny(error.hint()); }},
       {"text", "The whole line on standard error, without the program's name",

@@ -312,7 +312,7 @@ const Fields<DescribedCells>& DescribedCellsFields() {
   static const Fields<Cells> fields = {
       {"group", "Cache that the cells belong to, if there are several caches; otherwise empty",
        [](const Cells& of) { return of.group.group; }},
-      {"count", "Cells", [](const Cells& of) { return of.group.cells.size(); }},
+      {"count", "Number of cells", [](const Cells& of) { return of.group.cells.size(); }},
       {"streams", "Streams of the cells", [](const Cells& of) { return of.group.streams; }},
       {"first_position", "Smallest position", [](const Cells& of) { return of.summary.first; }},
       {"last_position", "Largest position", [](const Cells& of) { return of.summary.last; }},
@@ -435,12 +435,12 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
        [](const Layer& of) { return IfAny(of.layer.label); }, Absent()},
       {"group", "Cache that the layer belongs to, if there are several caches",
        [](const Layer& of) { return IfAny(of.layer.group); }, Absent()},
-      {"k", "Keys",
+      {"k", "Keys of the layer",
        [](const Layer& of) {
          return DescribedTensor{of.layer.k, of.rows, of.stats != nullptr ? &of.stats->k : nullptr};
        },
        DescribedTensorFields()},
-      {"v", "Values; null where the file has none",
+      {"v", "Values of the layer; null where the file has none",
        [](const Layer& of) -> std::optional<DescribedTensor> {
          if (!of.layer.v) return std::nullopt;
          return DescribedTensor{*of.layer.v, of.rows, of.stats != nullptr ? &of.stats->v : nullptr};

@@ -247,7 +247,7 @@ void OutputOptions::RequireStdout(const Console& console, bool json, std::string
 void ReportOptions::Declare(CommandLine& line) {
   line.AddFlag("--json", json, "JSON document on standard output instead of the table").Essential();
   line.Add("--json-out", json_out, "Write the JSON document to a file");
-  line.Add("--csv", csv, "Write the rows of the result as CSV; '-': instead of the table")
+  line.Add("--csv", csv, "Write the rows of the result as CSV; '-': to stdout, no table")
       .ValueName("FILE");
   DeclareVersion(line);
   // Refusals to overwrite a file suggest -f.

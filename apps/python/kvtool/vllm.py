@@ -335,11 +335,11 @@ class TierEvents:
 _PREFIX = "vllm:kvtool_tier_"
 _COUNTERS = {
     "raw_bytes": "Bytes of KV blocks that were stored, before compression.",
-    "stored_bytes": "Bytes of the files that were written for these blocks.",
+    "stored_bytes": "Bytes of the files that were written for KV blocks.",
     "loaded_bytes": "Bytes of files that were loaded.",
-    "loaded_raw_bytes": "Bytes of KV blocks that were restored from these files.",
-    "encode_seconds": "Wall time of compressing, of all threads.",
-    "decode_seconds": "Wall time of decompressing, of all threads.",
+    "loaded_raw_bytes": "Bytes of KV blocks that were restored from files.",
+    "encode_seconds": "Wall time of compressing, summed over threads.",
+    "decode_seconds": "Wall time of decompressing, summed over threads.",
     "stored": "KV blocks stored.",
     "loaded": "KV blocks loaded.",
     "already_stored": "KV blocks that were already stored.",

@@ -369,7 +369,7 @@ ChunkHead ReadHead(ByteReader& in) {
   head.lead.assign(lead.begin(), lead.end());
   Require(head.lead.size() <= kMaxLeadBytes && head.lead.size() <= head.source_offset,
           "the lead has at most 128 bytes");
-  Require(head.lead.empty() || head.extent_token_begin == 0, "the lead comes before the extent");
+  Require(head.lead.empty() || head.extent_token_begin == 0, "the lead is in a later chunk");
 
   if (head.raw_bytes == 0 || head.raw_bytes > kMaxChunkBytes) {
     throw Error(Finding::kLimit, "chunk header: {} decoded bytes, 1..{} expected", head.raw_bytes,

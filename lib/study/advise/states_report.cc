@@ -78,7 +78,7 @@ const Fields<StatesLevel>& StatesLevelFields() {
 const Fields<LeftOut>& LeftOutFields() {
   static const Fields<LeftOut> fields = {
       {"name", "Name of the skipped file or folder", &LeftOut::name},
-      {"why", "Reason for leaving it out", &LeftOut::why}};
+      {"why", "Reason for leaving the file out", &LeftOut::why}};
   return fields;
 }
 
@@ -269,7 +269,7 @@ const Fields<StatesAdvice>& StatesFields() {
       {"shared_bytes", "Bytes of K and V that a store would hold once instead of again",
        &A::shared_bytes},
       {"contained_states", "States whose rows are all in another state", &A::contained_states},
-      {"contained_bytes", "Bytes of these", &A::contained_bytes},
+      {"contained_bytes", "Bytes of the contained states", &A::contained_bytes},
       {"alike_states", "States with the compared rows of another, but other bytes elsewhere",
        &A::alike_states},
       {"near_states",
@@ -281,7 +281,7 @@ const Fields<StatesAdvice>& StatesFields() {
       {"idle_states",
        "States that were neither written nor read for idle_days; 0 if no time is known",
        &A::idle_states},
-      {"idle_bytes", "Bytes of these", &A::idle_bytes},
+      {"idle_bytes", "Bytes of the idle states", &A::idle_bytes},
       {"access_times",
        "How the file system records reads: noatime: not; relatime: once a day at most; strict: "
        "each; unknown",

@@ -347,7 +347,7 @@ class RowSchema {
       const std::string what =
           fmt::format("the {} {} of the {}-bit values of {}", word, parts, bits, tensor);
       Add(name + "_entropy", "number",
-          fmt::format("Entropy in bits per byte of {}; 0: values of another size", what));
+          fmt::format("Entropy in bits per byte of {}; 0: the values have another size", what));
       AddRatio(name + "_ratio", fmt::format("Ratio of {} under zstd", what));
     }
   }

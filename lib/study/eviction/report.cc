@@ -255,7 +255,7 @@ Fields<PredictedKl> MakeKlFields(Fields<PredictedKl>::Field samples) {
       {"low_nats", "nats over p90: four fifths of the study's runs lie between low and high",
        &PredictedKl::low, AtLeast(0)},
       {"high_nats", "nats over p10", &PredictedKl::high, AtLeast(0)},
-      {"rows", "Rows measured", &PredictedKl::rows, AtLeast(1)},
+      {"rows", "Number of rows measured", &PredictedKl::rows, AtLeast(1)},
       {"of_rows", "Rows that could be measured", &PredictedKl::population, AtLeast(1)},
       std::move(samples),
       {"calibration", "Quantiles of predicted over real KL in the study (docs/closed-loop.md)",
@@ -481,7 +481,7 @@ const Fields<MeasuredRows>& MeasuredFields() {
   static const Fields<Rows> fields = {
       {"measured", "Rows measured", [](const Rows& rows) { return rows.positions.size(); }},
       {"of", "Rows that could be measured", &Rows::population},
-      {"sampled", "Whether they were drawn at random", &Rows::is_sample}};
+      {"sampled", "Whether the rows were drawn at random", &Rows::is_sample}};
   return fields;
 }
 

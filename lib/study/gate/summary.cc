@@ -200,7 +200,7 @@ const Fields<Noise>& NoiseFields() {
 const Fields<RowFigures>& RowFiguresFields() {
   static const Fields<RowFigures> fields = {
       {"prompt_tokens", "Tokens of the prompt", &RowFigures::prompt_tokens},
-      {"decode_tokens", "Tokens decoded after it", &RowFigures::decode_tokens},
+      {"decode_tokens", "Tokens decoded after the prompt", &RowFigures::decode_tokens},
       {"h2o_lossy_ratio", "Ratio of the last eviction plan, of one layer, as the engine reports it",
        &RowFigures::lossy_ratio},
       {"h2o_lossless_ratio", "Lossless ratio as the engine reports it",
@@ -232,7 +232,7 @@ const Fields<LayerFigures>& LayerFiguresFields() {
 const Fields<ResidentSample>& ResidentSampleFields() {
   static const Fields<ResidentSample> fields = {
       {"token", "Position of the token decoded", &ResidentSample::token},
-      {"bytes", "Bytes held then, all layers", &ResidentSample::bytes}};
+      {"bytes", "Bytes held after the token, all layers", &ResidentSample::bytes}};
   return fields;
 }
 

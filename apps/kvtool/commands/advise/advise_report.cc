@@ -167,7 +167,7 @@ void PrintBest(Console& console, const advise::AdviceRequest& request, const Adv
                                  loss, shown(advice.check.optimism())));
   if (advice.found.best_uniform) {
     const advise::Point& uniform = *advice.found.best_uniform;
-    console.Line(fmt::format("the same for all layers: {:.3f}x, {}, {}", uniform.outcome.ratio(),
+    console.Line(fmt::format("one plan for all layers: {:.3f}x, {}, {}", uniform.outcome.ratio(),
                              advise::LossText(kind, uniform.outcome.worst_loss()),
                              advise::PlanText(advice, uniform)));
   }

@@ -237,7 +237,7 @@ const Fields<Damage>& DamageFields() {
       {"part", "The part of the archive", &Damage::part},
       {"finding", "Number of the finding; 'kvtool explain KV1001' documents KV1001",
        [](const Damage& damage) { return FindingId(damage.finding); }, kFindingNumber},
-      {"text", "What is wrong", &Damage::text},
+      {"text", "What is wrong with the part", &Damage::text},
       {"archive_offset", "Offset in the archive, in bytes", &Damage::offset},
       {"chunk", "The damaged chunk; absent for other damage", &Damage::chunk, ChunkFields(),
        Absent()}};
@@ -247,7 +247,7 @@ const Fields<Damage>& DamageFields() {
 const Fields<Lost>& LostFields() {
   static const Fields<Lost> fields = {
       {"file", "File of the original; empty where there is only one", &Lost::file},
-      {"offset", "Where in that file the first run begins, in bytes",
+      {"offset", "Offset of the first run in the file, in bytes",
        [](const Lost& lost) { return lost.range.offset; }},
       {"run_bytes", "Bytes of a run", [](const Lost& lost) { return lost.range.run_bytes; }},
       {"runs", "Number of runs", [](const Lost& lost) { return lost.range.runs; }},

@@ -140,7 +140,7 @@ const Fields<WriteSummary::Reference>& UsedReferenceFields() {
   static const Fields<Reference> fields = {
       {"file", "Name of the cache, without folders",
        [](const Reference& base) { return base.name.file; }},
-      {"format", "Name of the format it was read as",
+      {"format", "Format that the cache was read as",
        [](const Reference& base) { return base.name.format; }},
       {"bytes", "Size of the cache in bytes; for an archive, the size of its source",
        [](const Reference& base) { return base.name.source_bytes; }},
@@ -149,7 +149,7 @@ const Fields<WriteSummary::Reference>& UsedReferenceFields() {
       {"chain", "Length of the reference chain, the cache included; 1: no other cache is needed",
        [](const Reference& base) { return base.name.chain; }, AtLeast(1)},
       {"chunks", "Number of chunks of the archive that need the cache", &Reference::chunks},
-      {"rows", "Rows of the cache that they need; a row: one token of one layer's K or V",
+      {"rows", "Needed rows of the cache; a row is one token of one layer's K or V",
        &Reference::rows},
       {"equal_rows", "Number of the needed rows that the archived cache has byte for byte",
        &Reference::equal_rows}};

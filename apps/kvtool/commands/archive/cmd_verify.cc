@@ -195,8 +195,8 @@ const Fields<Verified>& VerifiedFields() {
   using Difference = SourceComparer::Difference;
   static const Fields<Difference> source_difference = {
       {"file", "File of the original; empty where there is only one", &Difference::file},
-      {"offset", "Where in that file, in bytes from its beginning", &Difference::offset},
-      {"text", "What differs", &Difference::text},
+      {"offset", "Offset of the difference in the file, in bytes", &Difference::offset},
+      {"text", "The difference in words", &Difference::text},
       {"chunk", "The chunk with the difference; absent if no chunk has it", &Difference::chunk,
        ChunkFields(), Absent()}};
   static const Fields<Beyond> beyond_fields = {

@@ -201,7 +201,7 @@ const Fields<Blended::Input>& BlendInputFields() {
        "XXH3 hash (64 bits, 16 hex digits) of the input's bytes",
        [](const Input& of) { return of.content ? std::optional(of.content->xxh3) : std::nullopt; },
        {.absent = true, .pattern = kHashPattern}},
-      {"format", "Name of the format it was read as", &Input::format}};
+      {"format", "Format that the input was read as", &Input::format}};
   return fields;
 }
 

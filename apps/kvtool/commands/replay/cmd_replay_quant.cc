@@ -183,7 +183,7 @@ const Fields<SideOrigin>& SideOriginFields() {
       {"equally_good", "Number of candidates that agree as well as the best one",
        &SideOrigin::equally_good, AtLeast(1)},
       {"tried", "Candidates by falling agreement in the first layer", TriedIn, TriedOriginFields()},
-      {"layers", "Agreement with the best one", &SideOrigin::layers, AgreementFields()}};
+      {"layers", "Agreement with the best candidate", &SideOrigin::layers, AgreementFields()}};
   return fields;
 }
 

@@ -143,7 +143,7 @@ const Fields<MethodAgainst>& MethodFields() {
   using Method = MethodQuality;
   static const Fields<Method::Layer> layers = {
       {"layer", "Number of the layer", &Method::Layer::layer},
-      {"all", "Figures over its heads", &Method::Layer::all, AttentionFields()},
+      {"all", "Figures over the layer's heads", &Method::Layer::all, AttentionFields()},
       {"heads", "Figures of each query head", ListHeads, HeadQualityFields()}};
   static const Fields<Method> own = {
       {"name", "Name of the method that shrinks the cache", &Method::name},

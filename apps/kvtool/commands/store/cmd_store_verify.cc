@@ -41,8 +41,8 @@ const Fields<store::CheckReport>& StoreCheckFields() {
        "Files that the index does not name: left by killed runs, or being written by a running "
        "command",
        &Report::leftover_files},
-      {"leftover_bytes", "Bytes of these", &Report::leftover_bytes},
-      {"problems", "What is wrong", &Report::problems, store_problem},
+      {"leftover_bytes", "Bytes of the leftover files", &Report::leftover_bytes},
+      {"problems", "Faults of the store", &Report::problems, store_problem},
       {"damaged", "States that cannot be restored", &Report::damaged, StateNameFields()},
       {"unlisted", kUnlistedText, &Report::unlisted, StateNameFields()},
       {"relisted",
@@ -131,10 +131,10 @@ const Fields<StoreCounted>& StoreCountedFields() {
   using Row = store::LevelRow;
   static const Fields<Row> store_level = {
       {"level",
-       "The level",
+       "Level of compression",
        [](const Row& row) { return Name(row.level); },
        {.choices = LevelChoices()}},
-      {"objects", "Objects", &Row::objects},
+      {"objects", "Number of objects", &Row::objects},
       {"raw_bytes", "Decoded bytes of the objects", &Row::raw_bytes},
       {"stored_bytes", "Stored bytes of the objects", &Row::stored_bytes},
       Fields<Row>::Inline(
@@ -145,7 +145,7 @@ const Fields<StoreCounted>& StoreCountedFields() {
   static const Fields<StoreCounted> fields = {
       NoInputs<StoreCounted>(),
       {"store", kStoreText, &StoreCounted::store},
-      {"states", "States", OfStats(&Stats::states)},
+      {"states", "Number of states", OfStats(&Stats::states)},
       {"names", "Number of different names of states", OfStats(&Stats::names)},
       {"source_bytes", "Bytes of all that was added and is still listed",
        OfStats(&Stats::source_bytes)},
@@ -160,8 +160,8 @@ const Fields<StoreCounted>& StoreCountedFields() {
             return Saving{of.stats.source_bytes, of.stats.disk_bytes()};
           },
           SavingFields()),
-      {"packs", "Packs", OfStats(&Stats::packs)},
-      {"objects", "Objects", OfStats(&Stats::objects)},
+      {"packs", "Number of packs", OfStats(&Stats::packs)},
+      {"objects", "Number of objects", OfStats(&Stats::objects)},
       {"live_raw_bytes", "Decoded bytes of the objects that states need, each counted once",
        OfStats(&Stats::live_raw_bytes)},
       {"live_stored_bytes", "Stored bytes of the objects that states need, each counted once",

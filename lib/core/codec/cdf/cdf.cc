@@ -80,8 +80,8 @@ void CheckShape(const ChannelShape& shape, uint64_t value_bytes) {
                                 ChannelModel::kMaxColumns));
   }
   if (shape.near > ChannelModel::kMaxNear || shape.near >= shape.columns)
-    RefuseHeader(1,
-                 fmt::format("{} of {} channels cannot be neighbours", shape.near, shape.columns));
+    RefuseHeader(
+        1, fmt::format("{} neighbours of {} channels are too many", shape.near, shape.columns));
   if (!(shape.first_deviation >= 0 && shape.first_deviation <= kRegressLimit))
     RefuseHeader(12, "the deviation of the first row is out of range");
   CheckRotation(shape.rotation.distance, shape.rotation.angles.size(), shape.columns, 16);

@@ -292,10 +292,11 @@ const Fields<logs::EngineVerdict>& LogsFields() {
   using logs::BaselineNoise;
   using logs::EngineVerdict;
   static const Fields<BaselineNoise> noise = {
-      {"samples", "Baselines", [](const BaselineNoise& of) { return of.tokens_per_second.size(); }},
-      {"tokens_per_second", "Tokens/s of each", &BaselineNoise::tokens_per_second},
-      {"mean", "Mean of these", &BaselineNoise::mean},
-      {"relative", "Half their spread over their mean; null with fewer than two",
+      {"samples", "Number of baselines",
+       [](const BaselineNoise& of) { return of.tokens_per_second.size(); }},
+      {"tokens_per_second", "Tokens/s of each baseline", &BaselineNoise::tokens_per_second},
+      {"mean", "Mean tokens/s of the baselines", &BaselineNoise::mean},
+      {"relative", "Half the spread of tokens/s / mean; null with fewer than two",
        &BaselineNoise::relative}};
   static const Fields<EngineVerdict> fields = {
       {"path", "Path of the logs as given", &EngineVerdict::path},
