@@ -63,7 +63,7 @@ std::vector<std::string> BesideNumberedTensors(const Snapshot& snapshot) {
 
 // One row per format; detection asks them in this order.
 constexpr FormatEntry kFormats[] = {
-    {kKvzFormat, "archive of any of these, by kvtool compress, byte for byte", "",
+    {kKvzFormat, "archive of any source, by kvtool compress, byte for byte", "",
      kReadsAll | kReadsProfile | kIsArchive | kIsCompressed | kStandsAlone, ProbeKvz, OpenKvz,
      nullptr},
     {"kvf", "frames of libkvtool: pages as the plug-ins of engines store them",

@@ -317,7 +317,7 @@ std::optional<TierConfig> FillInFromTier(const Source& folder, PresetSpec& spec)
     if (file.name != kConfigName && !file.name.ends_with("/" + std::string(kConfigName))) continue;
     if (config_file != nullptr) {
       throw Error(Finding::kAmbiguousFormat, "holds blocks of several models")
-          .Hint("give the folder of one");
+          .Hint("give the folder of one model");
     }
     config_file = &file;
   }

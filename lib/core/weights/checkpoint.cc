@@ -248,7 +248,7 @@ const TensorView& Finder::Weight(std::string_view prefix, uint64_t layer, uint32
   const NamedTensor* tensor = Find(key);
   if (tensor == nullptr) {
     throw Error(Finding::kMissingRecord, "Missing weight: {}", Escaped(key))
-        .Hint("the checkpoint lacks it: save all of it, or choose by --prefix-order, --slot-order");
+        .Hint("save all weights of the compressor, or choose by --prefix-order, --slot-order");
   }
   const TensorView& view = tensor->view;
   if (view.rank() != 2) {

@@ -177,7 +177,7 @@ void AddRemaining(const Result& result, report::Page& page) {
         is_value
             ? "Lower is better. All methods choose the same number of tokens. The oracle chooses "
               "again in every layer: the distance to its line is the price of choosing once."
-            : "The same tokens, measured on the keys.");
+            : "The same tokens as for the values, measured on the keys.");
     if (is_value) page.Feature();
   }
 }

@@ -247,7 +247,7 @@ Fields<PredictedKl> MakeKlFields(Fields<PredictedKl>::Field samples) {
        "gradients: 1/2 of the squared sum over layers of g . (o' - o), with the trace's gradients; "
        "sensitivity: sum over layers of weight times 2 (1 - cosine)",
        [](const PredictedKl& kl) { return Name(kl.method); }, OneOf("gradients", "sensitivity")},
-      {"nats", "As the method computes it, not calibrated", &PredictedKl::nats, AtLeast(0)},
+      {"nats", "Predicted nats of the method, not calibrated", &PredictedKl::nats, AtLeast(0)},
       {"standard_error",
        "Standard error of nats, from drawn rows and drawn next tokens; null: unknown",
        &PredictedKl::standard_error, Nullable(AtLeast(0))},
@@ -277,7 +277,7 @@ struct Budget {
 
 const Fields<Budget>& BudgetFields() {
   static const Fields<Budget> fields = {
-      {"text", "As given to --budget, or derived from a ratio",
+      {"text", "Budget as given, or derived from a ratio",
        [](const Budget& of) { return of.budget.Text(); }},
       {"share", "Share of all tokens seen; null for a number of tokens",
        [](const Budget& of) {

@@ -126,7 +126,7 @@ const Fields<ReplayResult>& EngineTermsFields() {
        "sink tokens did not force; 1 before",
        eviction(&h2o::MnnMetrics::keep_ratio)},
       {"h2o_lossy_ratio",
-       "Bytes of the layer before / after that decision, the bytes of its plan included; 1 before",
+       "Bytes of the layer before / after the decision of h2o_keep_ratio, with its plan; 1 before",
        eviction(&h2o::MnnMetrics::lossy_ratio)},
       {"h2o_target_keep_effective", "Share of the tokens that H2O was to keep at its last decision",
        eviction(&h2o::MnnMetrics::target_keep_effective)},

@@ -325,7 +325,7 @@ constexpr const char* kHf = "transformers";
 // llama.cpp's names are those of -ctk and -ctv, vLLM's those of --kv-cache-dtype.
 constexpr CacheType kTypes[] = {
     {kLlama, "f16", "16 bits", StoreFull, false, false, "", DType::kF16},
-    {kLlama, "bf16", "16 bits, of these 8 of exponent", StoreFull, false, false, "", DType::kBF16},
+    {kLlama, "bf16", "16 bits, 8 of them exponent", StoreFull, false, false, "", DType::kBF16},
     {kLlama, "q8_0", "8 bits, a scale for 32 values", StoreBlocks, false, false, "", DType::kQ8_0},
     {kLlama, "q5_1", "5 bits, scale and minimum", StoreBlocks, false, false, "", DType::kQ5_1},
     {kLlama, "q5_0", "5 bits, a scale", StoreBlocks, false, false, "", DType::kQ5_0},
