@@ -108,7 +108,7 @@ constexpr ParameterText kAnalyzer[] = {
     {"decode_gate_aggregation", "TEXT",
      "How the speeds of rounds become one figure: avg, median, p90 or best"},
     {"decode_baseline_source", "TEXT", "Source of the baseline speed, for the report"},
-    {"decode_baseline_samples", "INT", "Rounds behind the baseline speed, for the report"},
+    {"decode_baseline_samples", "INT", "Rounds of the baseline speed, for the report"},
     {"decode_drop_target", "NUMBER", "Share of the baseline speed that may be lost, e.g. 0.05"},
     {"runtime_mode", "TEXT", "Mode that the engine must have run in: probe, full or store"},
     {"async_threads", "INT", "Compression threads that the run was started with"},

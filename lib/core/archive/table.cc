@@ -314,10 +314,10 @@ void CheckGroup(const FileGroup& group, const SourceTable& table, std::vector<bo
   const auto require = [](bool holds, std::string_view rule) {
     if (!holds) throw Error(Finding::kBadField, "group: broken rule: {}", rule);
   };
-  require(group.files.size() >= 2, "it has at least two files");
+  require(group.files.size() >= 2, "a group has at least two files");
   uint64_t bytes = 0;
   for (const uint32_t file : group.files) {
-    require(file < table.files.size(), "its files are in the table");
+    require(file < table.files.size(), "files of a group are in the table");
     require(!taken[file], "a file is in at most one group");
     taken[file] = true;
     const uint64_t size = table.files[file].size;
