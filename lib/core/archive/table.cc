@@ -341,8 +341,7 @@ void ReadGroups(ByteReader& in, SourceTable& table) {
     FileGroup group;
     const uint32_t files = ReadCount(in, 4, "files of a group");
     const uint32_t cuts = ReadCount(in, 8, "cuts of a group");
-    if (cuts > kMostGroupCuts)
-      throw Error(Finding::kLimit, "a group of {} cuts; the limit is {}", cuts, kMostGroupCuts);
+    if (cuts > kMostGroupCuts) throw Error(Finding::kLimit, "a group has too many cuts");
     for (uint32_t i = 0; i < files; ++i) group.files.push_back(in.U32("file of a group"));
     for (uint32_t i = 0; i < cuts; ++i) group.cuts.push_back(in.U64("cut of a group"));
     CheckGroup(group, table, taken);
