@@ -386,7 +386,7 @@ void SetRotation(const TensorFile& file, const KvTensors& found, Snapshot& snaps
   }
   for (const std::string_view words : {"past_key_values", "present", "{x}_cache"}) {
     if ((found.prefix + "." + found.pattern).find(words) != std::string::npos)
-      return AssumeRotated(snapshot, transformers + "; the arrays have its names");
+      return AssumeRotated(snapshot, transformers + "; the names are its");
   }
 }
 
