@@ -63,7 +63,7 @@ struct OpenOptions {
   // the readers that it calls; direct callers of formats/kvz set it to OpenSnapshot themselves.
   SnapshotOpener open = nullptr;
   uint32_t reference_depth = 0;  // number of archives that led to this one
-  // files opened by them; FindReferences creates it
+  // files that they opened; FindReferences creates it
   std::shared_ptr<OpenedReferences> opened_references = {};
   bool in_memory = false;      // true: no folder is searched
   ThreadPool* pool = nullptr;  // decodes an archive's values; null: on all CPUs
@@ -83,9 +83,9 @@ struct OpenOptions {
 
 // The order of K's RoPE pairs that a format's reader expects.
 enum class PairsWanted {
-  kAsSource,  // the snapshot's own order: formats that only that engine reads back
+  kAsSource,  // the snapshot's own order, for formats that only its engine reads
   kOfModel,   // the order of llama.cpp for the model's architecture
-  kHalves,    // i and i + d/2, the order of transformers for all models with halves
+  kHalves,    // i and i + d/2: transformers' order for models that rotate halves
 };
 
 enum class Confidence { kNo, kMaybe, kCertain };

@@ -39,7 +39,7 @@ bool Fits(const std::string& pattern, const std::string& name) {
 
 class PageList {
  public:
-  // The list of the order may lie in the folder itself and is no page.
+  // The file of --order may lie in the folder itself and is no page.
   PageList(const Source& folder, const std::string& order) : folder_(folder) {
     std::error_code ignored;
     for (const SourceFile& file : folder.files) {

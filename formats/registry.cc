@@ -54,7 +54,7 @@ std::vector<std::string> BesideTensors(const Snapshot& snapshot) {
   return lost;
 }
 
-// Returns the same for formats that count layers from 0.
+// Lists also the loss of layer numbers, for formats that count layers from 0.
 std::vector<std::string> BesideNumberedTensors(const Snapshot& snapshot) {
   std::vector<std::string> lost = BesideTensors(snapshot);
   AddLayerNumbers(snapshot, lost);
@@ -63,7 +63,7 @@ std::vector<std::string> BesideNumberedTensors(const Snapshot& snapshot) {
 
 // One row per format; detection asks them in this order.
 constexpr FormatEntry kFormats[] = {
-    {kKvzFormat, "archive of any of these, by kvtool compress, byte for byte", "",
+    {kKvzFormat, "archive of any source, by kvtool compress, byte for byte", "",
      kReadsAll | kReadsProfile | kIsArchive | kIsCompressed | kStandsAlone, ProbeKvz, OpenKvz,
      nullptr},
     {"kvf", "frames of libkvtool: pages as the plug-ins of engines store them",
@@ -80,7 +80,7 @@ constexpr FormatEntry kFormats[] = {
      "K/V names or --k-pattern; --layout 'l2(htd)' and heads for blocks of TensorRT-LLM", kReadsAll,
      ProbeTorch, OpenTorch, WriteTorchTuple, nullptr, BesideTensors, false, nullptr,
      PairsWanted::kHalves},
-    {"torch-dict", "the same; written: a dict with kvtool's names", "K/V names or --k-pattern",
+    {"torch-dict", "as for torch; written: a dict with kvtool's names", "K/V names or --k-pattern",
      kReadsAll, nullptr, OpenTorch, WriteTorchSnapshot, nullptr, BesideArrays},
     {"llama-state", "llama.cpp session and sequence files; writes sequence files",
      "heads: --model, --kv-heads or --head-dim", kReadsLayout | kStandsAlone | kHoldsStates,

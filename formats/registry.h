@@ -29,8 +29,8 @@ const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options
 // Detects, reads and applies the geometry of `options`. With --order, the files of a folder are
 // read one by one and joined in that order. Errors carry the file's name.
 Snapshot OpenSnapshot(Source source, const OpenOptions& options);
-// Does the same. If the file does not record the heads, it is read again with those that
-// `otherwise` returns, because a reader may infer more from heads than their number.
+// Opens a snapshot as above. If the file does not record the heads, it is read again with those
+// that `otherwise` returns, because a reader may infer more from heads than their number.
 Snapshot OpenSnapshot(const Source& source, const OpenOptions& options,
                       const std::optional<ModelGeometry>& otherwise);
 

@@ -116,7 +116,7 @@ void RequireNames(const OpenOptions& told, const Snapshot& described) {
                     ? fmt::format("{} {}: it was archived as {}, without names", flag, pattern,
                                   described.format)
                     : fmt::format("{} {}, but it was archived as {}", flag, pattern, archived))
-        .Hint("decompress it and read what comes back with {0}, or leave {0} out", flag);
+        .Hint("decompress it and give {0} for the restored file, or leave {0} out", flag);
   };
   check("--k-pattern", told.k_pattern, k);
   check("--v-pattern", told.v_pattern, v);
@@ -154,7 +154,7 @@ void RequireUse(const OpenOptions& told, const FormatEntry& format, const Snapsh
                 value, format.id);
     throw error.Hint(
         !lacks(kIsArchive)
-            ? fmt::format("leave {0} out, or decompress it and read what comes back with {0}", flag)
+            ? fmt::format("leave {0} out, or decompress it and give {0} for the result", flag)
             : fmt::format("leave {} out, or give --from where the format is another", flag));
   };
   if (!told.raw.empty() && lacks(kReadsRaw)) {
@@ -189,7 +189,7 @@ void RequireAsArchived(const OpenOptions& told, const Snapshot& described) {
     kept = value;
   }
   throw Error(Finding::kUsage, "--layout {}, but it was archived as {}", told.layout, kept)
-      .Hint("decompress it and read what comes back with --layout, or leave --layout out");
+      .Hint("decompress it and give --layout for the restored file, or leave --layout out");
 }
 
 }  // namespace kv

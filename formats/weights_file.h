@@ -12,8 +12,8 @@
 
 namespace kv {
 
-// Reads and writes compressor weights in any container: the engine's .bin, torch checkpoints,
-// safetensors. Commands include this file and no container.
+// Reads and writes compressor weights in any container: InfiniLM's .bin, torch checkpoints,
+// safetensors. Commands include this file and no reader of a container.
 
 enum class WeightsContainer { kBin, kTorch, kSafetensors };
 

@@ -31,7 +31,7 @@ struct SoftmaxNode {
   const ggml_tensor* mask = nullptr;
   double scale = 1, softcap = 0;
   bool biased = false;     // has a bias by position (ALiBi) or from a table
-  bool has_sinks = false;  // has learned sinks, only in the denominator
+  bool has_sinks = false;  // has learned sinks, which only the softmax's denominator counts
 };
 std::optional<SoftmaxNode> FindSoftmax(const ggml_tensor* node);
 

@@ -112,7 +112,7 @@ namespace {
 
 constexpr int64_t kMostTokens = int64_t{1} << 30, kMostHeads = 65536;
 
-// Returns a path of run.json, which must not leave the folder.
+// Resolves a path that run.json contains. Throws if it points outside the folder.
 std::string Inside(const std::string& folder, const std::string& path) {
   const fs::path normal = fs::path(path).lexically_normal();
   if (path.empty() || normal.is_absolute() || *normal.begin() == "..") {

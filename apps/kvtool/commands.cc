@@ -130,7 +130,7 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool doctor downloads/*\n"
      "  kvtool doctor slot0.bin --json | jq -r '.results[0].next[0].command'\n",
      MakeDoctor},
-    {"analyze", Shelf::kMore, "show what compresses: ratios proved by decoding, entropies",
+    {"analyze", Shelf::kMore, "show what compresses: ratios verified by decoding, entropies",
      "  kvtool analyze slot0.bin --html-out what.html --svg-out pictures\n"
      "  kvtool analyze slot0.bin --model model.gguf --per-head --json | jq .results[0].summary\n"
      "  kvtool analyze dump/run_1 --distribution --csv-out layer_metrics.csv\n"
@@ -158,7 +158,7 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool merge analysis.jsonl --json | jq '.results[0].figures[] | select(.layer == null)'\n",
      MakeMerge},
     {"replay-lossless", Shelf::kEngines,
-     "the engine's lossless path, or its intended design, as a cache is decoded",
+     "the engine's lossless path, or its intended design, as tokens are generated",
      "  kvtool replay lossless slot0.bin --mode store --prompt-tokens 512\n"
      "  kvtool replay lossless slot0.bin --trace t.npz --mode store --preset gate --json\n"
      "  kvtool replay lossless slot0.bin --trace t.npz --mode store --engine design\n",

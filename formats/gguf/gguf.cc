@@ -57,7 +57,7 @@ Type ReadType(ByteReader& in) {
   throw Error(Finding::kBadField, "value type {}, expected 0 to 12", number).At(at);
 }
 
-// Returns the integer at `from`, if the type is one and the value fits.
+// Returns the integer at `from`, if the type is an integer's and the value fits.
 std::optional<uint32_t> IntegerAt(Type type, const std::byte* from) {
   const bool is_signed =
       type == Type::kI8 || type == Type::kI16 || type == Type::kI32 || type == Type::kI64;
@@ -203,7 +203,7 @@ class Metadata {
     if (type != kFloat || count == 0 || count > kMostValues)
       throw Error(Finding::kBadField, "is not a short list of f32 values").In(tensor);
     if (base > file.size() || offset > file.size() - base)
-      throw Error(Finding::kTruncated, "the file ends before it").In(tensor);
+      throw Error(Finding::kTruncated, "the file ends before the tensor does").In(tensor);
     ByteReader data(file.subspan(base + offset), base + offset);
     std::vector<double> numbers;
     for (uint64_t i = 0; i < count; ++i) numbers.push_back(data.F32("value"));
@@ -215,7 +215,7 @@ class Metadata {
     Type type;
     bool is_array = false;
     uint64_t count = 1;
-    ByteSpan bytes;  // for strings: the text of a single one
+    ByteSpan bytes;  // the text, if the value is one string
     uint64_t offset = 0;
   };
 
@@ -284,7 +284,7 @@ class Keys {
     throw Error(count ? Finding::kBadField : Finding::kMissingRecord,
                 fmt::format("{}{} is {}", prefix_, name, count ? "0" : "missing"));
   }
-  // Returns one number for every layer, or one each; empty if the key is missing.
+  // Returns one number for each layer, from a number or an array; empty if the key is missing.
   std::vector<uint32_t> PerLayer(std::string_view name, uint32_t layers, uint32_t limit) const {
     const std::string key = Key(name);
     std::optional<std::vector<uint32_t>> counts = metadata_.Counts(key);
@@ -365,7 +365,7 @@ std::vector<ModelGeometry::Layer> ReadLayers(const Keys& keys, std::string_view 
   const uint32_t rank = dim("attention.kv_lora_rank", 0);
   const uint32_t latent = rank == 0 ? 0 : rank + dim("rope.dimension_count", 0);
   const std::vector<bool> sliding = SlidingLayers(keys, architecture, count);
-  // For these hybrids the file gives the interval of attention layers instead of the heads of each
+  // For such hybrids the file gives the interval of attention layers instead of the heads of each
   // layer.
   const uint32_t interval = FullAttentionInterval(keys, architecture);
   std::vector<ModelGeometry::Layer> layers;
@@ -464,8 +464,8 @@ void UseScaling(const gguf::Metadata& metadata, const std::string& model, Rope& 
     if (const auto original = metadata.Count(key); original && *original != 0)
       scaling.original = *original;
   }
-  // The engine multiplies by this factor for every kind of scaling, and for YaRN by its own as
-  // well.
+  // llama.cpp multiplies by attn_factor for every kind of scaling; for YaRN it also applies YaRN's
+  // factor.
   const double attention = RealOr(metadata, prefix + "scaling.attn_factor", 1);
   if (attention != 1) scaling.attention = attention;
   if (kind == "linear" && scaling.factor != 1) scaling.kind = Kind::kLinear;
@@ -477,8 +477,7 @@ void UseScaling(const gguf::Metadata& metadata, const std::string& model, Rope& 
   }
 }
 
-// Returns the layers whose keys the engine does not rotate. The engine's graphs determine that, not
-// the file.
+// Returns the layers whose keys llama.cpp does not rotate. Its graphs determine that, not the file.
 std::vector<bool> UnrotatedLayers(const ModelGeometry& geometry, const gguf::Metadata& metadata) {
   const std::string& name = geometry.architecture;
   std::vector<bool> unrotated(geometry.layers.size(), false);
@@ -486,7 +485,7 @@ std::vector<bool> UnrotatedLayers(const ModelGeometry& geometry, const gguf::Met
   const bool windows = std::any_of(geometry.layers.begin(), geometry.layers.end(), is_sliding);
   const bool windows_only = name == "cohere2" || name == "afmoe" || (name == "exaone4" && windows);
   const bool fourth_not = name == "llama4" || name == "smollm3";
-  // For Granite, this key tells whether K is rotated at all.
+  // For Granite, the key "finetuned" tells whether K is rotated at all.
   const bool none = name.starts_with("granite") &&
                     metadata.Count(name + ".rope.scaling.finetuned").value_or(1) == 0;
   for (size_t i = 0; i < unrotated.size(); ++i) {

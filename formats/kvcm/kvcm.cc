@@ -301,9 +301,8 @@ RoundingCounts WriteKvcm(const CompressorWeights& weights, DType dtype, Sink& si
 
 namespace {
 
-// Models of the two programs that load a .bin, up to what they accept: their checks in their order,
-// with their messages. Nothing is allocated here; where a loader would allocate, only the outcome
-// counts.
+// Models of the two programs that load a .bin: their checks in their order, with their messages.
+// Nothing is allocated here; where a loader would allocate, only the outcome counts.
 
 // Memory of the modelled machine; a loader gets std::bad_alloc beyond it.
 constexpr uint64_t kLoaderMemory = uint64_t{6} << 30;
@@ -375,7 +374,7 @@ class Loader {
         fmt::format("Unreasonable weight shape: rows={} cols={}", rows, cols);
     if (elements == 0) Refuse(legacy_ ? unreasonable : "Invalid weight shape", at);
     if (legacy_ && elements > kLegacyMostElements) Refuse(unreasonable, at);
-    const uint64_t bytes = elements * item_;  // wraps, as in csrc
+    const uint64_t bytes = elements * item_;  // may wrap, as in csrc
     if (bytes > kLargestVector) Refuse("cannot create std::vector larger than max_size()", at);
     if (bytes > kLoaderMemory) Refuse("std::bad_alloc", at);
     if (!Skip(bytes)) Refuse("Unexpected EOF while reading weight data", position_);

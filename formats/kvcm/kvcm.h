@@ -33,7 +33,7 @@ KvcmExamination ExamineKvcm(Source source);
 // Throws the first fault that this mode of reading does not accept.
 CompressorWeights ReadKvcm(Source source, KvcmReading reading);
 
-// Writes header, metadata and blocks; values are rounded to `dtype` as the original converter does.
+// Writes header, metadata and blocks; values are rounded to `dtype` as InfiniLM's converter does.
 RoundingCounts WriteKvcm(const CompressorWeights& weights, DType dtype, Sink& sink);
 
 // Prediction of how one of the two real loaders would treat a file.

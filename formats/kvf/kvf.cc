@@ -12,7 +12,7 @@
 namespace kv::kvf {
 namespace {
 
-// A header that claims more is verified before memory is allocated.
+// A frame that claims a higher ratio is verified before memory is allocated.
 constexpr uint64_t kPlausibleRatio = 64;
 constexpr std::string_view kMagic = "\x89KVF\r\n\x1a\n";
 

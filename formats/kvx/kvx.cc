@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kKvxMagic = "KVTOOL-X";
 constexpr uint32_t kKvxVersion = 1, kKvxWeightedVersion = 2;
-constexpr uint32_t kKvxFeatures = 1 << 20;  // features of one side
+constexpr uint32_t kKvxFeatures = 1 << 20;  // features of K or V
 constexpr uint64_t kKvxHash = sizeof(Hash128Bytes);
 
 void PutText(std::string_view text, ByteWriter& out) {
@@ -242,7 +242,7 @@ std::vector<float> FloatsIn(const TensorFile& file, const std::string& name, siz
   return values;
 }
 
-// Reads one side; the file's basis has components in columns.
+// Reads the basis of K or V, which has components in columns.
 KvtcArtifact::Side ReadTensors(const TensorFile& file, const std::string& folder) {
   KvtcArtifact::Side side;
   std::vector<uint64_t> features, shape;
@@ -287,7 +287,7 @@ void ReadSchemas(const Pickle& pickle, PickleId worker, KvtcArtifact::Side& side
   for (size_t i = 0; i + 1 < items.size(); i += 2) {
     const auto ratio = ParseNumber<uint64_t>(pickle[items[i]].text());
     if (!ratio || *ratio == 0 || pickle[items[i + 1]].kind() != PickleKind::kList) {
-      throw Error(Finding::kBadField, "a schema is under {}, expected a ratio and a list",
+      throw Error(Finding::kBadField, "quant entry {}: expected a ratio as key, a list as value",
                   pickle.Describe(items[i]))
           .At(pickle[items[i]].offset());
     }

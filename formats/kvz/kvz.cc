@@ -72,7 +72,7 @@ void AddReferences(const Archive& archive,
 }
 
 // Counts the chunks that are coded against other chunks, and the largest number of neighbours of
-// one. Reads only heads.
+// one. Reads only headers.
 void AddNeighbours(const Archive& archive,
                    std::vector<std::pair<std::string, std::string>>& facts) {
   uint64_t layered = 0;
@@ -158,7 +158,7 @@ Snapshot OpenKvz(Source source, const OpenOptions& options) {
   }
   Archive archive = Archive::Open(source.files[0].data);
   Snapshot snapshot;
-  // The description lacks what the archive left to flags, so the values are read then.
+  // The description lacks what the archive left to flags, so with such flags the values are read.
   const bool decides = IsUndecided(archive) && (options.batch || !options.layout.empty());
   if (options.metadata_only && !decides) {
     if (archive.description()) {
@@ -184,7 +184,7 @@ Snapshot OpenKvz(Source source, const OpenOptions& options) {
   for (const Damage& damage : archive.damage()) {
     snapshot.notes.push_back({fmt::format("damaged {}: {}", damage.part, damage.text), true});
   }
-  // Without values the fact "lossy" says it.
+  // If no values are read, the fact "lossy" reports the loss.
   if (archive.approximation() && !options.metadata_only) {
     snapshot.notes.push_back({DescribeLoss(*archive.approximation()), true});
   }

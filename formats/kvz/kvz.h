@@ -30,7 +30,7 @@ void RequireShortChain(const Reference& reference);
 void FindReferences(Archive& archive, const std::string& path, const OpenOptions& options);
 // Throws the reason if a reference or the profile is missing.
 void RequireReferences(const Archive& archive);
-// Does the part of FindReferences for the profile.
+// Searches the profile only, as FindReferences does.
 void FindProfile(Archive& archive, const std::string& path, const OpenOptions& options);
 // Searches the transform that an approximated archive needs: among those of the options, then in
 // its folder, by its hash; sets the reason if there is none. Throws as ReadTransform for the file

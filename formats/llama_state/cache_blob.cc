@@ -272,7 +272,7 @@ void Search::Extend(const ByteReader& in, const Layout& layout, Scope scope,
       }
     }
     before.pop_back();
-    // Caches without V are newer than the stream count; an empty one does not show the difference.
+    // Caches without V are newer than the stream count; an empty one hides whether V exists.
     if (is_empty || !layout.has_streams) return;
   }
 }
@@ -281,7 +281,7 @@ std::optional<RecurrentState> FindRecurrent(ByteReader in, Scope scope) {
   try {
     RecurrentState state{.offset = in.offset(), .bytes = in.remaining()};
     state.cells = in.U32("cell count");
-    // Sequence states have no ids here; newer engines may begin to write one.
+    // Cells of sequence states have no ids; newer builds may begin to write one.
     const uint32_t least = scope == Scope::kSequence ? 0 : 1;
     const uint32_t most = scope == Scope::kSequence ? 1 : kMaxSequencesPerCell;
     for (uint32_t i = 0; i < state.cells; ++i) {
@@ -350,8 +350,8 @@ TokenList ReadRecord(ByteReader in) {
   const ByteSpan padding = in.Take(in.remaining(), "padding");
   if (padding.size() >= 4 ||
       std::any_of(padding.begin(), padding.end(), [](std::byte b) { return b != std::byte{0}; })) {
-    throw Error(Finding::kTrailingBytes, "{} bytes follow the record, up to 3 zeros may",
-                padding.size())
+    throw Error(Finding::kTrailingBytes,
+                "{} bytes follow the record; at most 3 zero bytes are allowed", padding.size())
         .At(in.offset() - padding.size());
   }
   list.media_count = media;
@@ -394,7 +394,7 @@ struct Era {
   uint32_t first_build, last_build;  // range of builds whose files of this layout were seen
 };
 
-// SEQ of C and D have the same bytes, and so have SESSION of A and B.
+// SEQ files of layouts C and D have the same bytes, as do SESSION files of A and B.
 constexpr Era kEras[] = {
     {{'A', 9, 2, false, true, false, 0}, 3889, 4753},
     {{'B', 9, 2, false, true, true, 0}, 5640, 5640},

@@ -19,7 +19,7 @@ namespace kv::llama_state {
 // llama.cpp session and sequence files, and the two in-memory blobs (FORMAT.md). Rows are returned
 // as one head (heads_known = false), because the file does not say how they divide.
 Confidence Probe(const Source& source);
-// Opens a file with its header (magic ggsn or ggsq).
+// Opens a file whose header has the magic ggsn or ggsq.
 Snapshot Open(Source source, const OpenOptions& options);
 // Open the results of llama_state_seq_get_data and llama_state_get_data; only --from selects these.
 Snapshot OpenSeqBlob(Source source, const OpenOptions& options);
@@ -47,7 +47,7 @@ enum class Scope { kContext, kSequence };
 // The layout in which a family of builds writes states. Several rows of FORMAT.md's table can share
 // one layout.
 struct Layout {
-  std::string_view letters;     // "AB": the names of these bytes
+  std::string_view letters;     // letters of the layouts that have these bytes
   bool has_streams = true;      // a stream count in front of each cache
   bool has_outputs = false;     // SESSION: output rows, logits, embeddings before the caches
   uint32_t extension = 0;       // bytes per cell between the id count and the ids
@@ -96,7 +96,7 @@ struct Reading {
   std::vector<Cache> caches;
   std::optional<RecurrentState> recurrent = std::nullopt;  // only hybrid models have it
 
-  // Returns the layout's word and, for a cache without V, its parts: "E", "E-k", "E-kv,k".
+  // Returns the layout's name; if any cache lacks V, also what each cache has: "E", "E-k".
   std::string Word() const;
 };
 
@@ -153,8 +153,8 @@ struct Target {
   uint32_t session_version = 10, sequence_version = 3;
   bool has_streams = true;
   bool has_outputs = false;      // SESSION
-  bool has_sequence_id = true;   // SEQ: one per cell
-  uint32_t extension_words = 0;  // where the model has any
+  bool has_sequence_id = true;   // SEQ: true if each cell has a sequence id
+  uint32_t extension_words = 0;  // words per cell, if the model has any
 };
 
 // Returns the layout that --target-version names: a layout's letter, or a build such as "b6122" or

@@ -169,9 +169,9 @@ void CheckCells(const std::vector<CacheToWrite>& caches, const Target& target) {
   for (const CacheToWrite& cache : caches) {
     uint32_t stream = 0;
     if (cache.cells.streams > (target.has_streams ? kMaxStreams : 1)) {
-      throw Refused(fmt::format(
-          "{} streams; {}", cache.cells.streams,
-          target.has_streams ? "llama.cpp has at most 256" : "builds of that layout had one"));
+      throw Refused(fmt::format("{} streams; {}", cache.cells.streams,
+                                target.has_streams ? "llama.cpp has at most 256"
+                                                   : "builds of that layout had only one stream"));
     }
     for (const Cell& cell : cache.cells.cells) {
       if (cell.position < 0 || cell.position > INT32_MAX)

@@ -80,9 +80,9 @@ void AddLogical(const std::vector<Dump>& updates, DType dtype, LayerKv& layer,
   }
   if (!joined.overlaps.empty()) {
     remarks.Add(layer.index,
-                fmt::format("several updates wrote tokens {}, of which the last to begin is read; "
-                            "the engine had cut its cache back by then, so earlier rows are those "
-                            "first written, not those that it moved",
+                fmt::format("several updates wrote tokens {}: the one that begins last is read; as "
+                            "the engine had shortened its cache before, earlier rows are read as "
+                            "first written, not as the engine moved them",
                             Described(joined.overlaps)));
   }
   if (!joined.gaps.empty()) {

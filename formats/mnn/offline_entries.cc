@@ -27,7 +27,7 @@ bool PathLess(std::string_view a, std::string_view b) {
   });
 }
 
-// Returns meta files sorted by name, in the original's order.
+// Returns meta files sorted by name, in the order of MNN's script.
 std::vector<const SourceFile*> FindMetas(const Source& source, std::string_view prefix) {
   std::vector<const SourceFile*> metas;
   for (const SourceFile& file : source.files) {
@@ -77,7 +77,7 @@ DumpDefect ReadNumbers(const Json& meta, DumpEntry& entry) {
   return ok ? DumpDefect::kNone : DumpDefect::kMetaNumbers;
 }
 
-// Finds the bytes of a file beside the meta, which must be in the source.
+// Finds a file's bytes beside its metadata: kNoFiles if it is missing, kUnreadable for a folder.
 DumpDefect FindPart(const Source& source, std::string_view folder, const std::string& name,
                     ByteSpan& bytes) {
   const std::string path =

@@ -187,8 +187,8 @@ void FillYarn(const json& told, RopeScaling& scaling) {
     scaling.attention = ComputeMscale(scaling.factor, mscale) / ComputeMscale(scaling.factor, all);
 }
 
-// Scales a partial rotation: pairs of the rotated part count over the whole head, the rest is not
-// rotated.
+// Scales a partial rotation: frequencies follow from the size of the whole head, and are 0 for
+// pairs outside the rotated part.
 void FillProportional(const Config& config, const Rope& rope, double partial, double factor,
                       RopeScaling& scaling) {
   const uint32_t dim = config.head_dim();

@@ -26,11 +26,12 @@ constexpr Preset kPresets[] = {
      "DTYPE:L=,H=,D=", "LMCache", "*@*@*@*@*.pt"},
     {"lmcache-mp", "LMCache's server (fs adapters): MODEL@0xRANK@GROUP@HASH.data, no header",
      "2LTHD", "DTYPE:L=,H=,D=", "LMCache", "*@0x????????@*@*.data"},
-    {"lmcache-mp-mla", "the same, latent attention", "LTD", "DTYPE:L=,D=", "LMCache", ""},
+    {"lmcache-mp-mla", "LMCache's server (fs adapters), latent attention", "LTD",
+     "DTYPE:L=,D=", "LMCache", ""},
     {"lmcache-disk-layer", "LMCache local disk, layerwise: one layer a file, KV_T2D", "T2HD",
      "DTYPE:H=,D=", "LMCache", ""},
-    {"lmcache-disk-layer-2td", "the same with K before V, KV_2TD", "2THD", "DTYPE:H=,D=", "LMCache",
-     ""},
+    {"lmcache-disk-layer-2td", "LMCache local disk, layerwise with K before V, KV_2TD", "2THD",
+     "DTYPE:H=,D=", "LMCache", ""},
     {"lmcache-disk-mla", "LMCache local disk, latent attention, KV_MLA_FMT", "LTD",
      "DTYPE:L=,D=", "LMCache", ""},
     {"lmcache-fast", "LMCache 2024, remote serde 'fast'", "L2THD", "DTYPE:L=,H=,D=", "LMCache", ""},
@@ -47,12 +48,13 @@ constexpr Preset kPresets[] = {
     {"vllm-fs",
      "vLLM fs tier blocks, also llm-d's (config.json gives L, P, DTYPE); tokens outside heads",
      "TL2PHD", "DTYPE:L=,P=,H=,D=", "vLLM", "*_g*/*.bin"},
-    {"vllm-fs-hnd", "the same with heads outside tokens (HND backends)", "TL2HPD",
+    {"vllm-fs-hnd", "vLLM fs tier blocks with heads outside tokens (HND backends)", "TL2HPD",
      "DTYPE:L=,P=,H=,D=", "vLLM", ""},
     {"vllm-fs-packed",
      "vLLM >= 0.26: K and V side by side in a head; tokens outside heads (LBNHC, BLNHC)", "GLTPH2D",
      "DTYPE:L=,P=,H=,D=[,V=,T=,G=]", "vLLM", ""},
-    {"vllm-fs-packed-hnd", "the same with heads outside tokens (LBHNC, BLHNC)", "GLTHP2D",
+    {"vllm-fs-packed-hnd",
+     "vLLM >= 0.26: K and V side by side, heads outside tokens (LBHNC, BLHNC)", "GLTHP2D",
      "DTYPE:L=,P=,H=,D=[,V=,T=,G=]", "vLLM", ""},
     {"vllm-fs-mla", "vLLM fs tier blocks, latent attention", "TLPD", "DTYPE:L=,P=,D=", "vLLM", ""},
     {mnn::kCachePreset, "MNN prefix cache and mmap files: packed tiles, NAME_LAYER.k and .v", "",
@@ -315,7 +317,7 @@ std::optional<TierConfig> FillInFromTier(const Source& folder, PresetSpec& spec)
     if (file.name != kConfigName && !file.name.ends_with("/" + std::string(kConfigName))) continue;
     if (config_file != nullptr) {
       throw Error(Finding::kAmbiguousFormat, "holds blocks of several models")
-          .Hint("give the folder of one");
+          .Hint("give the folder of one model");
     }
     config_file = &file;
   }

@@ -293,7 +293,7 @@ Header ParseHeader(ByteSpan file) {
   }
   Header header;
   header.data_offset = reader.offset();
-  constexpr size_t kShortestTensor = 50;  // with its name, type, shape and offsets
+  constexpr size_t kShortestTensor = 50;  // bytes with name, type, shape and offsets
   const auto braces = static_cast<size_t>(std::count(text.begin(), text.end(), '{'));
   header.tensors.reserve(std::min(braces, text.size() / kShortestTensor));
   HeaderBuilder builder(header);

@@ -72,7 +72,7 @@ Axes Axes::Parse(std::string_view text) {
   }
   if (joined) throw refuse("unbalanced parentheses");
   if (const std::string_view fault = axes.FindFault(); !fault.empty()) throw refuse(fault);
-  std::ranges::replace(axes.axes_, std::string("HD"), std::string("C"));  // (HD) means the same
+  std::ranges::replace(axes.axes_, std::string("HD"), std::string("C"));  // (HD) means C
   return axes;
 }
 

@@ -13,7 +13,7 @@
 #include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
-// Text beside tensors, which safetensors keeps in __metadata__. npz and npy folders carry the same
+// Text beside tensors, which safetensors keeps in __metadata__. npz and npy folders carry that text
 // as a JSON object of strings. Keys of kvtool's own files begin with "kvtool.".
 using TensorMetadata = std::map<std::string, std::string>;
 
@@ -29,7 +29,7 @@ inline constexpr std::string_view kCachesKey = "kvtool.caches";
 inline constexpr std::string_view kSequencesKey = "kvtool.sequences";  // + ".swa" as positions
 inline constexpr std::string_view kStoragePrefix = "kvtool.storage.";  // + key of Snapshot::storage
 inline constexpr std::string_view kDtypePrefix = "kvtool.dtype.";      // + tensor name
-// + tensor name: the layout number that LMCache keeps beside a tensor's shape.
+// Prefix of the key, before a tensor's name, of the layout number that LMCache keeps with it.
 inline const std::string kMemoryFormatPrefix = "lmcache.fmt.";
 
 std::string Lookup(const TensorMetadata& metadata, std::string_view key);  // empty if absent
@@ -40,7 +40,7 @@ std::optional<TensorMetadata> ParseMetadata(std::string_view json);
 std::string MetadataJson(const TensorMetadata& metadata);
 
 // A tensor to be written into a container: the fields of its header, and a function that writes its
-// values in C order. Never of a block type.
+// values in C order. Its type is never a block type.
 struct TensorToWrite {
   std::string name;
   DType dtype = DType::kF16;

@@ -205,7 +205,7 @@ Used FindUsedInRing(const Ring& ring, uint64_t room) {
       throw Bad("the ring's next place {} is among the {} kept tokens", ring.index, ring.keep);
     used.runs = {{0, ring.keep}, {ring.index, room}, {ring.keep, ring.index}};
   }
-  if (used.tokens > ring.offset) throw Bad("holds {} tokens, but saw {}", used.tokens, ring.offset);
+  if (used.tokens > ring.offset) throw Bad("has {} tokens, processed {}", used.tokens, ring.offset);
   used.kept = used.tokens == ring.offset ? used.tokens : std::min(ring.keep, used.tokens);
   return used;
 }
@@ -221,7 +221,7 @@ Used WithoutPadding(std::vector<Used::Run> runs, uint64_t padding, uint64_t offs
     used.runs.push_back(run);
   }
   if (padding > 0) throw Bad("a row has more padding than tokens");
-  if (used.tokens > offset) throw Bad("a row holds {} tokens, but saw {}", used.tokens, offset);
+  if (used.tokens > offset) throw Bad("a row has {} tokens, but processed {}", used.tokens, offset);
   return used;
 }
 

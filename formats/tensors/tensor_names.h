@@ -82,9 +82,9 @@ struct KvTensors {
 };
 
 // Finds K and V by --k-pattern/--v-pattern if given, otherwise by the built-in patterns
-// (FORMAT.md), otherwise by these below one common prefix, otherwise as the only tensor. Throws
-// kAmbiguousFormat if two patterns or prefixes find different sets, kDuplicateName, kMissingRecord
-// if K and V do not pair, kUnsupportedKind if nothing fits.
+// (FORMAT.md), otherwise by built-in patterns below one common prefix, otherwise as the only
+// tensor. Throws kAmbiguousFormat if two patterns or prefixes find different sets, kDuplicateName,
+// kMissingRecord if K and V do not pair, kUnsupportedKind if nothing fits.
 KvTensors FindKvTensors(const TensorFile& file, const OpenOptions& options);
 
 // Returns true if a tensor describes tokens rather than K or V: positions, tokens, streams.

@@ -20,7 +20,7 @@ constexpr size_t kMostValues = 50'000'000;
 constexpr uint32_t kMostKnownHeight = 0xff;  // largest height that a value stores
 constexpr uint32_t kMostDepth = 1000;
 constexpr uint8_t kNewestProtocol = 5;
-// repetition as a multiple of the stream, and free bytes
+// limit of repeated work: bytes per byte of the stream, and bytes that are free
 constexpr uint64_t kMostRepetition = 16, kFreeRepetition = 1 << 20;
 
 constexpr uint8_t kProto = 0x80, kStop = '.', kFrame = 0x95;

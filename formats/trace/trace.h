@@ -33,7 +33,7 @@ std::span<const TraceCarrier> TraceCarriers();
 // Opens a trace in any form: safetensors (file or folder), npz, an npy set DIR/STEM, torch files, a
 // JSON Lines stream of block scores. Only headers are read. Throws as FORMAT.md says.
 AttentionTrace OpenTrace(const std::string& path, const OpenOptions& options);
-// Do the same in two steps, for callers that need the files too.
+// Open a trace in two steps, for callers that need the files too.
 Source OpenTraceFiles(const std::string& path, const OpenOptions& options);
 AttentionTrace OpenTrace(Source source, const OpenOptions& options);
 

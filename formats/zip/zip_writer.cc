@@ -52,7 +52,7 @@ void ZipWriter::Begin(std::string_view name, uint64_t size) {
   const bool wide = NeedsZip64(size);
   const uint64_t wide_bytes = wide ? 20 : 0;
   const uint64_t data = at + kLocalBytes + name.size() + wide_bytes;
-  // The padding field has a head of 6 bytes: id, size, alignment.
+  // The padding field has a header of 6 bytes: id, size, alignment.
   const uint64_t pad = data % kDataAlignment == 0 ? 0 : RoundUp(data + 6, kDataAlignment) - data;
   ByteWriter header;
   header.U32(kLocalSignature);

@@ -39,7 +39,7 @@ class PartialFile {
 
   const std::shared_ptr<const FileSource>& source() const { return source_; }
   uint64_t size() const { return source_->size(); }
-  // Returns the same bytes, writable.
+  // Returns a range of the bytes, writable.
   std::span<std::byte> Range(uint64_t offset, uint64_t size) { return all_.subspan(offset, size); }
   // Releases the memory of the whole pages in a range; they read as zeros again.
   void Drop(uint64_t offset, uint64_t size);
@@ -89,7 +89,7 @@ struct kvt_writer {
   kvt_writer(kvt_ctx* context, const kvt_sink& to) : ctx(context), sink(to), watch(*context) {}
 
   struct Part {
-    uint64_t offset = 0, bytes = 0;  // in the archived file
+    uint64_t offset = 0, bytes = 0;  // place of the part in the archived file
     DType dtype = DType::kF16;
     Order order = Order::kTokenHeadDim;  // as in the caller's memory
     uint64_t tokens = 0, heads = 0, units = 0;

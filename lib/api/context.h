@@ -44,7 +44,7 @@ struct kvt_profile {
   std::shared_ptr<const kv::Profile> profile;
 };
 
-// Immutable, so that any number of contexts may use it at once.
+// A reference is immutable, so that any number of contexts may use it at once.
 struct kvt_reference {
   std::shared_ptr<const kv::Reference> reference;
 };

@@ -139,7 +139,7 @@ class Profile {
     Check(kvt_profile_open(file.data(), file.size(), &profile));
     profile_.reset(profile);
   }
-  // Returns the hash by which frames and archives name it.
+  // Returns the hash by which frames and archives name the profile.
   Key Hash() const {
     Key hash{};
     Check(kvt_profile_hash(get(), hash.data()));

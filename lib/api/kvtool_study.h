@@ -51,7 +51,7 @@ typedef struct {
   uint32_t codec; /* number of the codec of most chunks; kvt_codec_name names it */
   uint64_t raw_bytes;
   uint64_t coded_bytes;        /* as an archive of the context's level would hold the tensor */
-  double bits_per_value;       /* needed by the better of that and MNN's codec */
+  double bits_per_value;       /* by the better of coded_bytes and MNN's codec */
   double bound_bits_per_value; /* bound of the best of a set of entropy models; matches beat it */
   uint64_t values, nans, infinities, zeros;
   uint64_t zero_rows;     /* tokens whose values are all zero */

@@ -24,7 +24,7 @@ inline kvt_analysis Analyze(const Context& context, const kvt_desc& desc, Bytes 
   return analysis;
 }
 
-// Returns the same figures and more, as JSON.
+// Returns the figures of Analyze and more, as JSON.
 inline std::string AnalyzeJson(const Context& context, const kvt_desc& desc, Bytes raw) {
   std::string text;
   detail::Callback<Write> write([&text](Bytes bytes) {

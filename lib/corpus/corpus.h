@@ -61,7 +61,7 @@ Manifest ReadManifest(std::string_view text);
 
 constexpr std::string_view kResultsSchema = "kvtool.results/1";
 
-// First line of a file of results (kvtool.results/1): the run and the shard of the others.
+// First line of a file of results (kvtool.results/1): the run and the shard of the other lines.
 struct ResultsHead {
   std::string version;  // version of the tool
   std::string command;

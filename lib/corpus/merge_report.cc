@@ -215,25 +215,25 @@ const Fields<GroupReport>& GroupFields() {
 
 const Fields<Outlier>& OutlierFields() {
   static const Fields<Outlier> fields = {
-      {"figure", "As in figures", [](const Outlier& of) { return of.key.figure; }},
-      {"what", "As in figures", [](const Outlier& of) { return of.key.what; }},
-      {"part", "As in figures", [](const Outlier& of) { return of.key.part; }},
+      {"figure", "Name of the figure", [](const Outlier& of) { return of.key.figure; }},
+      {"what", "Case or setting of the figure", [](const Outlier& of) { return of.key.what; }},
+      {"part", "Part of the cache", [](const Outlier& of) { return of.key.part; }},
       {"name", "Name of the input in the corpus", &Outlier::name},
-      {"value", "Its value", &Outlier::value},
-      {"median", "Median of all", &Outlier::median},
-      {"command", "Command that shows it, run in the folder of the corpus", &Outlier::command}};
+      {"value", "Value of the input", &Outlier::value},
+      {"median", "Median of all inputs", &Outlier::median},
+      {"command", "Command that shows the input, run in the corpus folder", &Outlier::command}};
   return fields;
 }
 
 const Fields<MergeFailure>& FailureTable() {
   static const Fields<MergeFailure> fields = {
       {"name", "Name of the input in the corpus", &MergeFailure::name},
-      {"exit_code", "Its exit status", &MergeFailure::exit_code},
+      {"exit_code", "Exit status of the input", &MergeFailure::exit_code},
       {"finding", "Number of the first failure; null: a verdict",
        [](const MergeFailure& of) { return IfAny(of.finding); }},
       {"text", "Message of the first failure; null: a verdict",
        [](const MergeFailure& of) { return IfAny(of.text); }},
-      {"command", "Command that shows it, run in the folder of the corpus",
+      {"command", "Command that shows the input, run in the corpus folder",
        &MergeFailure::command}};
   return fields;
 }
@@ -399,7 +399,7 @@ const Fields<MergeReport>& MergeReportFields() {
   static const Fields<Count> verdicts = CountFields("verdict", "The word");
   static const Fields<Report> fields = {
       {"command", "Command that made the results", head(&ResultsHead::command)},
-      {"parameters", "Its options", head(&ResultsHead::parameters)},
+      {"parameters", "Options of the command", head(&ResultsHead::parameters)},
       {"parameters_xxh3", "Hash of the parameters, and of the content of files that they name",
        head(&ResultsHead::parameters_xxh3)},
       {"version", "Version of the tool that made the results", head(&ResultsHead::version)},

@@ -141,7 +141,7 @@ std::string CellOfText(const std::string& text) {
   return cell;
 }
 
-// Collects rows. A null element only adds its columns, so that the head of a list does not depend
+// Collects rows. A null element only adds its columns, so that the header of a list does not depend
 // on fields that its elements lack.
 class RowCollector {
  public:

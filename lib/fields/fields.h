@@ -18,7 +18,7 @@
 //   const Fields<Damage>& DamageFields() {
 //     static const Fields<Damage> fields = {
 //         {"part", "The part of the archive", [](const Damage& damage) { return Place(damage); }},
-//         {"archive_offset", "Where in the archive, in bytes from its beginning", &Damage::offset},
+//         {"archive_offset", "Offset in the archive, in bytes", &Damage::offset},
 //         {"chunk", "The chunk that is damaged", &Damage::chunk, ChunkFields(), Absent()}};
 //     return fields;
 //   }

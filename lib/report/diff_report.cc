@@ -71,7 +71,7 @@ const Fields<TensorDiff>& DifferingPlaceFields() {
 const Fields<FirstDifference>& FirstDifferenceFields() {
   static const Fields<FirstDifference> fields = {
       {"layer", "Number of the layer", &FirstDifference::layer},
-      {"part", "Whether it is in K or in V",
+      {"part", "Tensor of the difference: K or V",
        [](const FirstDifference& of) { return of.part == 'K' ? "k" : "v"; }, OneOf("k", "v")},
       Fields<FirstDifference>::Inline(
           [](const FirstDifference& of) -> const TensorDiff& { return *of.diff; },
@@ -91,7 +91,7 @@ const Fields<LayerDiff>& LayerDiffFields() {
 constexpr std::string_view kDifferent =
     "Number of values whose stored bits differ; across element types, number of different values";
 constexpr std::string_view kBeyond =
-    "Number of these that count: those beyond the tolerance, or all without a tolerance";
+    "Number of different values that count: those beyond the tolerance, or all without a tolerance";
 
 // Returns nullopt if every pair has NaN or infinity on one side, so that no distance is known.
 template <double (TensorDiff::*distance)() const>

@@ -148,8 +148,8 @@ std::string ChartStyle();
 // "1.2e-05".
 std::string ShortNumber(double value);
 std::string ShortBytes(double bytes);
-// Makes untrusted text safe in markup: &, <, > and " become entities; control characters, those
-// that turn the direction of writing, and bytes that are not UTF-8 become \xNN.
+// Makes untrusted text safe in markup: &, <, > and " become entities; control characters,
+// bidirectional controls and bytes that are not UTF-8 become \xNN.
 std::string EscapeMarkup(std::string_view text);
 // Returns round values that divide [low, high] into about `count` steps of 1, 2 or 5 times a power
 // of ten.

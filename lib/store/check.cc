@@ -101,7 +101,7 @@ std::optional<Problem> Store::CheckObject(const ObjectId& id, const Place& place
   }
 }
 
-// Returns the decoded size of all objects whose heads can be read.
+// Returns the decoded size of all objects whose headers can be read.
 uint64_t Store::DecodedBytes(const std::map<ObjectId, Place>& objects) {
   uint64_t bytes = 0;
   for (const auto& [id, place] : objects) {
@@ -353,7 +353,7 @@ void Store::RequirePacks(const std::map<uint64_t, uint64_t>& packs, const Kept& 
   }
 }
 
-// Returns true if the head of the object is at its place.
+// Returns true if the header of the object is at its place.
 bool Store::LiesAt(const ObjectId& id, const Place& place) {
   try {
     return ReadObjectHead(*Pack(place.pack), place.offset).id == id;

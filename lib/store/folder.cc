@@ -170,7 +170,7 @@ void NewFile::Commit() {
   const int done = temporary_.empty() ? sys::LinkUnnamed(descriptor_, folder, name_.c_str())
                                       : output::RenameNoReplace(temporary_, name_, folder);
   if (done != 0 && errno == EEXIST) throw Error(Finding::kExists, "exists").File(path);
-  if (done != 0) throw output::IoError("cannot name the finished file", path);
+  if (done != 0) throw output::IoError("cannot give the temporary file its final name", path);
   temporary_.clear();
   folder_.Sync();
 }

@@ -76,7 +76,7 @@ Error Index::Damaged(std::string_view how) const {
 uint64_t Index::RequireNumber(int64_t number) const {
   if (number >= 1 && static_cast<uint64_t>(number) <= kMostNumber)
     return static_cast<uint64_t>(number);
-  throw Damaged(fmt::format("it has the number {}, 1..{} are possible", number, kMostNumber));
+  throw Damaged(fmt::format("it has the number {}; 1 to {} are possible", number, kMostNumber));
 }
 
 uint64_t Index::NextNumber(uint64_t least) {

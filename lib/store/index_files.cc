@@ -355,7 +355,7 @@ std::optional<Error> IndexFiles::refusal() const {
       return mendable(Finding::kUnsafeName, "is a link or not a regular file");
     case Refusal::kLinked:
       return mendable(Finding::kUnsafeName,
-                      "has other names (hard links), whose file a change would reach");
+                      "has other names (hard links), under which a change would also appear");
   }
   return std::nullopt;
 }

@@ -40,7 +40,7 @@ Bytes PackHeader();
 // Throws kTruncated, kBadMagic, kUnsupportedVersion.
 void CheckPackHeader(const FileSource& pack);
 Bytes HeadBytes(const ObjectHead& head);
-// Reads and checks the head of the object at `offset`, whose payload must lie in the pack. Throws
+// Reads and checks the header of the object at `offset`, whose payload must lie in the pack. Throws
 // kTruncated, kBadMagic, kChecksum, kBadField, kUnknownDtype, kLimit.
 ObjectHead ReadObjectHead(const FileSource& pack, uint64_t offset);
 // Returns the first offset, from `from` on, of an object; the size of the pack if there is none.

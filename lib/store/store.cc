@@ -276,7 +276,7 @@ StateRow Store::Find(const std::string& what) {
   throw Error(Finding::kMissingRecord, "has no state '{}'{}", what,
               nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest))
       .File(folder_)
-      .Hint("'kvtool store list' shows those that it has");
+      .Hint("'kvtool store list' shows the states of the store");
 }
 
 StateRecord Store::Load(const StateRow& row) const {

@@ -180,7 +180,7 @@ struct CheckReport {
   std::vector<StateRow> unlisted;                   // as in Leftovers
   std::vector<Problem> problems;
   std::vector<StateRow> damaged;   // states that cannot be restored
-  std::vector<StateRow> relisted;  // states that an intact index did not list, and the new one does
+  std::vector<StateRow> relisted;  // states that the repair adds to an intact index
 };
 
 // Files and states that the index does not list.
@@ -188,9 +188,9 @@ struct Leftovers {
   // States with intact records: their adding or removal was interrupted, or the index comes from a
   // backup. A repair lists them again.
   std::vector<StateRow> unlisted;
-  std::set<ObjectId> needed;             // objects of these states
+  std::set<ObjectId> needed;             // objects of the unlisted states
   std::vector<uint64_t> packs, records;  // files that nothing needs
-  uint64_t bytes = 0;                    // size of these files
+  uint64_t bytes = 0;                    // size of the leftover files
 };
 
 struct CollectReport {
@@ -212,13 +212,13 @@ struct StateUse {
 struct StoreStats {
   std::vector<StateUse> uses;  // by number
   uint64_t older_states = 0;   // states that are not the newest of their name
-  uint64_t older_bytes = 0;    // needed only by these, including their records
+  uint64_t older_bytes = 0;    // needed only by older states, with records
   uint64_t states = 0, names = 0, source_bytes = 0, objects = 0;
   // Disk space.
   uint64_t pack_bytes = 0, record_bytes = 0, index_bytes = 0, packs = 0;
   uint64_t live_stored_bytes = 0;     // bytes of objects that some state needs
-  uint64_t live_raw_bytes = 0;        // decoded size of these objects
-  uint64_t shared_raw_bytes = 0;      // the part of it that is needed more than once
+  uint64_t live_raw_bytes = 0;        // decoded size of live objects
+  uint64_t shared_raw_bytes = 0;      // part of live_raw_bytes needed repeatedly
   uint64_t referenced_raw_bytes = 0;  // sum over all states of what each needs
   std::vector<LevelRow> levels;
 

@@ -22,7 +22,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The scalar reference is last. QEMU 7.2 has no AVX-512.
 TARGETS = {"x86_64": ("SSE4", "AVX2", "SCALAR"), "aarch64": ("NEON", "SCALAR")}
-# Levels and codecs, each with its kernels if the second table shows them alone.
+# Cases by level or codec, and element type. The second table counts only the kernels that a case names.
 CASES = {
     ("compat", "f16"): None,
     ("fast", "bf16"): None,

@@ -236,7 +236,8 @@ def bench(arguments):
             if changes is not None:
                 compare({which: tuple(sizes) for which, sizes in expected.items()}, document["offline"], name)
             else:
-                rows = document["distribution"]["rows"]  # both walk the meta files in the order of their paths
+                # Both programs read the metadata files in the order of their paths.
+                rows = document["distribution"]["rows"]
                 assert len(rows) == len(expected)
                 for row, figures in zip(rows, expected):
                     assert abs(row["k_gear_ratio"] - figures["k"][-1]) < 1e-12 and abs(row["v_entropy"] - figures["v"][0]) < 1e-9

@@ -31,7 +31,7 @@ else
   "$python" -m pip install --quiet --force-reinstall --no-deps "$kvtool"
 fi
 
-# LMCache's native part needs a symbol of GCC 13's libstdc++; older systems get that library from here.
+# LMCache's native part needs a symbol of GCC 13's libstdc++; a shim provides it on older systems.
 if ! "$python" -c 'import torch, lmcache.lmcache_native' 2>/dev/null; then
   shim=$venv/libstdcxx_shim.so
   c++ -O2 -shared -fPIC -o "$shim" apps/python/tests/libstdcxx_shim.cc

@@ -18,7 +18,7 @@ MARK = "<!-- Written by scripts/check/flags.py --update from what the commands d
 # Texts that refer to something else instead of saying what the flag does.
 EMPTY_TEXTS = ["as in the original", "same as", "the same for", "as in convert", "see the original"]
 VALUES = {"", "TEXT", "INT", "NUMBER", "FILE", "FOLDER", "RANGES", "SIZE"}
-# Current names of options that had several names. A command that declares another one as a visible name fails here.
+# Current name of each option that had several names. A command that shows another of the names fails this check.
 ONE_NAME = {
     "--rope-base": ["--rope-theta", "--theta"],
     "--rope-dims": ["--rope-dim", "--rotary-dim"],

@@ -24,7 +24,7 @@ HEADER = re.compile(r"([\w~:]+(?:\s*operator\W+)?)\s*\(")
 def cpp_functions(text):
     """Yields (name, first line, lines, paths) of the functions that no other function contains."""
     code = NO_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
-    begin, blocks = 0, []  # where the present statement begins; (header, its place, in a function) of open blocks
+    begin, blocks = 0, []  # start of the current statement; (header, its offset, in a function) per open block
     for found in re.finditer(r"[{};]", code):
         at = found.start()
         if found[0] == "{":

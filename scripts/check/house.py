@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-# Folders in which sources have the name of their header, or a header of the folder names them.
+# Folders in which each source has the name of its header, or is named by a header of the folder.
 HEADERS_NAME_SOURCES = ["lib/core/codec", "lib/core/archive", "lib/study/eviction", "lib/engines/mnn/h2o"]
 FIRST_OWN_CODEC = 16  # codecs below this number are the engine's; formats/gear/FORMAT.md specifies them
 # Formats without a grammar or fuzz target of their own.
@@ -240,7 +240,7 @@ def check_presets(root):
 
 def check_registries(root):
     listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, text=True)
-    # an exported archive has no index
+    # an exported tree has no git index, so all its files are read
     files = [root / name for name in listed.stdout.split("\0")[:-1]] or root.rglob("*")
     for path in files:
         if not path.is_file() or path.is_symlink():

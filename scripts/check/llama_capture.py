@@ -176,8 +176,8 @@ class Checker:
         def left():
             return sorted(path.name for path in self.folder.iterdir() if path.name.startswith((".", "bad")))
 
-        # Limits the size of files, without the signal that exceeding it causes: one limit stops the queries, the
-        # other the larger state.
+        # RLIMIT_FSIZE makes writes fail; restore_signals=False leaves SIGXFSZ ignored, as Python sets it. The
+        # lower limit stops the queries; the higher one lets them pass and stops the larger state.
         queries, state = ((self.folder / "on" / name).stat().st_size for name in ("trace/q.0.safetensors", "prefill.bin"))
         for size, what in ((queries // 2, "queries"), ((queries + state) // 2, "state")):
             full = self.capture("bad", restore_signals=False,

@@ -58,7 +58,7 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 END
 export PKG_CONFIG_LIBDIR=$prefix/lib/pkgconfig
 
-# Fetches source packages of the machine's release, through apt's own client with a list of its own.
+# Fetches source packages of the machine's Debian release with apt, from a separate list of sources.
 fetch() {
   local suite apt=$sources/apt
   suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
@@ -133,7 +133,7 @@ END
 # zig lacks the frameworks, so a header declares the same functions and a library defines them.
 accelerate() {
   cp "/usr/include/$here/openblas-serial/"{cblas,openblas_config}.h "$prefix/include" 2>/dev/null || skip "cblas.h is not installed"
-  sed -i '/OS_LINUX/d' "$prefix/include/openblas_config.h" # adds functions with cpu_set_t
+  sed -i '/OS_LINUX/d' "$prefix/include/openblas_config.h" # OS_LINUX would declare functions with cpu_set_t
   echo 'void abort(void); void cblas_sgemm(void) { abort(); } void cblas_dgemm(void) { abort(); }
 void cblas_sgemv(void) { abort(); } void cblas_dgemv(void) { abort(); }' > "$build/accelerate.c"
   "$build/bin/cc" -c "$build/accelerate.c" -o "$build/accelerate.o"

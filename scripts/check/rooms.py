@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that each room of the house has at most as many lines of C++ outside tests as its ceiling allows. A ceiling
+"""Checks that each room (a folder of ROOMS) has at most as many lines of C++ outside tests as its ceiling allows. A ceiling
 only goes down, and the check also fails if one is much higher than needed. Raising one needs a commit of its own
 that says why.
 
@@ -14,9 +14,10 @@ import re
 import subprocess
 import sys
 
-SLACK = 100  # lines that a room may be below its ceiling
+SLACK = 100  # a folder may have this many lines fewer than its ceiling
 
-# room: (ceiling, goal). The goals are those of the plan for the next release; 0: the room is to be emptied.
+# folder: (ceiling, goal), in lines. The goals are those of the plan for the next release; 0: the folder is to be
+# emptied.
 ROOMS = {
     "apps/kvtool": (25376, 10000),
     "apps/capture-llama": (3214, 2400),
@@ -71,7 +72,7 @@ def measure(root):
         files += 1
         room = next((room for room in ROOMS if name.startswith(room + "/")), None)
         if room is None:
-            sys.exit(f"{name}: no room has this folder; name it in {pathlib.Path(__file__).name}")
+            sys.exit(f"{name}: this folder is in no room; add it to ROOMS in {pathlib.Path(__file__).name}")
         lines[room] += (root / name).read_bytes().count(b"\n")
     return lines, files
 
@@ -99,7 +100,7 @@ def main():
         ceiling, goal = ROOMS[room]
         print(f"{room:28} {count:7} lines, ceiling {ceiling:6}, goal {goal:6}")
         if count > ceiling:
-            wrong.append(f"{room} has {count - ceiling} lines more than its ceiling: cut elsewhere in it")
+            wrong.append(f"{room} has {count - ceiling} lines more than its ceiling: shorten other code in it")
         elif count < ceiling - SLACK:
             wrong.append(f"{room} is {ceiling - count} lines below its ceiling: lower it with rooms.py --update")
     print(f"{'all rooms':28} {sum(lines.values()):7} lines, goal {sum(goal for _, goal in ROOMS.values()):21}")

@@ -66,7 +66,7 @@ def decode(chunk, payload):
 
 def head_of(data):
     if len(data) < HEAD.size:
-        raise Damaged(f"a chunk head of {len(data)} bytes")
+        raise Damaged(f"a chunk header of {len(data)} bytes")
     return dict(zip(FIELDS, HEAD.unpack(data[:HEAD.size])), lead=bytes(data[HEAD.size:]))
 
 
@@ -77,7 +77,7 @@ def record_at(data, at):
         raise Damaged(f"no record at {at}")
     end = at + 32 + head_len
     (stored,) = struct.unpack_from("<Q", data, end)
-    check(data[at:end], stored, f"head of the record at {at}")
+    check(data[at:end], stored, f"header of the record at {at}")
     return kind, bytes(data[at + 32:end]), end + 8, length, digest
 
 
@@ -179,7 +179,7 @@ def place(chunk, raw, out):
     shape = {0: (tokens, heads, units, size), 1: (heads, tokens, units, size)}[chunk["order"]]
     values = numpy.frombuffer(raw, numpy.uint8).reshape(shape)
     if chunk["order"] == 0:
-        values = values.transpose(1, 0, 2, 3)  # from here on [head][token][unit]
+        values = values.transpose(1, 0, 2, 3)  # from here on, values are [head][token][unit]
     extent = out[begin:end]
     if chunk["source_order"] == 0:
         extent[:] = values.transpose(1, 0, 2, 3).reshape(-1)
@@ -199,7 +199,7 @@ class Base:
         _, _, attributes, self.chunks, _ = open_archive(self.data, False)
         extras = {"references": references, "cells": attributes["cells"]}
         self.extras = dict(extras, neighbour=neighbours_of(self.data, self.chunks, extras))
-        self.decoded = {}  # by offset, because neighbours of chunks ask for the same rows again
+        self.decoded = {}  # keyed by offset, because neighbours of chunks need the same rows again
 
     def rows(self, layer, is_value, first, count):
         """Returns (bytes [token][head][unit], dtype)."""

@@ -32,7 +32,7 @@ debian_changelog() {
     "$version" "$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")"
 }
 
-walks() { # PREFIX: what users do with it, by what its own documents say
+walks() { # PREFIX: runs the commands of the installed documents, as users would
   local walk
   for walk in operator researcher ci packager; do
     tests/walks/run.sh "$walk" "$1" | sed "s/^/$walk: /"

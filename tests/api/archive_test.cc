@@ -260,7 +260,7 @@ TEST_CASE("A callback's own status comes back, and any other number is KV0010") 
     };
     CHECK(kvt_unpack(ctx, &sound, open, &opened) == expected);
   }
-  // A callback that returns an invalid status ends the call, even if only one of its uses does so.
+  // A callback that returns an invalid status ends the call, even if it does so only once.
   for (int bad = 0; bad < 3; ++bad) {
     struct OneBad {
       Memory memory;
@@ -280,7 +280,7 @@ TEST_CASE("A callback's own status comes back, and any other number is KV0010") 
   }
   Memory vast;
   kvt_source source = vast.Source();
-  source.bytes = UINT64_MAX;  // an impossible size is not KVT_E_INTERNAL
+  source.bytes = UINT64_MAX;  // an impossible size is the caller's error, not KVT_E_INTERNAL
   kvt_reader* reader = nullptr;
   CHECK(kvt_reader_open(ctx, &source, &reader, nullptr) == KVT_E_NO_MEMORY);
   const kvt_file file = {sizeof file, 0, "a", &source};
@@ -444,7 +444,7 @@ TEST_CASE("kvtool.hpp learns profiles, and what is coded with one needs it") {
   context.Decode(with, {}, back);
   CHECK(std::equal(back.begin(), back.end(), raw.begin()));
 
-  // An archive that was written with the profile needs it, too.
+  // An archive that was written with the profile cannot be read without it.
   std::vector<std::byte> archive;
   kvtool::Writer writer(context, parts, [&](kvtool::Bytes bytes) {
     archive.insert(archive.end(), bytes.begin(), bytes.end());

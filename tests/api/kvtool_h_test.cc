@@ -308,7 +308,7 @@ TEST_CASE("Items whose buffers overlap are refused, and the others are right") {
   constexpr kvt_status kBad = KVT_E_BAD_ARGUMENT;
 
   set_up(raw);
-  items[2].frame = &frames[room - 1];  // a byte of item 0's, and all but one of item 1's
+  items[2].frame = &frames[room - 1];  // overlaps the frames of items 0 and 1
   CHECK(statuses(kvt_encode_batch) == Statuses{kBad, kBad, kBad, 0});
   set_up(raw);
   pieces[3] = Piece(&frames[3 * room + 5], 1);  // item 1 reads what item 3 writes

@@ -120,7 +120,7 @@ size_t Encode(kvt_ctx* ctx, const Content& content, Buffer& frame) {
   return written;
 }
 
-// The same with repeated rows and parts of rows, and with incompressible data.
+// The data also has repeated rows, repeated parts of rows, or cannot be compressed.
 enum class Kind { kAlike, kRepeated, kShared, kNoise };
 Content Vary(Content content, Kind kind) {
   std::mt19937 random(11);

@@ -23,7 +23,7 @@
 enum { TOKEN = 8 * 128 * 2, MOST_PAGES = 4096, MOST_ROUNDS = 101, DEPTH = 64, WAYS = 6 };
 static const struct way {
   const char* name;
-  unsigned threads, pages, beside; /* pages: per ticket, 0: calls; beside: index of its baseline */
+  unsigned threads, pages, beside; /* pages: per ticket, 0 for plain calls; beside: index of its baseline */
 } ways[WAYS] = {{"calls", 1, 0, 0}, {"1: page", 1, 1, 0}, {"1: 16", 1, 16, 0},
                 {"batch", 2, 0, 3}, {"2: page", 2, 1, 3}, {"2: 16", 2, 16, 3}};
 

@@ -290,7 +290,8 @@ TEST_CASE("an empty cache has no layers", "[llama]") {
   CHECK(snapshot.notes[0].text == "the cache is empty");
   state.has_streams = false;
   state.version = 2;
-  CHECK(Open(state.Write()).layers.size() == 2);  // layouts A and B number them alike
+  // An empty cache of layouts A and B states its layers.
+  CHECK(Open(state.Write()).layers.size() == 2);
 }
 
 TEST_CASE("two readings of the same bytes are reported, --layout chooses", "[llama]") {
@@ -331,7 +332,7 @@ TEST_CASE("server slot files keep a record where the tokens are", "[llama]") {
   CHECK(with(2, 1000) == Finding::kTruncated);
   CHECK(with(2, -1) == Finding::kTruncated);
   CHECK(with(7, 1 << 30) == Finding::kTruncated);
-  CHECK(with(8, 0) == Finding::kBadField);   // not a media position
+  CHECK(with(8, 0) == Finding::kBadField);   // the word is no media position
   CHECK(with(9, 99) == Finding::kBadField);  // past the text
   CHECK(with(10, 1000) == Finding::kTruncated);
   CHECK(with(13, 0x01444444) == Finding::kTrailingBytes);

@@ -172,7 +172,7 @@ void CheckFew(Source (*make)(size_t, std::string (*)(size_t)), uint64_t few) {
     CAPTURE(ten, forty);
     CHECK(ten < few * 10'000);
     CHECK(forty < few * 40'000);
-    CHECK(forty < 5 * ten);  // in proportion to their number
+    CHECK(forty < 5 * ten);  // the cost grows in proportion to the tensors
   }
 }
 

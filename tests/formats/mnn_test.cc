@@ -416,7 +416,8 @@ TEST_CASE("what an MNN dump cannot say is not written", "[mnn]") {
 TEST_CASE("a dump folder comes back from an archive, its data never opaque bytes", "[mnn][kvz]") {
   const DumpFolder folder;
   folder.Logical("layer_0/", 0, 9, 10);
-  folder.Logical("layer_0/", 4, 2, 50);  // they overlap: part of the first update is in no tensor
+  // The updates overlap: part of the first one is in no tensor.
+  folder.Logical("layer_0/", 4, 2, 50);
   folder.Packed("layer_0/", 7);
   folder.Packed("layer_0/", 9);
   for (const char* layout : {"logical", "packed"}) {

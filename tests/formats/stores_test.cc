@@ -101,7 +101,7 @@ TEST_CASE("a damaged LMCache chunk is refused by the field that is wrong") {
   CHECK(with(4, 4) == Finding::kSizeMismatch);
   CHECK(with(3, 3) == Finding::kBadField);
   CHECK(with(4, 0) == Finding::kBadField);
-  // Without its layout the file cannot be told from other bytes.
+  // Without its layout the file cannot be distinguished from other bytes.
   CHECK(with(1, 9) == Finding::kUnknownFormat);
   CHECK(Refusal(Named("a", Chunk(4, 6, {1, 1, 1, 9}, Bytes(9))), {}) == Finding::kUnsupportedKind);
   OpenOptions named;

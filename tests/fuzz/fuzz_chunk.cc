@@ -65,7 +65,7 @@ void RoundTripByLayers(uint64_t columns, ByteSpan values, CodecScratch& scratch)
   if (!std::equal(back.begin(), back.end(), whole.begin())) std::abort();
 }
 
-// Encodes values whose similarity to the pattern the input decides.
+// Encodes values; the input decides how similar they are to the pattern.
 void RoundTripByReference(const ChunkShape& shape, ByteSpan values, Effort effort,
                           CodecScratch& scratch) {
   if (values.empty() || shape.tokens == 0) return;

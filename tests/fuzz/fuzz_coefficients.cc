@@ -13,7 +13,8 @@
 
 namespace {
 
-// Tables of falling reach, in which the middle symbol has all that the others leave.
+// Each component codes fewer values than the one before it. The value 0 has all the frequency that
+// the others leave.
 kv::StepCode MakeCode(size_t count) {
   kv::StepCode code;
   for (size_t c = 0; c < count; ++c) {

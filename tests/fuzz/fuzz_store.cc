@@ -73,7 +73,7 @@ void AsPack(ByteSpan input) {
   }
 }
 
-// Repairs the hashes of each object's payload and head; with `decoded` also that of the decoded
+// Repairs the hashes of each object's payload and header; with `decoded` also that of the decoded
 // content.
 void RepairObject(Bytes& pack, uint64_t at, uint64_t payload_bytes, bool decoded) {
   constexpr size_t kRawBytesAt = 32, kRawHashAt = 40, kPayloadHashAt = 56, kHeadHashAt = 96;

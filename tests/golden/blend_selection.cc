@@ -117,7 +117,7 @@ void CheckSelection(const json& item, const json& expected, const Tensors& tenso
   }
 }
 
-// Checks inputs that the command refuses, or accepts although the original fails.
+// Checks inputs that the command refuses, or accepts although CacheBlend's code fails.
 void CheckRefusals(const json& cases, Run& run) {
   for (const auto& item : cases) {
     const std::string name = item.at("name");

@@ -344,7 +344,7 @@ void CheckAscendUnrotation(const json& vector, Run& run) {
   run.Checked();
 }
 
-// Checks a side of a cache, transformed by its basis and schema; the first 4 and the last 128
+// Checks K or V of a cache, transformed by its basis and schema; the first 4 and the last 128
 // tokens stay.
 void CheckAscendSide(const Npz& npz, const std::string& side) {
   const Shape shape = npz.ShapeOf(side);

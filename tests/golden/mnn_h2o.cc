@@ -113,7 +113,7 @@ int CheckScenario(const json& scenario) {
                                        params.at("bytes_per_elem")};
   const uint64_t prompt = params.at("prompt_tokens");
   const uint64_t steps = params.at("decode_steps");
-  // The original broke these ties by an unstable sort, so any choice of the same size is accepted.
+  // MNN broke these ties by an unstable sort, so any choice of the same size is accepted.
   const bool any_choice = scenario.at("name") == "ties_many";
   MnnEngine engine(config, geometry, mnn::h2o::MnnRevision::kFinal, prompt);
   std::vector<KeepPlan> positions(geometry.layers, KeepPlan{{0, static_cast<uint32_t>(prompt)}});

@@ -183,7 +183,7 @@ void CheckK16V8(const json& vector, Run& run) {
     const std::string file = "quant/" + expected.value("blob", "");
     if (expected.contains("blob") && run.File(file)) {
       const Blob blob(run.Load(file));
-      if (expected.contains("case")) {  // not from the trace
+      if (expected.contains("case")) {  // these values are not from the trace
         REQUIRE(expected["case"].get<std::string>().starts_with("V all zero"));
         keys.assign(blob.k.size() / 2, 0);
         values.assign(blob.v.size(), 0);
@@ -489,7 +489,7 @@ void CheckUltra(const json& vector, Run& run) {
     REQUIRE(input.shape.size() == 3);
     const uint64_t dim = input.shape[2];
     REQUIRE((std::has_single_bit(dim) && dim % quant::kUltraGroup == 0));
-    // The vectors of both sides are rotated; the engine rotates only those of keys.
+    // The vectors of K and of V are rotated; the engine rotates only those of K.
     const auto stored = quant::StoreUltra(input.Floats(), static_cast<uint32_t>(dim), true);
     Shape codes = input.shape, groups = input.shape;
     codes[2] = dim / 2;

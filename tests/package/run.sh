@@ -69,7 +69,7 @@ by_cmake static -DBUILD_SHARED_LIBS=OFF
 if needs_it "$scratch/static/library"; then fail "not linked with the static library"; fi
 
 pc=$(dirname "$(find "$prefix" -name kvtool.pc)")
-export PKG_CONFIG_LIBDIR=$pc # no other package's file is there
+export PKG_CONFIG_LIBDIR=$pc # this folder has no .pc file of another package
 # shellcheck disable=SC2046  # flags are words
 "$cc" -std=c99 -Wall -Wextra -pedantic -Werror "$examples/page_store.c" -o "$scratch/by_pkg_config" \
   $(pkg-config --cflags --libs kvtool) -Wl,-rpath,"$(dirname "$pc")"

@@ -245,7 +245,7 @@ def main():
     parser.add_argument("--pause", type=float, default=0.1, help="seconds between two looks at the queue")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before it was done"))  # so that no daemon is left
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before it was done"))  # so that the daemons end
     with tempfile.TemporaryDirectory(prefix="kvtool-slurm-") as folder:
         slurm = slurm_here.Slurm(f"{folder}/slurm", options.nodes, options.cpus)
         try:

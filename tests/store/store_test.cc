@@ -126,7 +126,7 @@ TEST_CASE("pieces end at blocks and are not short", "[store]") {
   CHECK(EndOfPiece(extent, 512, 256) == 800);  // the remaining 32 are joined
   CHECK(IsWorthKeeping(extent, 512, 288, 256));
   CHECK_FALSE(IsWorthKeeping(extent, 512, 20, 256));
-  CHECK(IsWorthKeeping(extent, 492, 20, 256));  // ends at a block
+  CHECK(IsWorthKeeping(extent, 492, 20, 256));  // the piece ends at a block's border
 }
 
 TEST_CASE("records are read as they were written, and refused cut or changed", "[store]") {

@@ -10,7 +10,7 @@ page out/gate.html
 [ -s out/summary.md ] || fail "no summary.md beside the summary"
 grep -q '<testsuite' out/junit.xml || fail "no test suite in out/junit.xml"
 
-# The next commit is compared with this one.
+# The results of the next commit are compared with those of this commit.
 follow docs/gate.md 'kvtool gate gate/pass.json --baseline out/summary.json' "$with"
 said 'gate passed'
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// `kvtool bench`: times levels and other compressors on a cache's own chunks, beside the bounds of
-// models.
+// `kvtool bench`: times levels and other compressors on a cache's own chunks, beside models'
+// bounds.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -131,7 +131,7 @@ const Fields<Benched::Part>& BenchPartFields() {
           },
           SavingFields()),
       {"worst_chunk_to_compat",
-       "Largest bytes / bytes at compat of any chunk; absent where compat did not run",
+       "Largest ratio of a chunk to the same chunk at compat; absent where compat did not run",
        &Part::worst_chunk, Absent()},
       Fields<Part>::Inline(&Part::speeds, BenchSpeedsFields())};
   return fields;
@@ -181,11 +181,11 @@ const Fields<Benched::Bound>& BenchBoundFields() {
 const Fields<Benched>& BenchedFields() {
   using Params = Benched::Params;
   static const Fields<Params> bench_params = {
-      {"chunk_bytes", "Most bytes of a chunk", &Params::chunk_bytes, AtLeast(1)},
+      {"chunk_bytes", "Largest size of a chunk in bytes", &Params::chunk_bytes, AtLeast(1)},
       {"rounds", "Number of rounds asked for", &Params::rounds, AtLeast(1)}};
   static const Fields<Benched> fields = {
       {"inputs", "What was read", &Benched::inputs, HashedFileFields()},
-      {"params", "What was asked for", &Benched::params, bench_params},
+      {"params", "Parameters of the run", &Benched::params, bench_params},
       {"chunks", "Number of chunks of K and V that were coded", &Benched::chunks, AtLeast(1)},
       {"contestants", "Results of each level and of each other compressor", &Benched::contestants,
        BenchEntrantFields(), CsvRows()},

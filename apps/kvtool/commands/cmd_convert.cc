@@ -36,7 +36,7 @@ const Fields<Converted>& ConvertedFields() {
   const auto itself = [](const Converted& of) -> const Converted& { return of; };
   static const Fields<Converted> fields = {
       {"inputs", "What was read", &Converted::inputs, HashedFileFields()},
-      {"params", "What was asked for", itself, ConvertParamsFields()},
+      {"params", "Parameters of the run", itself, ConvertParamsFields()},
       {"output", "File or folder that was written", &Converted::output},
       {"kv_bytes", "Bytes of K and V that were written", &Converted::kv_bytes},
       {"rope_pairs", "How the values of K were reordered; null: not reordered", &Converted::pairs},

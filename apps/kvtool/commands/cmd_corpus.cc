@@ -80,7 +80,7 @@ const Fields<CorpusVerdict>& CorpusVerdictFields() {
   using Change = CorpusVerdict::Change;
   static const Fields<Change> corpus_change = {
       {"name", "Name of the input in the corpus", &Change::name},
-      {"text", "What is different", &Change::text}};
+      {"text", "The difference in words", &Change::text}};
   static const Fields<Of> fields = {
       {"inputs", "The manifest",
        [](const Of& of) {

@@ -37,14 +37,14 @@ const Fields<Diffed>& DiffedFields() {
   static const Fields<Input> diff_input = {
       Fields<Input>::Inline([](const Input& of) -> const HashedFile& { return of; },
                             HashedFileFields()),
-      {"format", "Name of the format it was read as", &Input::format}};
+      {"format", "Format that the input was read as", &Input::format}};
   static const Fields<Diffed> fields = {
       {"inputs",
        "The two snapshots, A and B",
        &Diffed::inputs,
        diff_input,
        {.items = 2, .most_items = 2}},
-      {"params", "What was asked for", [](const Diffed& of) -> const Diffed& { return of; },
+      {"params", "Parameters of the run", [](const Diffed& of) -> const Diffed& { return of; },
        DiffParamsFields()},
       Fields<Diffed>::Inline([](const Diffed& of) -> const SnapshotDiff& { return of.diff; },
                              SnapshotDiffFields())};

@@ -62,7 +62,7 @@ void PrintSteps(const std::vector<Diagnosis::Step>& steps, Console& console) {
     text += fmt::format("  {:<8} {}\n", begin == 0 ? "next" : "", block.substr(begin, end - begin));
     begin = end + 1;
   }
-  // A name that is wider than the terminal is not broken.
+  // Product, unlike Line, does not wrap: a name wider than the terminal must stay on one line.
   if (console.verbosity >= 0 && !console.only_products) console.Product(text);
 }
 
@@ -95,7 +95,7 @@ const Fields<Diagnosis::Step>& StepFields() {
   using Step = Diagnosis::Step;
   static const Fields<Step> fields = {
       {"command", "A complete command for a shell, with quoted names", &Step::command},
-      {"effect", "What it does", &Step::effect},
+      {"effect", "What the command does", &Step::effect},
       {"needs", "What to put in place of the words in capitals; null: the command runs as it is",
        [](const Step& step) { return IfAny(step.needs); }}};
   return fields;

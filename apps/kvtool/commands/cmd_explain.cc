@@ -158,8 +158,8 @@ constexpr Explanation kExplanations[] = {
      "$ kvtool verify slot0.kvz --against slot0.bin"},
     {kContextDiffers, "Values of another prompt would be attended to as if they were this one's.",
      "Compute the cache anew, and store it under its own key.",
-     "// a status of KV1106 from kvt_decode is a miss of the cache"},
-    {kReferenceMissing, "Without it the rows that both caches share cannot be restored.",
+     "// a status of KV1106 from kvt_decode is a cache miss"},
+    {kReferenceMissing, "The rows shared with the reference cannot be restored without it.",
      "Name the cache with --base, or put it back beside the archive under its old name.",
      "$ kvtool decompress today.kvz --base yesterday.bin"},
     {kReferenceDiffers, "Other rows would restore other values; nothing is written.",
@@ -186,8 +186,8 @@ constexpr Explanation kExplanations[] = {
      "Update kvtool, or convert the file with the engine that wrote it.",
      "$ kvtool --version\n"
      "$ kvtool convert hf.pt --to llama-state --target-version b6122 -o state.bin"},
-    {kUnsupportedKind, "There are no keys and values in it that kvtool could measure.",
-     "Store it as it is, if it is to be archived.", "$ kvtool compress odd.bin --from opaque"},
+    {kUnsupportedKind, "The file holds no keys and values that kvtool could measure.",
+     "To archive the file, store it as opaque bytes.", "$ kvtool compress odd.bin --from opaque"},
     {kUnsupportedDtype, "The figures would describe rounded or reinterpreted values.",
      "Convert the cache first, if that is what you want.",
      "$ kvtool convert q8.bin --to npz --dtype f16 -o half.npz"},
@@ -198,7 +198,7 @@ constexpr Explanation kExplanations[] = {
      "Give the trace that was recorded with this cache, up to the same token.",
      "$ kvtool trace inspect t.npz\n"
      "$ kvtool inspect slot0.bin"},
-    {Finding::kInternal, "A result cannot be trusted after it, so none was given.",
+    {Finding::kInternal, "After a bug no result can be trusted, so none was given.",
      "Report it with the command, the message and what 'kvtool targets' prints.",
      "$ kvtool targets"},
 };

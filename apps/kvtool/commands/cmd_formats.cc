@@ -28,10 +28,10 @@ std::string Ability(bool can, bool detected) { return can ? detected ? "yes" : "
 const Fields<ForeignFormat>& ForeignFormatFields() {
   static const Fields<ForeignFormat> fields = {
       {"name", "Name of the format", &ForeignFormat::id, AtLeast(1)},
-      {"summary", "What it is, in a few words", &ForeignFormat::what},
-      {"reason", "Why it is not read", &ForeignFormat::reason, AtLeast(1)},
+      {"summary", "Description of the format in a few words", &ForeignFormat::what},
+      {"reason", "Why kvtool does not read the format", &ForeignFormat::reason, AtLeast(1)},
       {"instead", "What to do instead", &ForeignFormat::hint},
-      {"recognised", "Whether its files are recognised and refused by this name, not as unknown",
+      {"recognised", "Whether kvtool recognises files of this format and refuses them by its name",
        [](const ForeignFormat& format) { return format.recognise != nullptr; }}};
   return fields;
 }
@@ -47,14 +47,14 @@ const Fields<KnownFormats>& KnownFormatsFields() {
   static const Fields<Listing> format_listing = {
       {"name", "Name of the format, as --from and --to take it", &Listing::id, AtLeast(1)},
       {"kind",
-       "What it holds: a snapshot, names of files or tensors in one, a preset of options for one, "
+       "Content: a snapshot, names of files or tensors in one, a preset of options for one, "
        "an attention trace, weights, or a model",
        [](const Listing& format) { return Name(format.kind); },
        OneOf("snapshot", "names", "preset", "trace", "weights", "model")},
-      {"detected", "Whether it is known by its bytes, without --from", &Listing::detected},
-      {"reads", "Whether kvtool reads it", &Listing::reads},
-      {"writes", "Whether kvtool writes it", &Listing::writes},
-      {"summary", "What it is, in a few words", &Listing::summary, AtLeast(1)},
+      {"detected", "Whether the format is known by its bytes, without --from", &Listing::detected},
+      {"reads", "Whether kvtool reads the format", &Listing::reads},
+      {"writes", "Whether kvtool writes the format", &Listing::writes},
+      {"summary", "Description of the format in a few words", &Listing::summary, AtLeast(1)},
       {"needs", "What the user must supply beyond the file", &Listing::needs}};
   static const Fields<KnownFormats> fields = {
       NoInputs<KnownFormats>(),

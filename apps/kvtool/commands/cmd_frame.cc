@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// `kvtool frame`: encodes and decodes single byte planes and gear containers, and shows their
-// layout.
+// `kvtool frame`: encodes and decodes byte planes and gear containers, and shows their layout.
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
@@ -161,7 +160,7 @@ class Frame : public Command {
  private:
   void DeclareCoding(CommandLine& line) {
     line.Add("IN", input_, "File to read, '-' for stdin").Required();
-    line.Add("--dtype", dtype_, "What the values are: f16, bf16, f32").Required();
+    line.Add("--dtype", dtype_, "Element type of the values: f16, bf16, f32").Required();
     output_.Declare(line, "File to write, '-' for stdout");
     limit_.Declare(line,
                    "Limit on the values that a container holds (default: none), and on a stream "
@@ -198,8 +197,7 @@ class Frame : public Command {
     return options;
   }
 
-  // Warns that two kinds of file are called frames; a reader distinguishes them by their bytes
-  // only.
+  // Warns that two kinds of file are called frames; a reader tells them apart by their bytes.
   void WarnOfName(Console& console) const {
     if (!output_.path.ends_with(".kvf")) return;
     console.Warn(output_.path, "writes a container of MNN, but .kvf is for pages of libkvtool");

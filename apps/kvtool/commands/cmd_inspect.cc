@@ -46,7 +46,7 @@ class Inspect : public ForEachInput<Inspect> {
 
   ExitStatus Run(Context& context) override {
     Value::List all;
-    report::Page page("What the values are like", joined_.size() == 1 ? input_ : "");
+    report::Page page("Statistics of the values", joined_.size() == 1 ? input_ : "");
     ExitStatus status = kDone;
     for (const std::string& file : joined_) {
       try {

@@ -22,8 +22,7 @@ struct ManualPage {
   std::string text;
 };
 
-// Escapes running text. A line must not begin with a dot or an apostrophe, which would be a
-// request.
+// Escapes running text. A line that begins with a dot or an apostrophe is a request.
 std::string Roff(std::string_view text) {
   std::string escaped;
   bool begins = true;

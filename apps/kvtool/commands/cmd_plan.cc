@@ -95,7 +95,7 @@ const Fields<PlanFinding>& PlanFindingFields() {
   static const Fields<PlanFinding> fields = {
       {"place", "Place of the error: the event with its token and layer, or source",
        &PlanFinding::place},
-      {"text", "What is wrong", &PlanFinding::text}};
+      {"text", "What is wrong with the plan", &PlanFinding::text}};
   return fields;
 }
 
@@ -138,7 +138,7 @@ const Fields<PlanVerdict>& PlanVerdictFields() {
        },
        Nullable()},
       {"common",
-       "Whether all layers and kv heads hold the same at every moment; null without a snapshot",
+       "Whether all layers and kv heads always hold the same tokens; null without a snapshot",
        [](const Of& of) { return of.IfWalked([](const auto& walk) { return walk.is_common(); }); }},
       {"findings", "The first twenty errors in the plan",
        [](const Of& of) { return of.checked.findings; }, PlanFindingFields()},

@@ -44,7 +44,7 @@ Json ToolSchema() {
           {"additionalProperties", false},
           {"properties",
            {{"name", {{"description", "The program"}, {"const", "kvtool"}}},
-            {"version", Text("Its version")},
+            {"version", Text("Version of the program")},
             {"git", Text("Commit that the program was built from")}}}};
 }
 

@@ -68,13 +68,13 @@ const Fields<FormatEntry>& FormatEntryFields() {
   using Entry = FormatEntry;
   static const Fields<Entry> fields = {
       {"name", "Name that --from and --to take", &Entry::id, Heading("name")},
-      {"detected", "Whether files of it are recognised by their content",
+      {"detected", "Whether files are recognised by their content",
        [](const Entry& format) { return format.probe != nullptr; }, Heading("detected", YesOrDash)},
       {"reads", "Whether the format can be read",
        [](const Entry& format) { return format.open != nullptr; }, Heading("reads", YesOrDash)},
       {"writes", "Whether the format can be written",
        [](const Entry& format) { return format.write != nullptr; }, Heading("writes", YesOrDash)},
-      {"summary", "What it is", &Entry::summary, Heading("what it is")},
+      {"summary", "What the format is", &Entry::summary, Heading("what it is")},
       {"needs", "What the user must supply beyond the file; empty: nothing", &Entry::needs,
        Heading("you supply")}};
   return fields;

@@ -71,7 +71,7 @@ const Fields<AttentionTrace>& AttentionTraceFields() {
       {"model", "The model; empty: not recorded", &Trace::model},
       {"query_heads", "Query heads of a layer", &Trace::query_heads},
       {"kv_heads", "KV heads of a layer; 0: not recorded", &Trace::kv_heads},
-      {"head_dim", "Values of a query; 0: not recorded", &Trace::head_dim},
+      {"head_dim", "Values per query head; 0: not recorded", &Trace::head_dim},
       {"q_start", "Position of the first row", &Trace::q_start},
       {"rows", "Query rows, the same for every layer", &Trace::rows},
       {"prompt_tokens", "Tokens of the prompt; null: not recorded", &Trace::prompt_tokens},
@@ -91,10 +91,10 @@ const Fields<InspectedTrace>& InspectedTraceFields() {
       Fields<InspectedTrace>::Inline(
           [](const InspectedTrace& of) -> const AttentionTrace& { return of.trace; },
           AttentionTraceFields()),
-      {"calls", "Layer calls in a stream of block scores; absent of other traces",
+      {"calls", "Layer calls in a stream of block scores; absent for other traces",
        &InspectedTrace::calls, Absent()},
-      {"steps", "Steps in a stream of block scores; absent of other traces", &InspectedTrace::steps,
-       Absent()}};
+      {"steps", "Steps in a stream of block scores; absent for other traces",
+       &InspectedTrace::steps, Absent()}};
   return fields;
 }
 

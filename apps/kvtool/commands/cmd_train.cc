@@ -176,19 +176,22 @@ uint32_t LayersOfGroup(const std::string& grouping, uint32_t layers) {
 
 void LearnFlags::Declare(CommandLine& line) {
   const CommandLine::Heading heading(line, "Transforms");
-  line.Add("--transform", kind, "Learn a transform of K and V in place of a profile: kvtc")
+  line.Add("--transform", kind, "Learn a transform of K and V of this kind, not a profile: kvtc")
       .OneOf({"kvtc"});
-  line.Add("--ratio", ratios, "Ratios to learn a schema of the coefficients for (4,8,16)")
+  line.Add("--ratio", ratios, "Ratios to learn a schema of the coefficients for (default: 4,8,16)")
       .Check(CheckedBy([](const std::string& text) { ParseRatios(text, "--ratio"); }));
-  line.Add("--rank", rank, "Components of a basis, a multiple of 16 (chosen on half of the rows)");
-  line.Add("--grouping", grouping, "Layers that share a basis: all, layer or a number (all)")
+  line.Add("--rank", rank,
+           "Components of a basis, a multiple of 16 (default: chosen on half of the rows)");
+  line.Add("--grouping", grouping,
+           "Layers that share a basis: all, layer or a number (default: all)")
       .Check(CheckedBy([](const std::string& text) { LayersOfGroup(text, 1); }));
-  line.Add("--basis", basis, "How the basis is stored: f32 or bf16 (f32)").OneOf({"f32", "bf16"});
-  line.Add("--keep-first", sinks, "First tokens of each cache that stay in full (4)");
-  line.Add("--keep-last", window, "Last tokens of each cache that stay in full (128)");
+  line.Add("--basis", basis, "How the basis is stored: f32 or bf16 (default: f32)")
+      .OneOf({"f32", "bf16"});
+  line.Add("--keep-first", sinks, "First tokens of each cache that stay in full (default: 4)");
+  line.Add("--keep-last", window, "Last tokens of each cache that stay in full (default: 128)");
   line.OnText(
       "--hold", [this](const std::string& text) { hold = ParseShare(text, "--hold", 0.01, 0.9); },
-      "Share of the inputs that is held out to judge what was learnt from the others (0.2)");
+      "Share of the inputs held out to judge what was learnt from the others (default: 0.2)");
   line.Add("--weights-from", weights_from,
            "Recorded runs with gradients: weigh each feature by its share in the loss (repeatable)")
       .KeepAll();
@@ -287,9 +290,9 @@ const Fields<Trained>& TrainedFields() {
   const auto profile = [](const Trained& of) { return of.profile.get(); };
   static const Fields<Trained> fields = {
       {"inputs", "What was read", &Trained::inputs, HashedFileFields()},
-      {"params", "What was asked for", itself, TrainParamsFields()},
+      {"params", "Parameters of the run", itself, TrainParamsFields()},
       {"output", "Profile or transform that was written", &Trained::output},
-      {"values", "Values of K and V that it was learnt from", &Trained::values},
+      {"values", "Values of K and V that were learnt from", &Trained::values},
       {"tokens", "Tokens of all inputs together", &Trained::tokens},
       {"profile", "What the profile holds; without --transform", profile, ProfileFields(),
        Absent()},

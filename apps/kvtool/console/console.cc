@@ -108,7 +108,7 @@ size_t NextCharacter(std::string_view text, size_t at) {
   return at;
 }
 
-// Returns true for units: "1.5 MiB" is not broken.
+// Returns true for units: "1.5 MiB" stays on one line.
 bool IsUnit(std::string_view word) {
   while (!word.empty() && (word.back() == ',' || word.back() == ';' || word.back() == ')')) {
     word.remove_suffix(1);
@@ -370,7 +370,7 @@ const Fields<Error>& ErrorFields() {
        [](const Error& error) { return IfAny(error.file()); }},
       {"context", "The part of the file, such as \"layer 3 K\"",
        [](const Error& error) { return IfAny(ListContext(error)); }},
-      {"message", "What is wrong", &Error::message},
+      {"message", "The error in words", &Error::message},
       {"offset", "Offset in the file, in bytes", &Error::offset},
       {"hint", "What the user can do", [](const Error& error) { return IfAny(error.hint()); }},
       {"text", "The whole line on standard error, without the program's name",

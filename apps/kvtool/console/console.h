@@ -111,7 +111,7 @@ class Console {
   // Texts from files and names are shown with control characters as \xNN; a name's newlines too, if
   // the caller passes it through Printable.
   void Data(std::string_view text);  // stdout, for people: wrapped on a terminal, omitted with -q
-  void Line(std::string_view text);  // the same, with a newline
+  void Line(std::string_view text);  // writes text and a newline
   // Writes stdout for programs, and output that was explicitly requested. Lines are not wrapped;
   // with -qq nothing is written.
   void Product(std::string_view text);
@@ -166,7 +166,7 @@ class Console {
 };
 
 // Columns padded to their widest cell; numbers (and a leading '-') are right-aligned. On a terminal
-// that is too narrow, heads are broken and columns of text are shortened; if that is not enough,
+// that is too narrow, headers are wrapped and columns of text are shortened; if that is not enough,
 // the table becomes several, or each row becomes a paragraph.
 class Table {
  public:
@@ -198,7 +198,7 @@ size_t TerminalColumns(int descriptor);
 // program prints. Escape sequences take none.
 size_t ColumnsIn(std::string_view text);
 
-// Breaks lines longer than `width` at spaces; a longer word is not broken. Continuation lines are
+// Breaks lines longer than `width` at spaces; a longer word stays whole. Continuation lines are
 // indented like the line, plus `hanging`. Spaces within a line are kept.
 std::string Wrapped(std::string_view text, size_t width, size_t hanging = 2);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Lays out tables for a given width: broken heads, shortened text, bands of columns, or a paragraph
-// per row.
+// Lays out tables for a width: wrapped headers, shortened text, bands of columns, or paragraphs.
 #include <unistd.h>
 
 #include <algorithm>

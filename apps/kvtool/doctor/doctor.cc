@@ -196,7 +196,7 @@ bool SuggestReplay(std::string command, Diagnosis& out) {
     const bool knows_prompt = OpenTrace(trace, {}).prompt_tokens.has_value();
     command += ShellWord(trace);
     if (!knows_prompt) command += " --prompt-tokens N";
-    out.Suggest(std::move(command), "what eviction would save and cost, by the trace beside it",
+    out.Suggest(std::move(command), "shows what eviction saves and costs, by the trace beside it",
                 knows_prompt ? "" : "N: how many tokens the prompt had");
     return true;
   } catch (const Error&) {
@@ -208,30 +208,30 @@ void SuggestForSnapshot(const Snapshot& snapshot, Diagnosis& out) {
   const std::string file = ShellWord(out.file);
   const std::string archive = ShellWord(out.file + ".kvz");
   if (!out.findings.empty())
-    out.Suggest("kvtool inspect " + file + " --stats", "every layer, NaNs and zeros counted");
+    out.Suggest("kvtool inspect " + file + " --stats", "counts each layer's NaNs and zeros");
   std::error_code ignored;
   if (HasTrait(snapshot.format, kIsCompressed)) {
-    out.Suggest("kvtool verify " + file, "proves the file again, at any size");
+    out.Suggest("kvtool verify " + file, "checks the whole file again, whatever its size");
   } else if (std::filesystem::exists(out.file + ".kvz", ignored)) {
     out.Suggest("kvtool verify " + archive + " --against " + file,
-                "whether the archive beside it restores this file");
+                "checks whether the archive beside it restores this file");
   } else {
     out.Suggest("kvtool compress " + file + " -o " + archive,
-                "makes an archive, proved byte for byte");
+                "makes an archive, and checks it byte for byte");
   }
   if (out.findings.empty())
-    out.Suggest("kvtool inspect " + file, "everything that the file says of itself");
+    out.Suggest("kvtool inspect " + file, "shows everything that the file says of itself");
   const std::string batch = BatchRows(snapshot) > 1 ? " --batch 0" : "";
   const std::string portable = FreeName(out.file + ".safetensors");
   const bool heads = snapshot.heads_known();
   out.Suggest(fmt::format("kvtool convert {}{}{} --to safetensors -o {}", file, batch,
                           heads ? "" : " --kv-heads N", ShellWord(portable)),
-              "the same cache in a format that every framework reads",
+              "writes the cache in a format that every framework reads",
               heads ? "" : "N: the model's kv heads, or give --model FILE");
   if (!SuggestReplay(fmt::format("kvtool replay evict {}{} --trace ", file, batch), out) && heads) {
     out.Suggest(
         fmt::format("kvtool replay evict {}{} --trace TRACE --prompt-tokens N", file, batch),
-        "what eviction would save and cost",
+        "shows what eviction saves and costs",
         "TRACE: the attention of the same run, N: how many tokens its prompt had");
   }
 }
@@ -298,7 +298,7 @@ Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, Thread
            folder != folder.parent_path()) {
       folder = folder.parent_path();
     }
-    out.Suggest("ls " + ShellWord(folder.empty() ? "." : folder.string()), "what there is instead");
+    out.Suggest("ls " + ShellWord(folder.empty() ? "." : folder.string()), "lists the folder");
   }
   return out;
 }
@@ -385,12 +385,12 @@ void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out) {
       ShellWord(FreeName(named ? out.file.substr(0, out.file.size() - 4) : out.file + ".restored"));
   const bool damaged = !out.findings.empty();
   out.Suggest("kvtool verify " + file,
-              damaged ? "what is lost" : "proves the file again, at any size");
+              damaged ? "shows what is lost" : "checks the whole file again, whatever its size");
   out.Suggest(fmt::format("kvtool decompress {}{} -o {}", file, damaged ? " --keep-going" : "", to),
               damaged               ? "what can be restored, with zeros for the rest"
               : out.needs_transform ? "the approximation; the original is not in it"
-                                    : "the original, byte for byte");
-  if (archive.description() && !damaged) out.Suggest("kvtool inspect " + file, "the cache in it");
+                                    : "restores the original, byte for byte");
+  if (archive.description() && !damaged) out.Suggest("kvtool inspect " + file, "shows the cache");
 }
 
 void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out) {
@@ -412,24 +412,24 @@ void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out) {
                          run->trace.empty() ? "no trace" : "with a trace", out.what);
   out.bytes = 0;
   if (out.error) {
-    out.next = {{"kvtool explain " + FindingId(out.error->finding()),
-                 "what this means, and what to do", ""},
-                {"kvtool doctor " + ShellWord(snapshot_path), "its snapshot alone", ""}};
+    out.next = {
+        {"kvtool explain " + FindingId(out.error->finding()), "explains the fault and the fix", ""},
+        {"kvtool doctor " + ShellWord(snapshot_path), "its snapshot alone", ""}};
     return;
   }
   const std::string folder = ShellWord(path);
   std::vector<Diagnosis::Step> steps;
   if (!out.findings.empty())
     steps.push_back(
-        {"kvtool inspect " + folder + " --stats", "every layer, NaNs and zeros counted", ""});
+        {"kvtool inspect " + folder + " --stats", "counts each layer's NaNs and zeros", ""});
   if (!run->trace.empty()) {
     steps.push_back({"kvtool replay evict " + folder + " --policy streaming,h2o --budget 0.5",
                      "what evicting half of it would cost", ""});
-    steps.push_back(
-        {"kvtool advise " + folder + " --min-ratio 2", "what to evict, so that least is lost", ""});
+    steps.push_back({"kvtool advise " + folder + " --min-ratio 2",
+                     "which tokens to evict with the least loss", ""});
   }
   steps.push_back({"kvtool compress " + folder + " -o " + ShellWord(FreeName(run->folder + ".kvz")),
-                   "makes an archive of its snapshot, proved byte for byte", ""});
+                   "makes an archive of its snapshot, and checks it byte for byte", ""});
   steps.push_back({"kvtool inspect " + folder, "everything that the run says of itself", ""});
   out.next = std::move(steps);
 }

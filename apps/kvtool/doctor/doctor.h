@@ -42,7 +42,7 @@ struct Diagnosis {
   std::vector<Step> next;
   ExitStatus status = kDone;
   std::optional<Error> error;    // why it cannot be read
-  bool needs_transform = false;  // an archive that was approximated by one
+  bool needs_transform = false;  // an archive whose values a transform rounded
 
   void Find(std::string finding);
   void Suggest(std::string command, std::string effect, std::string needs = "") {

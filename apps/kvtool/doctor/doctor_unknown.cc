@@ -58,7 +58,7 @@ bool IsModel(const Source& source, Diagnosis& out) {
                          layer.k_dim);
   IsSound("its header is valid; the weights were not checked", out);
   out.Suggest("kvtool inspect CACHE --model " + ShellWord(out.file),
-              "a cache of this model, with layers and heads from here",
+              "reads a cache of this model, with layers and heads from this file",
               "CACHE: a KV cache that the model left");
   return true;
 }
@@ -93,7 +93,7 @@ bool IsDocument(const Source& source, Diagnosis& out) {
                     plan.source_file.empty() ? "an unnamed cache" : Printable(plan.source_file));
     IsSound("every event is valid; 'plan check' compares the plan with its cache", out);
     out.Suggest("kvtool plan check " + file + " --snapshot CACHE --kv-heads N",
-                "whether it can be applied to that cache",
+                "checks whether the plan fits that cache",
                 "CACHE: the cache it is for, N: the model's kv heads");
     return true;
   }
@@ -101,17 +101,17 @@ bool IsDocument(const Source& source, Diagnosis& out) {
   out.what = fmt::format("a document of kvtool ({})", out.format);
   out.sound_text = "not checked: only its beginning was read";
   if (schema == "gate/1") {
-    out.Suggest("kvtool report " + file, "its verdict, case by case");
+    out.Suggest("kvtool report " + file, "shows the verdict, case by case");
   } else if (name == "results" || name == "result") {
-    out.Suggest("kvtool merge " + file, "what the results add up to");
+    out.Suggest("kvtool merge " + file, "adds the results up");
   } else if (name == "corpus") {
-    out.Suggest("kvtool corpus check " + file, "whether its caches are unchanged");
-    out.Suggest("kvtool inspect --corpus " + file, "each of its caches");
+    out.Suggest("kvtool corpus check " + file, "checks whether the caches are unchanged");
+    out.Suggest("kvtool inspect --corpus " + file, "shows each cache of the corpus");
   } else if (name == "gate-config") {
-    out.Suggest("kvtool gate " + file, "runs the quality gate that it describes");
+    out.Suggest("kvtool gate " + file, "runs the quality gate of the config");
   } else if (std::all_of(name.begin(), name.end(),
                          [](unsigned char c) { return std::isalnum(c) != 0 || c == '-'; })) {
-    out.Suggest("kvtool schema " + name, "what its keys mean");
+    out.Suggest("kvtool schema " + name, "explains the keys of a config");
   }
   return true;
 }
@@ -157,9 +157,9 @@ bool IsSuite(const Source& source, Diagnosis& out) {
       ShellWord(source.is_folder && is_lone
                     ? (std::filesystem::path(out.file) / source.files[0].name).string()
                     : out.file);
-  out.Suggest("kvtool gate --engine-logs " + file, "judges every rule of the suite by these files");
+  out.Suggest("kvtool gate --engine-logs " + file, "judges these files by every rule of the suite");
   if (is_lone) {
-    out.Suggest("kvtool report " + file, "shows it as it is; several summaries make a history");
+    out.Suggest("kvtool report " + file, "shows the summary; several summaries make a history");
   }
   return true;
 }
@@ -238,7 +238,7 @@ bool IsStore(const Source& source, Diagnosis& out) {
   out.kind = "store";
   out.what = fmt::format("a store of kvtool: {}, {}", Plural(states, "state"),
                          HumanBytes(source.total_bytes()));
-  out.sound_text = "not checked: 'store verify' proves every state";
+  out.sound_text = "not checked: 'store verify' checks every state";
   const std::string store = ShellWord(out.file);
   if (has_folder) {
     out.Find("a folder has the name of its index");
@@ -249,12 +249,12 @@ bool IsStore(const Source& source, Diagnosis& out) {
     out.Find("it has no index");
   }
   if (!out.findings.empty()) {
-    out.Suggest("kvtool store verify --repair " + store, "makes a new index of what it holds");
+    out.Suggest("kvtool store verify --repair " + store, "makes a new index of the store");
     return true;
   }
-  out.Suggest("kvtool store list " + store, "its states, and what each costs");
-  out.Suggest("kvtool store verify " + store, "proves that every state can be restored");
-  out.Suggest("kvtool store stats " + store, "what was added, and what it takes on the disk");
+  out.Suggest("kvtool store list " + store, "lists the states, and what each costs");
+  out.Suggest("kvtool store verify " + store, "checks that every state can be restored");
+  out.Suggest("kvtool store stats " + store, "shows what was added, and its size on the disk");
   return true;
 }
 
@@ -267,11 +267,11 @@ void LookAtLearnt(F&& model, Diagnosis::Step use, Diagnosis& out) {
     out.what += ", learnt from caches of ";
     out.what += name.empty() ? "a model without a name" : Printable(name);
     IsSound("it can be read, and its checksum matches", out);
-    out.Suggest("kvtool inspect " + ShellWord(out.file), "what it was learnt from");
+    out.Suggest("kvtool inspect " + ShellWord(out.file), "shows what the file was learnt from");
     out.next.push_back(std::move(use));
   } catch (const Error& error) {
     out.Find(fmt::format("{} [{}]", Printable(error.message()), FindingId(error.finding())));
-    out.Suggest("kvtool explain " + FindingId(error.finding()), "what this means, and what to do");
+    out.Suggest("kvtool explain " + FindingId(error.finding()), "explains the fault and the fix");
   }
 }
 
@@ -334,8 +334,8 @@ bool IsWeights(const Source& source, Diagnosis& out) {
   const std::string file = ShellWord(out.file);
   if (out.findings.empty())
     out.Suggest("kvtool weights inspect " + file + " --stats",
-                "blocks, and ranges of their values");
-  out.Suggest("kvtool weights verify " + file, "what the two engines' loaders make of it");
+                "shows blocks, and ranges of their values");
+  out.Suggest("kvtool weights verify " + file, "checks whether the two engines' loaders accept it");
   return true;
 }
 
@@ -357,10 +357,10 @@ bool IsTrace(const Source& source, Diagnosis& out) {
     out.what += fmt::format(", positions {} to {}", trace.q_start, trace.end_position() - 1);
   IsSound("its headers are valid; the values were not checked", out);
   const std::string file = ShellWord(out.file);
-  out.Suggest("kvtool trace inspect " + file, "layers, heads and positions");
+  out.Suggest("kvtool trace inspect " + file, "shows layers, heads and positions");
   out.Suggest(fmt::format("kvtool replay evict CACHE --trace {}{}", file,
                           trace.prompt_tokens ? "" : " --prompt-tokens N"),
-              "what eviction would save and cost",
+              "shows what eviction saves and costs",
               fmt::format("CACHE: the cache of the same run{}",
                           trace.prompt_tokens ? "" : ", N: how many tokens its prompt had"));
   return true;
@@ -381,10 +381,10 @@ bool IsGear(const Source& source, Diagnosis& out) {
   IsSound("every plane decodes", out);
   out.shrinks_text = "it is compressed: " + HumanRatio(layout.raw_bytes(), source.total_bytes());
   const std::string file = ShellWord(out.file);
-  out.Suggest("kvtool frame inspect " + file, "its planes");
+  out.Suggest("kvtool frame inspect " + file, "shows the byte planes");
   out.Suggest(fmt::format("kvtool frame decode --dtype {} {} -o {}", halves ? "f16" : "f32", file,
                           ShellWord(FreeName(out.file + ".raw"))),
-              "the values as they were");
+              "restores the values as they were");
   return true;
 }
 
@@ -441,7 +441,7 @@ void SuggestFlags(const Source& source, const Error& error, const std::string& f
                            return one.name.ends_with(".kvf");
                          });
   if (are_pages)
-    out.Suggest("kvtool inspect " + file + " --order '*.kvf'", "its pages as one cache, by name");
+    out.Suggest("kvtool inspect " + file + " --order '*.kvf'", "joins its pages by their names");
   if (error.hint().find("--layout") != error.hint().npos) {
     out.Suggest("kvtool inspect " + file + " --layout AXES", "reads it by these axes",
                 "AXES: " + Printable(error.hint()));
@@ -466,11 +466,11 @@ void DiagnoseIncomplete(const Error& error, Diagnosis& out) {
                           out.needs_transform ? "--transform TRANSFORM"
                           : is_profile        ? "--profile PROFILE"
                                               : "--base CACHE"),
-              "whether it is whole",
+              "checks whether the file is whole",
               out.needs_transform ? "TRANSFORM: the .kvx that it needs"
               : is_profile        ? "PROFILE: the .kvp that it needs"
                                   : "CACHE: the cache that it needs, by its name here");
-  out.Suggest("kvtool explain " + FindingId(error.finding()), "why it needs another file");
+  out.Suggest("kvtool explain " + FindingId(error.finding()), "explains what is missing");
 }
 
 // Suggests how to read the bytes all the same, and what else to do with them.
@@ -478,7 +478,7 @@ void SuggestSteps(const Source& source, const Error& error, Diagnosis& out) {
   const bool known = error.finding() != Finding::kUnknownFormat;
   const std::string file = ShellWord(out.file);
   if (known)
-    out.Suggest("kvtool explain " + FindingId(error.finding()), "what this means, and what to do");
+    out.Suggest("kvtool explain " + FindingId(error.finding()), "explains the fault and the fix");
   for (const SourceFile& one : source.files) {
     const raw::Preset* preset = raw::PresetForName(one.name);
     if (preset == nullptr || known) continue;
@@ -489,7 +489,7 @@ void SuggestSteps(const Source& source, const Error& error, Diagnosis& out) {
   }
   SuggestFlags(source, error, file, out);
   if (source.is_folder && !source.files.empty())
-    out.Suggest("kvtool doctor -r " + file, "what each file in it is");
+    out.Suggest("kvtool doctor -r " + file, "tells what each file is");
   if (!known && source.total_bytes() > 0) {
     out.Suggest(fmt::format("kvtool inspect {} --raw DTYPE:ORDER:SIZES", file),
                 "reads plain arrays without a header",
@@ -500,7 +500,7 @@ void SuggestSteps(const Source& source, const Error& error, Diagnosis& out) {
                             ShellWord(FreeName(out.file + ".kvz"))),
                 "archives the bytes as they are");
   }
-  out.Suggest("kvtool formats", "what is read, and what is not");
+  out.Suggest("kvtool formats", "lists what is read, and what is not");
 }
 
 }  // namespace

@@ -276,13 +276,13 @@ const Fields<DescribedTensor>& DescribedTensorFields() {
   using Tensor = DescribedTensor;
   static const Fields<Tensor> fields = {
       {"dtype", "Element type", [](const Tensor& of) { return Name(of.tensor.dtype); }},
-      {"tokens", "Tokens, of one row of the batch",
+      {"tokens", "Tokens of one row of the batch",
        [](const Tensor& of) { return of.tensor.tokens() / of.rows; }},
       {"kv_heads", "KV heads; null if not known",
        [](const Tensor& of) { return of.OfHeads(of.tensor.heads); }},
-      {"head_dim", "Values of a head; null if not known",
+      {"head_dim", "Values per head; null if not known",
        [](const Tensor& of) { return of.OfHeads(of.tensor.head_dim); }},
-      {"channels", "Values of a token, all heads",
+      {"channels", "Values per token, all heads",
        [](const Tensor& of) { return of.tensor.channels(); }},
       {"bytes", "Bytes as stored, all rows of the batch",
        [](const Tensor& of) { return of.tensor.bytes(); }},
@@ -312,7 +312,7 @@ const Fields<DescribedCells>& DescribedCellsFields() {
   static const Fields<Cells> fields = {
       {"group", "Cache that the cells belong to, if there are several caches; otherwise empty",
        [](const Cells& of) { return of.group.group; }},
-      {"count", "Cells", [](const Cells& of) { return of.group.cells.size(); }},
+      {"count", "Number of cells", [](const Cells& of) { return of.group.cells.size(); }},
       {"streams", "Streams of the cells", [](const Cells& of) { return of.group.streams; }},
       {"first_position", "Smallest position", [](const Cells& of) { return of.summary.first; }},
       {"last_position", "Largest position", [](const Cells& of) { return of.summary.last; }},
@@ -382,11 +382,11 @@ std::optional<std::string> AssumedRotation(const SnapshotDescription& of) {
 const Fields<Snapshot>& SnapshotFields() {
   static const Value::List answers = {"yes", "no", "unknown"};
   static const Fields<Snapshot> hadamard = {{"k",
-                                             "Of K: yes, no or unknown",
+                                             "Whether K is rotated: yes, no or unknown",
                                              [](const Snapshot& of) { return Word(of.k_hadamard); },
                                              {.choices = answers}},
                                             {"v",
-                                             "Of V: yes, no or unknown",
+                                             "Whether V is rotated: yes, no or unknown",
                                              [](const Snapshot& of) { return Word(of.v_hadamard); },
                                              {.choices = answers}}};
   static const Fields<Snapshot> fields = {
@@ -414,8 +414,8 @@ const Fields<Snapshot>& SnapshotFields() {
        &Snapshot::heads_known},
       {"key_rotation", "Whether RoPE has been applied to the keys", RotationWord,
        OneOf("rotated", "unrotated", "unknown")},
-      {"key_rotation_from", "Source of this: the file, or kvtool's assumption for the format",
-       SourceWord, OneOf("file", "assumed", "unknown")},
+      {"key_rotation_from", "Source of key_rotation: the file, or kvtool's assumption", SourceWord,
+       OneOf("file", "assumed", "unknown")},
       {"hadamard",
        "Whether the engine rotated K or V by a Hadamard matrix before it quantised them",
        std::identity(), hadamard},
@@ -435,12 +435,12 @@ const Fields<SnapshotDescription>& SnapshotDescriptionFields() {
        [](const Layer& of) { return IfAny(of.layer.label); }, Absent()},
       {"group", "Cache that the layer belongs to, if there are several caches",
        [](const Layer& of) { return IfAny(of.layer.group); }, Absent()},
-      {"k", "Keys",
+      {"k", "Keys of the layer",
        [](const Layer& of) {
          return DescribedTensor{of.layer.k, of.rows, of.stats != nullptr ? &of.stats->k : nullptr};
        },
        DescribedTensorFields()},
-      {"v", "Values; null where the file has none",
+      {"v", "Values of the layer; null where the file has none",
        [](const Layer& of) -> std::optional<DescribedTensor> {
          if (!of.layer.v) return std::nullopt;
          return DescribedTensor{*of.layer.v, of.rows, of.stats != nullptr ? &of.stats->v : nullptr};
@@ -534,10 +534,10 @@ const Fields<Profile>& ProfileFields() {
        OneOf("k", "v")},
       {"dtype", "Element type", [](const ProfileEntry& entry) { return Name(entry.dtype); },
        OneOf("f16", "bf16")},
-      {"row_values", "Values of a row: all heads of a token", &ProfileEntry::columns, AtLeast(1)},
+      {"row_values", "Values per row: all heads of a token", &ProfileEntry::columns, AtLeast(1)},
       {"tables", "Number of entropy tables",
        [](const ProfileEntry& entry) { return entry.model.tables.size(); }, AtLeast(1)},
-      {"bits_per_value", "Bits that a value took in training", BitsPerValue, AtLeast(0)},
+      {"bits_per_value", "Mean bits per value in training", BitsPerValue, AtLeast(0)},
       {"known_rows", "Rows that recurred in training and are listed", &ProfileEntry::row_count}};
   static const Fields<Regression> regression = {
       {"layer", "Number of the layer that it predicts", &Regression::layer},

@@ -36,7 +36,7 @@ void WarnAboutNotes(std::span<const Note> notes, const std::string& path, Consol
 
 // Returns "profile of smollm, 60 tensors, 152.3 KiB".
 std::string ProfileSummary(const Profile& profile);
-// Returns the same with a table of its entries.
+// Returns the summary with a table of the entries.
 std::string ProfileText(const Profile& profile);
 const Fields<Profile>& ProfileFields();
 

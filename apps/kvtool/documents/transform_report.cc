@@ -25,8 +25,8 @@ const Fields<TransformPlan>& TransformPlanFields() {
 const Fields<TransformSide>& TransformSideFields() {
   static const Fields<TransformSide> fields = {
       {"heads", "Heads of a layer", &TransformSide::heads},
-      {"head_dim", "Values of a head", &TransformSide::dim},
-      {"features", "Values of a token in all layers", &TransformSide::features},
+      {"head_dim", "Values per head", &TransformSide::dim},
+      {"features", "Values per token in all layers", &TransformSide::features},
       {"components", "Components of the basis", &TransformSide::components},
       {"bases", "Number of bases, each of which serves some layers",
        [](const TransformSide& side) { return side.parts.size(); }},

@@ -176,8 +176,7 @@ void AppendFilesOfStems(const std::vector<std::string>& stems, std::vector<std::
          entry.increment(failed)) {
       listed.insert(entry->path().filename().string());
     }
-    // Last stem that was listed. Stems that extend it are skipped: "a" also lists the files of
-    // "ab".
+    // Last stem that was listed. Stems that extend it are skipped: "a" also lists files of "ab".
     const std::string* covering = nullptr;
     for (const std::string& name : names) {
       if (covering != nullptr && name.starts_with(*covering)) continue;

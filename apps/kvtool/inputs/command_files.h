@@ -67,7 +67,7 @@ class FileUser {
 
 // Returns options for outputs: -f, and the folders that it may replace.
 OutputRules RulesFor(bool force);
-// Returns the same for output with the same contents as `source`, which may be "-".
+// Returns the options for output with the same contents as `source`, which may be "-".
 OutputRules RulesLike(bool force, const std::string& source);
 // Returns options for output with the contents of `source` in another form: only those who could
 // read the source may read it.

@@ -165,7 +165,7 @@ std::string FolderOfManifest(const std::string& path, const std::string& said) {
   const fs::path folder = fs::path(said).lexically_normal();
   if (folder.is_absolute() || (!folder.empty() && *folder.begin() == "..")) {
     throw Error(Finding::kUnsafeName, "its folder '{}' is not below the manifest", Printable(said))
-        .Hint("--corpus-dir FOLDER says where the inputs are, if this one is right");
+        .Hint("if the manifest is right, --corpus-dir FOLDER says where its inputs are");
   }
   const fs::path beside = path == "-" ? fs::path() : fs::path(path).parent_path();
   return (beside / folder).lexically_normal().string();

@@ -522,12 +522,12 @@ void EachCommand::TakeOutputFolder(const CommandInputs& inputs, bool to_stdout, 
   }
   if (!is_searched || !folder.empty()) return;
   Error error(Finding::kUsage, "{}",
-              output.empty() ? "no output is given for the results of its caches"
-                             : "-o names one file, but each of its caches has a result");
+              output.empty() ? "no output is given for the results of the caches in this folder"
+                             : "-o names one file, but each cache in this folder has a result");
   throw error.File(inputs.searched.front())
       .Hint(fmt::format("-o {}/ makes a file for each in a folder; {}",
                         output.empty() ? "FOLDER" : Printable(output),
-                        output.empty() ? "-r puts each beside its cache"
+                        output.empty() ? "-r puts each result beside its cache"
                                        : "--from opaque takes the folder as one"));
 }
 

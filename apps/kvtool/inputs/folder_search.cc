@@ -25,7 +25,7 @@ bool IsFolder(const fs::path& path) {
 // A reader's guess about one file or folder, from its first bytes.
 struct FirstLook {
   std::string format;
-  bool is_snapshot = false;             // or might be one if it were complete
+  bool is_snapshot = false;             // is one, or might be if it were complete
   std::optional<Finding> refused = {};  // why it cannot be opened
   bool opens() const { return is_snapshot && !refused; }
 };

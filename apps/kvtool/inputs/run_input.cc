@@ -107,11 +107,12 @@ std::string RunText(const RecordedRun& run, const OpenOptions& reading) {
 
 const Fields<RecordedRun>& RecordedRunFields() {
   using Run = RecordedRun;
-  static const Fields<Run> engine = {{"name", "Name; null if not stated", IfAny(&Run::engine)},
-                                     {"build", "Build; null if not stated", IfAny(&Run::build)}};
+  static const Fields<Run> engine = {
+      {"name", "Name of the engine; null if not stated", IfAny(&Run::engine)},
+      {"build", "Build of the engine; null if not stated", IfAny(&Run::build)}};
   static const Fields<Run> model = {
-      {"name", "Name; null if not stated", IfAny(&Run::model)},
-      {"architecture", "Architecture; null if not stated", IfAny(&Run::architecture)},
+      {"name", "Name of the model; null if not stated", IfAny(&Run::model)},
+      {"architecture", "Architecture of the model; null if not stated", IfAny(&Run::architecture)},
       {"context_length", "Longest context of the model in tokens; null if not stated",
        [](const Run& of) {
          return of.context_length == 0 ? std::nullopt : std::optional(of.context_length);
@@ -136,7 +137,7 @@ const Fields<RecordedRun>& RecordedRunFields() {
       {"engine", "Engine that recorded the run", std::identity(), engine},
       {"model", "Model that ran", std::identity(), model},
       {"tokens", "Tokens of the run, prompt included", &Run::tokens, AtLeast(1)},
-      {"prompt_tokens", "Of these, tokens of the prompt", &Run::prompt_tokens},
+      {"prompt_tokens", "Tokens of the prompt", &Run::prompt_tokens},
       {"nll", "Mean negative log likelihood of the decoded tokens in nats; null if not stated",
        &Run::nll, AtLeast(0)},
       {"rope",

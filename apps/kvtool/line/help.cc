@@ -266,7 +266,7 @@ std::string Overview() {
          Wrap("'kvtool COMMAND -h' shows examples and the first options, '--help' all of them.\n");
 }
 
-// Returns the commands of a shelf and, for that of many caches, the options for many inputs.
+// Returns the commands of a topic and, for the topic of many caches, the options for many inputs.
 std::string TopicHelp(const ShelfEntry& shelf) {
   std::string text = fmt::format("{}:\n{}", shelf.heading, CommandsOn(shelf.shelf, 16));
   if (shelf.shelf == Shelf::kBatch) {

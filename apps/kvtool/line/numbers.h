@@ -21,7 +21,7 @@ ValueCheck CheckedBy(std::function<void(const std::string& text)> parse);
 // Parses ranges separated by commas, which include both ends: "0-3,27", "512-" (to the end). The
 // older forms "0:4", "4:" and ":4" exclude the end. Returns them sorted, with adjacent ones joined.
 std::vector<TokenRange> ParseRanges(std::string_view text, std::string_view flag);
-// Parses such ranges into a short list without repeats; each range needs an end.
+// Parses ranges as ParseRanges does, into a short list without repeats; each range needs an end.
 std::vector<uint32_t> ParseIndexList(std::string_view text, std::string_view flag);
 // Turns "2,3,3.5", "2-4+0.5" (steps), "2-16*2" (factors) into a list in the order given.
 std::vector<double> ParseSweep(std::string_view text, std::string_view flag);

@@ -254,7 +254,7 @@ void OutputOptions::RequireStdout(const Console& console, bool json, std::string
 void ReportOptions::Declare(CommandLine& line) {
   line.AddFlag("--json", json, "JSON document on standard output instead of the table").Essential();
   line.Add("--json-out", json_out, "Write the JSON document to a file");
-  line.Add("--csv", csv, "Write the rows of the result as CSV; '-': instead of the table")
+  line.Add("--csv", csv, "Write the rows of the result as CSV; '-': to stdout, no table")
       .ValueName("FILE");
   DeclareVersion(line);
   // Refusals to overwrite a file suggest -f.
@@ -445,7 +445,7 @@ void RopeOptions::Declare(CommandLine& line, const char* group) {
   DeclareUnpaired(line, group);
   const CommandLine::Heading heading(line, group);
   line.Add("--rope-style", style,
-           "neox (halves) or gptj (pairs) (default: as the file has them, or neox)")
+           "neox (halves) or gptj (neighbours) (default: the file's order, else neox)")
       .OneOf({"neox", "gptj"});
 }
 

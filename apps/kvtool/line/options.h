@@ -131,11 +131,10 @@ struct ReportOptions {
   // Prints and writes the document, or an array with one for each input, as requested. Only --json
   // suppresses the table on stdout.
   void Emit(Console& console, nlohmann::ordered_json document, const OutputRules& rules) const;
-  // Does the same for a result made of fields, or a list of them, as the document `name`.
+  // Emits a result made of fields, or a list of them, as the document `name`.
   void Emit(Console& console, std::string_view name, const Value& result,
             const OutputRules& rules = RulesFor(false)) const;
-  // Does the same for the result of one run. The result is built only if a document or table was
-  // requested.
+  // Emits the result of one run. The result is built only if a document or table was requested.
   template <typename T>
   void Emit(Console& console, std::string_view name, const Fields<T>& (*fields)(),
             const std::type_identity_t<T>& result,

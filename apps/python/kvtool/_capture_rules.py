@@ -86,7 +86,7 @@ class LayerRules:
         """Adds rows at positions from `first` on with `rule`; `visible` counts the keys that each saw, if
         known."""
         if self._declared.setdefault(layer, rule) != rule:
-            raise CaptureError(f"layer {layer} attended by {rule} after {self._declared[layer]}")
+            raise CaptureError(f"layer {layer}: attention follows {rule}, but earlier rows followed {self._declared[layer]}")
         if visible is None:
             return
         causal = torch.arange(first + 1, first + rows + 1)

@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     add = result.add_argument
     add("runs", nargs="+", metavar="RUN", help="folder of kvtool.capture or kvtool-capture-llama")
     add("--model", metavar="MODEL", help="a model's folder, a GGUF file, or a name that transformers knows")
-    add("--engine", choices=("torch", "llama"), default="torch", help="where plans are applied (default: torch)")
+    add("--engine", choices=("torch", "llama"), default="torch", help="engine that applies the plans (default: torch)")
     add("--llama", metavar="PROGRAM", default=PROGRAM, help=f"kvtool-capture-llama, for --engine llama ({PROGRAM})")
     add("--plan", nargs="+", action="extend", default=[], metavar="FILE", help="plans of replay evict --plan-out")
     add("--policy", dest="policies", type=_list, default=[], metavar="A,B", help="policies of replay evict, for plans made here")
@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     add("--granularity", choices=("kv-head", "layer"), default="kv-head", help="unit that chooses its own tokens (default: kv-head)")
     add("--with", dest="options", type=_option, action="append", default=[], metavar="NAME=VALUE", help="option of replay evict")
     add("--iterate", action="store_true", help="replay on the evicted run's own states, until plans repeat (torch)")
-    add("--lossless", action="store_true", help="compress, restore, continue: the same logits at every level (torch)")
+    add("--lossless", action="store_true", help="compress, restore and continue at every level, and compare the logits (torch)")
     add("-T", "--threads", type=int, metavar="N", help="threads of the engine (default: the engine's choice)")
     add("-o", "--output", metavar="FILE", help="write the document (JSON)")
     add("--html-out", dest="html", metavar="FILE", help="write a self-contained page")

@@ -223,7 +223,7 @@ def test_a_wait_that_is_cancelled_changes_no_other(codec):
 def test_a_codec_that_is_closed_cancels_what_waits():
     async def work():
         with Codec("max") as codec:
-            page = noise(8 << 20, 0)  # a second each: the last one waits, however slow the machine is
+            page = noise(8 << 20, 0)  # takes a second or more: the last of 8 is still queued at the close
             tasks = [asyncio.ensure_future(codec.encode_page_async(page)) for _ in range(8)]
             await asyncio.sleep(0.01)
         with pytest.raises(asyncio.CancelledError):

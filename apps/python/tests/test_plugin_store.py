@@ -197,7 +197,7 @@ def test_discard_spares_what_was_stored_anew(tmp_path):
     folder = FrameDirectory(tmp_path)
     folder.put(name_of(1), b"bad")
     opened = folder.open(name_of(1))
-    folder.put(name_of(1), b"good")  # by another thread, between the read and the refusal
+    folder.put(name_of(1), b"good")  # another thread stores it anew before the refusal
     assert folder.discard(name_of(1), opened) == 0 and os.path.exists(folder.path(name_of(1)))
     opened.close()
 
@@ -804,7 +804,7 @@ def _crowd(folder, seed, seconds, queue):
         item = Item(identity.name(b"%d" % number), identity.context(b"%d" % number), content.raw)
         assert store.store([item], SHAPE) != [None]
         (target,) = targets_of([item])
-        if store.load([target]) == [0]:  # may be gone or damaged, but never has other contents
+        if store.load([target]) == [0]:  # an item may be gone or damaged, but never has other contents
             assert bytes(target.raw) == item.raw.tobytes()
             right += 1
         if random.random() < 0.1:

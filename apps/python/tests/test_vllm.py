@@ -399,7 +399,7 @@ def test_thousands_of_blocks_and_concurrent_jobs(tmp_path):
                 assert (tier.rows[128 + i] == np.resize(contents[key], row)).all()
         stored += len(mine)
     assert stored == 3000 == tier.tier.report()["folder_objects"]
-    # Many jobs at once.
+    # Many jobs run at once.
     pending = [
         tier.submit(keys[i * 20 : (i + 1) * 20], range(20 * (i % 12), 20 * (i % 12) + 20), load=False)
         for i in range(100)

@@ -219,7 +219,7 @@ class Approximator {
     if (!block.is_exact) block.stream = EncodeCoefficients(group.code, symbols, block.count);
   }
 
-  // Writes what the coefficients restore to, unless that is not finite, and sums the differences.
+  // Writes the values that the coefficients restore, unless one is not finite, and sums errors.
   bool ReplaceBlock(bool is_value, const Group& group, const Block& block,
                     const std::vector<float>& coefficients) {
     std::vector<std::pair<size_t, Bytes>> restored;
@@ -244,7 +244,7 @@ class Approximator {
     return true;
   }
 
-  // Adds the sums in the order of chunks, so that a comparison with the original finds the same.
+  // Adds sums in the order of chunks, so that a comparison with the original has equal totals.
   void SumLosses() {
     std::map<std::pair<uint32_t, bool>, LossSums> sums;
     for (size_t i = 0; i < heads_.size(); ++i)

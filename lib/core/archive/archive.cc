@@ -147,7 +147,7 @@ std::vector<Damage> Archive::CheckRecords() const {
   std::sort(order.begin(), order.end(), [](const ArchivedChunk* a, const ArchivedChunk* b) {
     return a->record_offset < b->record_offset;
   });
-  bool sure = damage.empty();  // true while `expected` is known to be the next start
+  bool sure = damage.empty();  // true while `expected` is known to be the next record's offset
   const auto expect = [&](uint64_t offset) {
     if (sure && offset != expected) {
       damage.push_back({"record",
@@ -317,7 +317,7 @@ std::shared_ptr<const RowOrder> Archive::FindOrder(const ChunkHead& head) const 
   return order;
 }
 
-// Returns nullopt if no chunk has these tokens. Throws kBadFrame if the chunk must not use it.
+// Returns nullopt if no chunk has these tokens. Throws kBadFrame if this neighbour is forbidden.
 std::optional<size_t> Archive::FindNeighbour(const ChunkHead& head,
                                              const Neighbour& neighbour) const {
   const std::optional<size_t> place = neighbours_->index.Find(head, neighbour);
@@ -485,12 +485,12 @@ void Archive::DecodeTransformed(const ArchivedChunk& chunk, ByteSpan payload,
   if (&holder != &chunk && !payload.empty())
     throw Error(Finding::kTrailingBytes, "a chunk that uses layer {}'s coefficients has a payload",
                 holder.head.layer);
-  // The holder must be of the same group, or its coefficients would count other components.
+  // The holder must be of the same group, otherwise its coefficients belong to other components.
   const bool is_value = chunk.head.kind == ChunkKind::kValue;
   const auto& group = transform_->FindGroup(chunk.head.layer, is_value);
   if (&transform_->FindGroup(holder.head.layer, is_value) != &group)
     throw Error(Finding::kBadFrame, "its coefficients belong to other layers");
-  // Most chunks find their coefficients decoded, which also spares the hash of the payload.
+  // For most chunks the coefficients are cached; then the payload need not even be hashed.
   ArchiveTransform::Coefficients coefficients = transform_->FindDecoded(place);
   if (coefficients == nullptr) {
     ByteSpan stream = payload;

@@ -104,7 +104,7 @@ class Archive {
   // Set the profile, or the reason why it is unavailable, before anything is decoded.
   void UseProfile(std::shared_ptr<const Profile> profile) { profile_ = std::move(profile); }
   void MissProfile(Error why) { profile_missing_ = std::move(why); }
-  // Throws that reason if chunks need a profile that is unavailable.
+  // Throws the reason given to MissProfile if chunks need the profile.
   void RequireProfile() const;
   // Tells how the restored values differ from the original ones; nothing for exact archives.
   const std::optional<Approximation>& approximation() const { return approximation_; }
@@ -115,17 +115,17 @@ class Archive {
     transform_ = std::move(transform);
   }
   void MissTransform(Error why) { transform_missing_ = std::move(why); }
-  // Throws that reason if chunks need a transform that is unavailable.
+  // Throws the reason given to MissTransform if chunks need the transform.
   void RequireTransform() const;
 
   // Returns true if all values of a layer's K or V lie in chunks of their own.
   bool HoldsTensor(size_t layer_position, bool is_value) const;
 
-  // Reads every record's own copy of its head and looks for bytes that belong to no record. A
+  // Reads every record's own copy of its header and looks for bytes that belong to no record. A
   // reader that has the index does not need this; `verify` does it.
   std::vector<Damage> CheckRecords() const;
 
-  // Does the same and checks every payload against its hash, which is all that can be checked
+  // Runs CheckRecords and checks every payload against its hash, which is all that can be checked
   // without decoding.
   std::vector<Damage> CheckStored(ThreadPool& pool) const;
 
@@ -149,8 +149,8 @@ class Archive {
   void Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const;
   // Decodes into memory of exactly the chunk's size.
   void Decode(const ArchivedChunk& chunk, CodecScratch& scratch, std::span<std::byte> raw) const;
-  // Returns the runs without checking the payload's hash. The caller detects damage by comparing
-  // the rows.
+  // Returns runs without checking the payload's hash; the caller compares the rows, which finds
+  // damage.
   std::vector<ReferenceRun> ReadRunsUnchecked(const ArchivedChunk& chunk) const;
   // Decodes only the rows of a chunk that belong to no run, into memory of their size. Every run
   // must repeat its reference rows exactly. Checks only the payload's hash.

@@ -236,7 +236,7 @@ bool ArchiveRows::ReadByRuns(Chunk& chunk, uint64_t begin, uint64_t count,
   return true;
 }
 
-// Copies consecutive rows that are in no run, from index `first` on, of `all` such rows.
+// Copies consecutive rows in no run, from index `first` on, of the chunk's `all` such rows.
 void ArchiveRows::TakeOwn(Chunk& chunk, uint64_t all, uint64_t first, std::span<std::byte> rows,
                           uint64_t row_bytes) const {
   if (chunk.own.empty()) {

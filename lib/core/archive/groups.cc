@@ -77,7 +77,7 @@ namespace {
 // Size of a group, which is held in memory while it is written or restored; larger groups save
 // nothing.
 constexpr uint64_t kGroupTarget = 16 << 20;
-// A file of at least one in this many of the usual chunk's bytes is not joined.
+// A file is joined only if it is smaller than the usual chunk divided by this.
 constexpr uint64_t kSmallOneIn = 4;
 constexpr size_t kMostFilesOfAGroup = 1 << 16;
 constexpr size_t kMostCuts = 4096;

@@ -64,7 +64,7 @@ class GroupLayout {
 // The groups of a folder, and all regions. A region of a group refers to the joined bytes and has
 // the number of the group's first file.
 struct Grouping {
-  std::vector<FileGroup> groups;  // by their first files, ascending
+  std::vector<FileGroup> groups;  // sorted by their first files
   std::vector<Region> regions;
 };
 // Joins files that are small compared with a chunk and have the same regions with consecutive

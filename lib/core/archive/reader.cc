@@ -116,8 +116,8 @@ class ArchiveReader {
       chunk.record_offset = in.U64("record offset");
       chunk.payload_bytes = in.U64("payload length");
       chunk.payload_hash = in.U64("payload hash");
-      const auto head_bytes = in.U32("head length");
-      ByteReader head(in.Take(head_bytes, "chunk head"));
+      const auto head_bytes = in.U32("header length");
+      ByteReader head(in.Take(head_bytes, "chunk header"));
       chunk.head = ReadHead(head);
       chunk.payload_offset = CheckedAdd(
           chunk.record_offset, kPrefixBytes + head_bytes + kHeadHashBytes, "record offset");
@@ -257,8 +257,8 @@ class ArchiveReader {
     }
   }
 
-  // Returns the size that chunks with this file number fill: the file's, or that of the group whose
-  // first file it is.
+  // Returns the bytes that the chunks with this file number must cover: the size of the file; in a
+  // group, the size of the whole group for its first file, and 0 for the others.
   uint64_t SizeAt(uint32_t file) const {
     const auto at = a_.grouped_.find(file);
     if (at == a_.grouped_.end()) return a_.files_[file].size;

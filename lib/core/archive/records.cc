@@ -142,19 +142,19 @@ Record ReadRecord(ByteSpan archive, uint64_t offset) {
   Record record;
   record.offset = offset;
   record.type = in.U32("record type");
-  const auto head_bytes = in.U32("head length");
+  const auto head_bytes = in.U32("header length");
   record.tag = in.U32("tag");
   record.payload_bytes = in.U64("payload length");
   record.payload_hash = in.U64("payload hash");
   if (head_bytes > kMaxHeadBytes) {
-    throw Error(Finding::kBadField, "record head of {} bytes, at most {} expected", head_bytes,
+    throw Error(Finding::kBadField, "record header of {} bytes, at most {} expected", head_bytes,
                 kMaxHeadBytes)
         .At(offset + 8);
   }
-  record.head = in.Take(head_bytes, "record head");
-  const uint64_t stored = in.U64("head hash");
+  record.head = in.Take(head_bytes, "record header");
+  const uint64_t stored = in.U64("header hash");
   const uint64_t computed = Hash64(archive.subspan(offset, kPrefixBytes + head_bytes));
-  if (stored != computed) throw Mismatch("record head", stored, computed, offset);
+  if (stored != computed) throw Mismatch("record header", stored, computed, offset);
   record.payload_offset = in.offset();
   CheckedAdd(record.payload_offset, record.payload_bytes, "payload length");
   return record;
@@ -206,7 +206,7 @@ Bytes ReadTable(ByteSpan archive, const Record& record, uint64_t max_bytes) {
   ByteReader in(record.head, record.offset + kPrefixBytes);
   const auto codec = in.U32("codec"), reserved = in.U32("reserved field");
   const uint64_t raw_bytes = in.U64("table length");
-  in.ExpectEnd("the head of a table");
+  in.ExpectEnd("the header of a table");
   const auto id = static_cast<CodecId>(codec);
   if (reserved != 0) throw Error(Finding::kBadField, "reserved field is not 0").At(in.offset());
   if (codec > 0xff || (id != CodecId::kRaw && id != CodecId::kZstd)) {
@@ -225,12 +225,12 @@ Bytes ReadTable(ByteSpan archive, const Record& record, uint64_t max_bytes) {
   return table;
 }
 
-// ---- heads ----
+// ---- chunk headers ----
 
 namespace {
 
 void Require(bool holds, std::string_view rule) {
-  if (!holds) throw Error(Finding::kBadField, "chunk head: broken rule: {}", rule);
+  if (!holds) throw Error(Finding::kBadField, "chunk header: broken rule: {}", rule);
 }
 
 void CheckOpaque(const ChunkHead& head) {
@@ -261,15 +261,15 @@ void CheckTensor(const ChunkHead& head) {
   Require(head.heads_known || head.heads == 1, "unknown heads count as one head");
   const uint64_t row = CheckedProduct({head.heads, head.units, head.unit_bytes}, "chunk size");
   if (CheckedMul(row, head.tokens, "chunk size") != head.raw_bytes) {
-    throw Error(Finding::kSizeMismatch, "chunk head: {} tokens x {} bytes are not {}", head.tokens,
-                row, head.raw_bytes);
+    throw Error(Finding::kSizeMismatch, "chunk header: {} tokens x {} bytes are not {}",
+                head.tokens, row, head.raw_bytes);
   }
   CheckedAdd(head.token_begin, head.tokens, "token range");
   CheckedAdd(head.extent_token_begin, head.tokens, "token range");
   if (!head.shares_extent()) {
     Require(head.extent_bytes == head.raw_bytes && head.extent_tokens == head.tokens &&
                 head.extent_token_begin == 0,
-            "the extent is the chunk's own");
+            "the extent is exactly the chunk's range");
     return;
   }
   Require(head.extent_bytes <= kMaxExtentBytes, "an extent has at most 64 MiB");
@@ -369,10 +369,10 @@ ChunkHead ReadHead(ByteReader& in) {
   head.lead.assign(lead.begin(), lead.end());
   Require(head.lead.size() <= kMaxLeadBytes && head.lead.size() <= head.source_offset,
           "the lead has at most 128 bytes");
-  Require(head.lead.empty() || head.extent_token_begin == 0, "the lead comes before the extent");
+  Require(head.lead.empty() || head.extent_token_begin == 0, "the lead is in a later chunk");
 
   if (head.raw_bytes == 0 || head.raw_bytes > kMaxChunkBytes) {
-    throw Error(Finding::kLimit, "chunk head: {} decoded bytes, 1..{} expected", head.raw_bytes,
+    throw Error(Finding::kLimit, "chunk header: {} decoded bytes, 1..{} expected", head.raw_bytes,
                 kMaxChunkBytes);
   }
   CheckedAdd(head.source_offset, head.extent_bytes, "extent");

@@ -16,15 +16,14 @@
 #include "lib/core/codec/profiled/profile.h"
 #include "lib/core/codec/rotation.h"
 
-// Serialises the parts of an archive: header, records, heads and trailer. FORMAT.md has their
-// tables. table.cc implements the source table, records.cc the rest.
+// Serialises the parts of an archive: header, records, their headers and trailer. FORMAT.md has
+// their tables. table.cc implements the source table, records.cc the rest.
 namespace kv {
 
 // The values are stored in archives: never changed, never reused.
 enum class ChunkKind : uint8_t { kOpaque = 0, kKey = 1, kValue = 2 };
 
-// The head of a chunk's record: what the chunk is and where its bytes go. FORMAT.md explains each
-// field.
+// Header of a chunk's record: what the chunk is and where its bytes go. FORMAT.md explains fields.
 struct ChunkHead {
   uint32_t file = 0;
   uint32_t layer = 0;
@@ -70,7 +69,7 @@ struct Approximation {
   Hash128Bytes hash{};                // hash at the end of the transform's file
   double ratio = 1;                   // ratio asked for: of 16-bit values to coefficients
   uint32_t sinks = 0, window = 0;     // first and last tokens that are exact
-  uint64_t source_hash = 0;           // of the original; the index has that of what is restored
+  uint64_t source_hash = 0;           // hash of the original; the index has the restored hash
   std::optional<double> expected_kl;  // nats of a next token; needs a transform's weights
   std::vector<Rotation> rotations;
   struct Layer {
@@ -107,11 +106,11 @@ constexpr uint32_t kVersion = 1;
 constexpr uint64_t kHeaderBytes = 24, kTrailerBytes = 40;
 constexpr uint64_t kPrefixBytes = 32, kHeadHashBytes = 8, kChunkHeadBytes = 104;
 constexpr uint64_t kTableHeadBytes = 16, kMaxHeadBytes = 256;
-// Gaps of up to this size, such as a row header, are stored in the head of the chunk that follows.
+// Gaps of up to this size, such as a row header, are stored in the following chunk's header.
 constexpr uint64_t kMaxLeadBytes = 128;
 constexpr uint64_t kMaxChunkBytes = 16 << 20;
 constexpr uint64_t kMaxExtentBytes = 64 << 20;
-// Bytes that the system reads along with a record's head (read-ahead of a page fault).
+// Bytes that the system reads along with a record's header (read-ahead of a page fault).
 constexpr uint64_t kFaultWindow = 128 << 10;
 
 // The values are stored in archives: never changed, never reused.
@@ -149,7 +148,7 @@ Bytes RecordStart(RecordType type, uint32_t tag, ByteSpan head, uint64_t payload
 Record ReadRecord(ByteSpan archive, uint64_t offset);
 // Returns the payload after checking its hash. Throws kTruncated, kChecksum.
 ByteSpan Payload(ByteSpan archive, uint64_t offset, uint64_t bytes, uint64_t hash);
-// Returns the first offset, from `from` on, of a record with this tag whose head has the right
+// Returns the first offset, from `from` on, of a record with this tag whose header has the right
 // hash; the size of the archive if there is none.
 uint64_t FindRecord(ByteSpan archive, uint64_t from, uint32_t tag);
 
@@ -171,8 +170,8 @@ E ReadEnum(ByteReader& in, uint8_t last, std::string_view field) {
 }
 
 void AppendHead(const ChunkHead& head, ByteWriter& out);
-// Reads the 104 bytes of a head and the lead, which takes the rest of `reader`. Checks every rule
-// that can be checked on a head alone. Throws kBadField, kUnknownDtype, kOverflow, kSizeMismatch,
+// Reads the 104 bytes of a header and the lead, which takes the rest of `reader`. Checks every rule
+// that can be checked on a header alone. Throws kBadField, kUnknownDtype, kOverflow, kSizeMismatch,
 // kLimit.
 ChunkHead ReadHead(ByteReader& reader);
 

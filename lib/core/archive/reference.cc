@@ -29,7 +29,7 @@ RowsOfReferences::Found RowsOfReferences::Find(const ReferenceRun& run, uint64_t
     return Error(Finding::kReferenceMissing, "the chunk needs rows of another cache")
         .Hint("give the cache that the archive was coded against with --base");
   };
-  if (references_.empty()) throw missing();  // no caller has supplied any
+  if (references_.empty()) throw missing();  // no references were supplied
   if (run.reference >= references_.size()) {
     throw Error(Finding::kBadFrame, "the chunk names reference {} of {}", run.reference,
                 references_.size());
@@ -150,7 +150,7 @@ namespace {
 constexpr uint64_t kSeedTokens = 8, kLeastTokens = 16;
 // Number of equal seeds that are tried.
 constexpr size_t kMostSeeds = 4;
-// A match with fewer than one in this many of the tokens is a coincidence or padding.
+// A match of fewer than 1 in this many of a cache's tokens counts as coincidence or padding.
 constexpr uint64_t kOneInMatches = 20;
 constexpr uint64_t kRotationRows = 128;
 // A reference whose sampled rows are kClearlyNearer times closer is preferred to one that shares

@@ -23,7 +23,7 @@ constexpr uint32_t kMaxReferenceChain = 8;
 struct ReferenceName {
   std::string file;                            // name without folders
   std::string format;                          // format it was read as
-  uint64_t source_bytes = 0, source_hash = 0;  // of the file, or of what it restored to
+  uint64_t source_bytes = 0, source_hash = 0;  // of the file; for an archive, of its source
   uint32_t chain = 1;  // 1 if it has no reference itself, otherwise one more than its reference
 
   bool operator==(const ReferenceName&) const = default;

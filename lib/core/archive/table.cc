@@ -314,11 +314,11 @@ void CheckGroup(const FileGroup& group, const SourceTable& table, std::vector<bo
   const auto require = [](bool holds, std::string_view rule) {
     if (!holds) throw Error(Finding::kBadField, "group: broken rule: {}", rule);
   };
-  require(group.files.size() >= 2, "it has at least two files");
+  require(group.files.size() >= 2, "a group has at least two files");
   uint64_t bytes = 0;
   for (const uint32_t file : group.files) {
-    require(file < table.files.size(), "its files are in the table");
-    require(!taken[file], "a file is in one group, once");
+    require(file < table.files.size(), "files of a group are in the table");
+    require(!taken[file], "a file is in at most one group");
     taken[file] = true;
     const uint64_t size = table.files[file].size;
     require(size > 0, "its files are not empty");
@@ -341,7 +341,7 @@ void ReadGroups(ByteReader& in, SourceTable& table) {
     FileGroup group;
     const uint32_t files = ReadCount(in, 4, "files of a group");
     const uint32_t cuts = ReadCount(in, 8, "cuts of a group");
-    if (cuts > kMostGroupCuts) throw Error(Finding::kLimit, "a group of too many cuts");
+    if (cuts > kMostGroupCuts) throw Error(Finding::kLimit, "a group has too many cuts");
     for (uint32_t i = 0; i < files; ++i) group.files.push_back(in.U32("file of a group"));
     for (uint32_t i = 0; i < cuts; ++i) group.cuts.push_back(in.U64("cut of a group"));
     CheckGroup(group, table, taken);

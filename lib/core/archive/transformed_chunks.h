@@ -22,8 +22,8 @@ class ArchiveTransform {
  public:
   using Coefficients = std::shared_ptr<const std::vector<float>>;
 
-  // Throws kBadField for parts that divide a layer, kInconsistent for other layers or rotations
-  // than the archive's or a ratio without tables.
+  // Throws kBadField if a part of the basis ends within a layer, kInconsistent if layers or
+  // rotations are not the archive's or the ratio has no tables.
   ArchiveTransform(std::shared_ptr<const Transform> transform, const Approximation& approximation);
 
   const Transform& transform() const { return *transform_; }

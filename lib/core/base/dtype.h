@@ -59,7 +59,7 @@ uint64_t BytesOf(DType dtype, uint64_t elements);
 // are stored in .kvz archives: never changed, never reused.
 enum class Order : uint8_t {
   kTokenHeadDim = 0,  // [token][kv head][dim]: rows, as in dumps of llama.cpp, vLLM and MNN
-  kHeadTokenDim = 1,  // [kv head][token][dim]: the engine's codec input, Hugging Face caches
+  kHeadTokenDim = 1,  // [kv head][token][dim]: MNN's codec input, Hugging Face caches
   kHeadDimToken = 2,  // [kv head][dim][token]: llama.cpp's transposed V
   kStorage = 3,       // as stored; too irregular to name (packed tiles)
 };

@@ -50,7 +50,7 @@ constexpr FindingInfo kFindings[] = {
      "A pointer is null, buffers overlap, no version had this struct_size, or a value is not in "
      "its enumeration."},
     {kOpenFailed, kIo, "a file cannot be opened",
-     "It is missing, a permission is missing, or it is not of the kind expected (file or folder)."},
+     "The file is missing, not permitted, or a folder where a file is expected (or the reverse)."},
     {kReadFailed, kIo, "reading failed", "The operating system reported an error while reading."},
     {kWriteFailed, kIo, "writing failed",
      "The disk is full or the operating system reported another error. No half-written file is "

@@ -241,7 +241,7 @@ void AtomicFile::Commit() {
 void AtomicFile::Place() {
   const auto fail = [&] {
     if (errno == EEXIST) RefuseExisting(path_, rules_.overwrite);
-    throw IoError("cannot name the finished file", path_.string());
+    throw IoError("cannot give the temporary file its final name", path_.string());
   };
   if (!temporary_) {
     if (sys::LinkUnnamed(descriptor_, AT_FDCWD, path_.c_str()) == 0)
@@ -447,7 +447,7 @@ void AtomicFolder::Commit() {
   } else {
     if (RenameNoReplace(working_.name(), path_.string()) != 0) {
       if (errno == EEXIST || errno == ENOTEMPTY) RefuseExisting(path_, Overwrite::kRefuse);
-      throw IoError("cannot name the finished folder", path_.string());
+      throw IoError("cannot give the temporary folder its final name", path_.string());
     }
     working_.Release();
   }

@@ -30,7 +30,7 @@ struct Permissions {
   // Returns the rights of a file, or those that a folder and every file below it have in common,
   // without execution. Returns nullopt for anything else.
   static std::optional<Permissions> Of(const std::filesystem::path& path);
-  // Returns the same rights for converted contents, which need no execution.
+  // Returns rights for converted contents, which need no execution.
   Permissions ForOtherContents() const { return {mode & 0666, owner, group}; }
 };
 
@@ -101,9 +101,9 @@ class FolderFile : public Sink {
   uint64_t size_ = 0;
 };
 
-// Gives the same guarantee for a folder: it is built under a temporary name beside its final one,
-// then exchanged with the old folder, atomically if the file system can. An extended attribute,
-// never a file, marks folders that kvtool wrote.
+// A folder with the guarantee of AtomicFile: it is built under a temporary name beside its final
+// one, then exchanged with the old folder, atomically if the file system can. An extended
+// attribute, never a file, marks folders that kvtool wrote.
 class AtomicFolder {
  public:
   AtomicFolder(std::filesystem::path path, const OutputRules& rules);

@@ -20,7 +20,7 @@ namespace kv::sys {
 // O_EXCL in `flags` the file never gets a name. If the file system has no such files, fails with an
 // errno for which LacksUnnamedFiles is true; the caller then creates a file under a temporary name.
 int OpenUnnamed(int at, const char* folder, int flags, mode_t mode);
-// Gives such a file its name.
+// Gives a file of OpenUnnamed its name.
 int LinkUnnamed(int descriptor, int at, const char* name);
 
 // Fails with EEXIST if the name `to` exists, and with EINVAL, ENOSYS or EOPNOTSUPP if the file

@@ -45,8 +45,8 @@ std::filesystem::path ParentOf(const std::filesystem::path& path);
 // Removes what a killed run left beside an output at `path`, for callers that take no name
 // themselves.
 void RemoveLeftovers(const std::filesystem::path& path);
-// Does the same, and remembers the name if something is left: the output is complete without it,
-// and the next run that writes the same output tries again.
+// Removes a temporary name, and remembers it if something is left: the output is complete without
+// it, and the next run that writes the same output tries again.
 void RemoveOrRemember(const std::string& name) noexcept;
 // Returns the names remembered since the last call.
 std::vector<std::string> TakeUnremoved();

@@ -60,7 +60,7 @@ bool HasWord(std::string_view list, std::string_view word);
 // UTF-8 become \xNN. Newlines stay only if `lines` is set.
 std::string Printable(std::string_view text, bool lines = false);
 
-// Does the same for short excerpts: also escapes non-ASCII bytes and cuts after `limit` bytes.
+// Does as Printable for short excerpts: also escapes non-ASCII bytes and cuts after `limit` bytes.
 std::string Escaped(std::string_view text, size_t limit = 200);
 
 }  // namespace kv

@@ -16,7 +16,7 @@
 namespace kv {
 
 // Counts sampled words that occurred before. Only some columns are sampled, since repeated values
-// mostly stand below each other; the step is odd, because certain channels of every head may be the
+// are mostly in the same column; the step is odd, because certain channels of every head may be the
 // ones that repeat.
 Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype, uint64_t most) {
   constexpr uint64_t kWideRow = 1 << 10, kWord = 8, kPair = 2 * kWord;

@@ -23,7 +23,7 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames count in 32 bits
 // bytes of a chunk so short that trying matches takes next to no time
 constexpr uint64_t kShortest = 8 << 10;
 
-// zstd's search for matches runs if more than one sampled word of four values in this many occurred
+// zstd searches for matches if more than one in this many sampled words of four values occurred
 // before. Long f16 chunks need more, because more of their words are equal by chance.
 struct OneIn {
   uint64_t long_f16, short_f16, long_bf16, short_bf16, other;

@@ -123,7 +123,7 @@ double BitsSaved(const Pairs& pairs, const ArenaVector<double>& angles) {
   return bits / static_cast<double>(count);
 }
 
-// Returns the same for rows whose positions are not consecutive.
+// Returns what BitsSaved does, for rows whose positions are not consecutive.
 double BitsSavedAt(const Pairs& pairs, const ArenaVector<double>& angles, const RowSteps& steps) {
   double bits = 0;
   const uint64_t count = pairs.pair_of_head.size(), in_head = angles.size();

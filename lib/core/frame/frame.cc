@@ -417,7 +417,7 @@ void FrameCoder::DecodePage(const FrameDescription& description, const PageEntry
   DecodeChunk(entry.codec, shape, payload.first(entry.bytes), raw, (*worker).scratch,
               {.profile = profile_.get()});
   if (Hash64(raw) != entry.raw_hash)
-    throw Error(Finding::kChecksum, "the page is not what was encoded");
+    throw Error(Finding::kChecksum, "the decoded page is not the one that was encoded");
 }
 
 FrameHeader FrameCoder::Verify(ByteSpan frame, const Hash128Bytes* context) {

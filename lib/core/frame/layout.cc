@@ -16,7 +16,7 @@ namespace {
 // per token, the 256 tokens of one layer that engines store together.
 constexpr uint64_t kRowSegment = uint64_t{512} << 10;
 constexpr uint64_t kMostSegmentRows = uint64_t{1} << 15;
-constexpr auto kNoCodec = static_cast<CodecId>(255);  // in the header of a frame with a table
+constexpr auto kNoCodec = static_cast<CodecId>(255);  // codec in the header of a frame with a table
 constexpr uint16_t kVersion = 1;
 
 bool IsKnown(DType dtype) {

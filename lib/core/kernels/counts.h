@@ -38,7 +38,7 @@ void CountWithContexts(const uint8_t* contexts, const uint8_t* symbols, size_t c
 // above.
 void CountBytes(const std::byte* from, size_t size, uint64_t counts[256]) noexcept;
 
-// Does the same for `words` little-endian 16-bit words, at any alignment.
+// Adds the occurrences of each of `words` little-endian 16-bit words, at any alignment.
 void CountWords(const std::byte* from, size_t words, uint64_t counts[65536]) noexcept;
 
 }  // namespace kv

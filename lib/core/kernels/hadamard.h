@@ -14,10 +14,10 @@ namespace kv {
 // bits. Any alignment.
 void Hadamard(float* values, size_t count, uint32_t size) noexcept;
 
-// Does the same with the scale multiplied in first, as llama.cpp's cache write does. The bits
-// differ if the square root of `size` is not a power of two.
+// Multiplies as Hadamard does, with the scale multiplied in first, as llama.cpp's cache write does.
+// The bits differ if the square root of `size` is not a power of two.
 void HadamardScaledFirst(float* values, size_t count, uint32_t size) noexcept;
-// Does the same without the scale: multiplies by H_size.
+// Multiplies by H_size, without the scale.
 void HadamardUnscaled(float* values, size_t count, uint32_t size) noexcept;
 
 }  // namespace kv

@@ -26,7 +26,7 @@ struct PanelFactors {
 // must be a multiple of kPanelLanes.
 void PanelAdd(float* out, size_t stride, size_t rows, size_t columns,
               const PanelFactors& factors) noexcept;
-// Does the same with -=.
+// Does as PanelAdd, with -=.
 void PanelSubtract(float* out, size_t stride, size_t rows, size_t columns,
                    const PanelFactors& factors) noexcept;
 

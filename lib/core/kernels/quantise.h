@@ -19,8 +19,8 @@ namespace kv {
 enum class Q8Rounding { kAvx, kReference, kArm };
 
 // Quantises whole blocks of 32 values, as a cache write does. `dtype` is one of the block types;
-// `out` has BytesOf(dtype, values.size()) bytes. For IQ4_NL blocks below 1e-15 the engine leaves
-// the codes unset; here they are 8. For blocks with NaN or infinities no engine defines a result.
+// `out` has BytesOf(dtype, values.size()) bytes. For IQ4_NL blocks below 1e-15 llama.cpp leaves the
+// codes unset; here they are 8. For blocks with NaN or infinities no engine defines a result.
 void QuantiseBlocks(DType dtype, std::span<const float> values, std::byte* out,
                     Q8Rounding rounding = Q8Rounding::kAvx) noexcept;
 

@@ -21,8 +21,8 @@ constexpr uint8_t kIq4One = 8;       // index of the level 1
 
 void StoreHalf(float value, std::byte* out) { StoreLE(out, F32ToF16(value)); }
 
-// Truncates as a conversion to int does. NaN and values outside the range of int become 0; the
-// engine leaves them undefined.
+// Truncates as a conversion to int does. NaN and values outside the range of int become 0; ggml
+// leaves them undefined.
 int Truncated(float value) {
   return value > -2.1e9f && value < 2.1e9f ? static_cast<int>(value) : 0;
 }

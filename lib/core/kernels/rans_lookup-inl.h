@@ -61,7 +61,7 @@ class SymbolLookup {
     // A symbol is the lower word of its lane; the result of the upper words is masked out.
     return V{Find<0x55555555>(symbol.raw)};
   }
-  // Does the same for 32 symbols of 16 bits each.
+  // Looks up 32 symbols of 16 bits each.
   HWY_INLINE __m512i Words(__m512i symbols) const { return Find<0xffffffff>(symbols); }
 
  private:

@@ -58,8 +58,8 @@ inline void XorDecode(const std::byte* from, size_t size, std::byte* to,
   for (size_t i = 0; i < size; ++i) to[i] = before = before ^ from[i];
 }
 
-// The token format of the engine: a control byte below 128 is followed by that many literals plus
-// one; otherwise its low bits are a run's length less kRleMinRun.
+// The run-length format of MNN's gear codec: a control byte below 128 is followed by that many
+// literals plus one; otherwise its low bits are a run's length less kRleMinRun.
 constexpr size_t kRleMinRun = 4, kRleMaxRun = 131, kRleMaxLiterals = 128;
 
 // Returns the number of equal bytes from `at` on, at most kRleMaxRun.

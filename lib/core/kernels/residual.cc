@@ -173,7 +173,7 @@ size_t PackT(const uint8_t* symbols, const uint16_t* extras, size_t count, std::
     // Sixteen small distances have no raw bits.
     if (ends[15] == 0) continue;
     const auto pairs = [&](auto extra, auto wide) HWY_ATTR {
-      // x0 | x1 << n0 in 32 bits, then the same of the results in 64
+      // x0 | x1 << n0 in 32 bits, then joins two results in 64
       const auto x = hn::BitCast(d32, extra), n = hn::BitCast(d32, wide);
       const auto low = hn::And(x, hn::Set(d32, 0xffff)), n0 = hn::And(n, hn::Set(d32, 0xffff));
       const auto two = hn::Or(low, hn::Shl(hn::ShiftRight<16>(x), n0));

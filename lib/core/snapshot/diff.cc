@@ -85,7 +85,8 @@ class Matcher {
     };
     missing(only_a, 'A');
     missing(only_b, 'B');
-    if (a_.layers.empty() && b_.layers.empty()) diff_.notes.emplace_back("neither holds a layer");
+    if (a_.layers.empty() && b_.layers.empty())
+      diff_.notes.emplace_back("neither snapshot has a layer");
   }
 
   void MatchLayer(const LayerKv& a, const LayerKv& b) {

@@ -18,7 +18,7 @@ std::vector<DumpEntry> ListDumpEntries(const Snapshot& snapshot) {
     entry.head_dim = shape.head_dim;
     entry.element_bytes = shape.unit_bytes();
     const bool both = layer.has_k() && layer.v && !layer.v->pieces.empty();
-    // The original script assumes the same shape for K and V.
+    // MNN's script assumes the same shape for K and V.
     if (!both) {
       entry.defect = DumpDefect::kNoFiles;
     } else if (layer.k.heads != layer.v->heads || layer.k.head_dim != layer.v->head_dim ||

@@ -12,7 +12,7 @@
 
 namespace kv {
 
-// Reasons why an entry cannot be simulated, in the order in which the original script checks.
+// Reasons why an entry cannot be simulated, in the order in which MNN's script checks.
 enum class DumpDefect : uint8_t {
   kNone,
   kMetaParse,    // the metadata is not JSON

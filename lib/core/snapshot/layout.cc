@@ -237,8 +237,7 @@ const FileSource* FindHolder(const Snapshot& snapshot, const std::byte* p) {
   return nullptr;
 }
 
-// Drops all pages from the first to the last byte of a run of tokens, including anything in
-// between.
+// Drops all pages from the first to the last byte of a run of tokens, and anything in between.
 void DropRange(const Snapshot& snapshot, const KvTensor& tensor, const StridedPiece& piece,
                uint64_t begin, uint64_t end) {
   if (begin >= end) return;

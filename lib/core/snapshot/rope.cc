@@ -385,7 +385,7 @@ PairsOwner FindPairsOwner(const Snapshot& snapshot) {
 }
 
 const EngineTraits& FindTraits(std::string_view engine) {
-  // InfiniLM reorders weights when loading them, and MNN keeps the order of its exporter.
+  // InfiniLM reorders weights and MNN keeps its exporter's order, so both orders are unknown.
   static constexpr EngineTraits kEngines[] = {
       {.engine = kPairsOfLlama, .pairs = PairsOwner::kLlama, .may_rotate_blocks = true},
       {.engine = "MNN", .pairs = PairsOwner::kUnknown, .runs_exports = true},

@@ -49,8 +49,8 @@ using KeepPlan = std::vector<KeepRange>;
 uint64_t KeptTokens(const KeepPlan& plan);
 bool Contains(const KeepPlan& plan, uint32_t token);
 
-// Returns true if the ranges are ascending, disjoint, non-empty and inside [0, length), which the
-// engine requires before it moves a byte. Adjacent ranges are allowed here.
+// Returns true if the ranges are ascending, disjoint, non-empty and inside [0, length), which MNN
+// requires before it moves a byte. Adjacent ranges are allowed here.
 bool IsApplicable(const KeepPlan& plan, uint64_t length);
 
 // Returns the ranges of a sorted list of distinct tokens.

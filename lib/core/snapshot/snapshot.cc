@@ -68,7 +68,7 @@ void DivideLayer(const ModelGeometry::Layer& shape, LayerKv& layer) {
 // The model's layers that own a cache, in the order in which the snapshot stores them.
 struct StoredLayers {
   std::vector<ModelGeometry::Layer> shapes;
-  std::vector<size_t> numbers;  // in the model; empty if the order is uncertain
+  std::vector<size_t> numbers;  // layers' numbers in the model; empty if the order is uncertain
 };
 
 bool SameShape(const ModelGeometry::Layer& a, const ModelGeometry::Layer& b) {

@@ -186,7 +186,7 @@ void RequirePlan(char name, const TransformSide& side, const TransformPlan& plan
 
 void RequireSound(const Transform& transform) {
   if (transform.k.weights.empty() != transform.v.weights.empty())
-    RefuseSide(transform.k.weights.empty() ? 'K' : 'V', "only the other side has weights");
+    RefuseSide(transform.k.weights.empty() ? 'K' : 'V', "has no weights, but the other side has");
   for (const auto& [name, side] : {std::pair{'K', &transform.k}, std::pair{'V', &transform.v}}) {
     if (side->features() == 0 ||
         side->features() != uint64_t{transform.layers} * side->heads * side->dim) {

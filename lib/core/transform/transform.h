@@ -108,7 +108,7 @@ struct Transform {
   bool is_bfloat = false;            // storage type of the basis
   uint64_t rows = 0;                 // tokens that it was learnt from
   std::vector<std::string> sources;  // XXH3 of the files, as in documents
-  // of rows of V, which identify caches that begin with the same tokens
+  // hashes of rows of V, which identify caches that begin with the same tokens
   std::vector<uint64_t> fingerprints;
   TransformSide k, v;
 

@@ -81,7 +81,7 @@ CheckpointOptions WithPrefixNames(CheckpointOptions options) {
   return options;
 }
 
-// Returns the rank in the original converter's order of search; all other containers come last.
+// Returns the rank in the order in which InfiniLM's converter searches; other containers come last.
 int RankContainer(std::string_view container) {
   constexpr std::string_view kKnown[] = {"model_state_dict/compressor/", "compressor/", ""};
   for (int i = 0; i < 3; ++i) {
@@ -248,7 +248,7 @@ const TensorView& Finder::Weight(std::string_view prefix, uint64_t layer, uint32
   const NamedTensor* tensor = Find(key);
   if (tensor == nullptr) {
     throw Error(Finding::kMissingRecord, "Missing weight: {}", Escaped(key))
-        .Hint("the checkpoint lacks it: save all of it, or choose by --prefix-order, --slot-order");
+        .Hint("save all weights of the compressor, or choose by --prefix-order, --slot-order");
   }
   const TensorView& view = tensor->view;
   if (view.rank() != 2) {
@@ -297,8 +297,8 @@ void Finder::ReadLayer(uint32_t layer) {
   }
 }
 
-// Accepts any shape with as many values as rows. A tensor with another count is not a bias; the
-// original converter drops it silently.
+// Accepts any shape with as many values as rows. A tensor with another count is not a bias;
+// InfiniLM's converter drops it silently.
 TensorView Finder::Bias(const std::string& key, uint64_t rows) {
   const NamedTensor* tensor = Find(key);
   if (tensor == nullptr) return {};

@@ -23,8 +23,8 @@ struct CheckpointOptions {
   bool text_only = false;
 };
 
-// Parse comma-separated lists as the original converter does: blanks around items and empty items
-// are dropped. A DataParallel "module." before a prefix tells where the weights are and is dropped.
+// Parse comma-separated lists as InfiniLM's converter does: blanks around items and empty items are
+// dropped. A DataParallel "module." before a prefix tells where the weights are and is dropped.
 // Throw kUsage for a slot that is not a whole number.
 std::vector<std::string> ParsePrefixOrder(std::string_view list);
 std::vector<uint32_t> ParseSlotOrder(std::string_view list);

@@ -171,7 +171,7 @@ void CheckMlp(const CompressorWeights& weights, uint32_t layer, MlpRole role,
   }
   const uint64_t in = uint64_t{plan.factor} * tensor.head_dim;
   if (blocks[0].cols() != in) {
-    throw Error(Finding::kInconsistent, "{} takes {} values, but {} tokens of head dim {} are {}",
+    throw Error(Finding::kInconsistent, "{} has {} inputs, but {} tokens of head dim {} have {}",
                 name, blocks[0].cols(), plan.factor, tensor.head_dim, in)
         .Hint("the compression factor of weights cannot be changed after training");
   }

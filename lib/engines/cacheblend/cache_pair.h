@@ -45,7 +45,7 @@ class KvRows {
   // types are dequantised and llama.cpp's Hadamard transform is undone. `layer` is an index into
   // layers().
   void Read(size_t layer, bool is_value, uint64_t begin, uint64_t count, float* out) const;
-  // Writes the same for one head, [token][dim].
+  // Writes one head's keys or values, [token][dim].
   void ReadHead(size_t layer, bool is_value, uint32_t head, uint64_t begin, uint64_t count,
                 float* out) const;
   // Gives the pages of a layer back to the system.
@@ -155,7 +155,7 @@ class CachePair {
   // Return the keys or values of one head, [token][dim], for all tokens.
   std::vector<float> FullHead(size_t layer, bool is_value, uint32_t head) const;
   std::vector<float> OldHead(size_t layer, bool is_value, uint32_t head) const;
-  // Rotates old keys, [token][head][dim], a second time, as the original does when it runs twice on
+  // Rotates old keys, [token][head][dim], a second time, as CacheBlend does when it runs twice on
   // the same object.
   void RotateAgain(size_t layer, uint64_t begin, uint64_t count, float* keys) const;
   // Gives the pages of a layer back to the system.

@@ -21,13 +21,13 @@ namespace kv::blend {
 // full prefill.
 
 // Returns how many tokens are selected: scored * ratio, a double product truncated towards zero, as
-// the original computes it. Throws kUsage unless ratio is in [0, 1].
+// CacheBlend computes it. Throws kUsage unless ratio is in [0, 1].
 uint64_t TopCount(uint64_t scored, double ratio);
 // Throws kUsage if the suffix is longer than the prompt.
 void RequireSuffix(uint64_t tokens, uint64_t suffix);
 
-// Sums the squared differences of one token as the original does in a model of a 16-bit dtype:
-// differences, squares and the sum are each rounded to `dtype`. The original sums in float, in an
+// Sums the squared differences of one token as CacheBlend does in a model of a 16-bit dtype:
+// differences, squares and the sum are each rounded to `dtype`. CacheBlend sums in float, in an
 // order that depends on its kernel; here the sum is exact before it is rounded.
 float ScoreInDtype(const float* full, const float* old, uint64_t count, DType dtype);
 

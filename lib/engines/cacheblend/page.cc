@@ -106,7 +106,7 @@ void AddMap(const CachePair& caches, const Result& result, report::Page& page) {
       add(fmt::format("{}", t), t, std::min(result.tokens, t + step));
     }
   }
-  map.x_label = by_chunk ? "token of the chunk" : "token from the number at the left on";
+  map.x_label = by_chunk ? "token of the chunk" : "token, counted from the number at the left";
   page.Heading("Which tokens are recomputed");
   page.Figure(Render(map),
               fmt::format("Orange: chosen at layer {} and recomputed in every later layer. Blue: "
@@ -177,7 +177,7 @@ void AddRemaining(const Result& result, report::Page& page) {
         is_value
             ? "Lower is better. All methods choose the same number of tokens. The oracle chooses "
               "again in every layer: the distance to its line is the price of choosing once."
-            : "The same tokens, measured on the keys.");
+            : "The same tokens as for the values, measured on the keys.");
     if (is_value) page.Feature();
   }
 }

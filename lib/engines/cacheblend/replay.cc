@@ -246,10 +246,10 @@ class Replayer {
     for (const Filter& filter : request().filters) {
       const auto place = caches_.Place(filter.layer);
       if (!place || *place <= before || *place + 1 == result_.layers.size()) {
-        throw Error(
-            Finding::kUsage,
-            "--check-layer {}: later check layers rise from layer {} and leave a layer after them",
-            filter.layer, result_.layers[before].layer);
+        throw Error(Finding::kUsage,
+                    "--check-layer {}: later check layers must be above layer {} and leave a layer "
+                    "after them",
+                    filter.layer, result_.layers[before].layer);
       }
       if (filter.ratio > ratio) {
         throw Error(Finding::kUsage,
@@ -401,8 +401,8 @@ class Replayer {
   void AddSuffixFaults() {
     if (request().suffix == 0) {
       result_.faults.push_back({"suffix_len_zero",
-                                "suffix_len 0: the original slices [:-0], has nothing to score and "
-                                "stops; here every token is scored and none is forced",
+                                "suffix_len 0: CacheBlend's code slices [:-0], has nothing to "
+                                "score and stops; here every token is scored and none is forced",
                                 std::nullopt});
       return;
     }
@@ -557,7 +557,7 @@ Bytes BlendRows(const CachePair& caches, size_t layer, bool is_value, DType dtyp
   return rows;
 }
 
-// Returns which tokens are exact in a layer: in the original all of them up to the check layer; in
+// Returns which tokens are exact in a layer: in CacheBlend all of them up to the check layer; in
 // LMCache none before it, because its buffer keeps the old rows there.
 std::vector<uint8_t> RecomputedIn(const CachePair& caches, const Result& result, size_t layer) {
   std::vector<uint8_t> recomputed(caches.tokens());

@@ -88,7 +88,7 @@ struct Filtered {
   std::vector<uint64_t> indices;  // ascending; the forced suffix is last
 };
 
-// Something that the original would do wrong with this prompt.
+// A fault of CacheBlend's code with this prompt.
 struct Fault {
   std::string name, text;
   std::optional<double> value;

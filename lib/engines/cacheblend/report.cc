@@ -121,7 +121,7 @@ const Fields<ChunkOf>& ChosenFields() {
   static const Fields<ChunkOf> fields = {
       {"index", "Index of the chunk", &ChunkOf::index},
       {"selected", "Tokens of the chunk that were selected by score", &ChunkOf::selected},
-      {"share", "Share of these tokens in topk", &ChunkOf::share, {.least = 0, .most = 1}}};
+      {"share", "Selected tokens of the chunk / topk", &ChunkOf::share, {.least = 0, .most = 1}}};
   return fields;
 }
 
@@ -384,7 +384,7 @@ const Fields<PointOf>& PointFields() {
       {"layers", "Blended layers",
        [](const PointOf& of) { return std::span<const CurveLayer>(of.point.layers); },
        CurveLayerFields()},
-      {"mean", "Over blended layers",
+      {"mean", "Means over the blended layers",
        [](const PointOf& of) -> const CurveLayer& { return of.point.mean; }, CurveFigureFields()}};
   return fields;
 }
@@ -477,7 +477,7 @@ const Fields<GateResult>& GateFields() {
       {"value", "The figure; null: it was not measured, and the gate fails", &GateResult::value},
       {"op", "Whether the figure must be at most or at least the limit",
        [](const GateResult& of) { return of.gate.at_most ? "<=" : ">="; }, OneOf("<=", ">=")},
-      {"limit", "The limit", [](const GateResult& of) { return of.gate.limit; }},
+      {"limit", "Limit on the figure", [](const GateResult& of) { return of.gate.limit; }},
       {"pass", "Whether the figure is within the limit", &GateResult::pass}};
   return fields;
 }

@@ -29,9 +29,9 @@ uint16_t TruncateToHalf(float value);
 // `blocks` are its three Linears.
 Mlp MakeMlp(const LinearBlock* blocks, DType cache_dtype, WeightsCast cast);
 
-// Computes the compressed cache: the original's layers and labels, plan.new_length tokens, and
+// Computes the compressed cache: the source's layers and labels, plan.new_length tokens, and
 // neither cells nor token ids, because a compressed token is no token of the text. The result owns
-// its bytes. `plan` must come from PlanStep with the same arguments. Progress counts the original's
+// its bytes. `plan` must come from PlanStep with the same arguments. Progress counts the source's
 // bytes.
 Snapshot CompressCache(const Snapshot& snapshot, const CompressorWeights& weights,
                        const StepPlan& plan, WeightsCast cast, ThreadPool& pool,
@@ -68,7 +68,7 @@ struct CsrcLayer {
 
 CsrcOutcome SimulateCsrc(const CompressorWeights& weights, std::span<const CsrcLayer> layers,
                          uint64_t cache_tokens, const StepSettings& settings);
-// Does the same for a snapshot, which must hold all layers of its cache.
+// Predicts csrc's outcome on a snapshot, which must hold all layers of its cache.
 CsrcOutcome SimulateCsrc(const CompressorWeights& weights, const Snapshot& snapshot,
                          const StepSettings& settings);
 

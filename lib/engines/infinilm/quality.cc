@@ -50,7 +50,7 @@ constexpr Method kMethods[] = {
     {"int8", Kind::kInt, false, 8,
      "symmetric int8 with an f16 scale per token and head; tokens that still do not fit are "
      "dropped by the rule of knorm"},
-    {"int4", Kind::kInt, false, 4, "the same with 4 bits"},
+    {"int4", Kind::kInt, false, 4, "as int8, with 4 bits"},
 };
 
 // K and V of one layer as floats, [head][token][dim].
@@ -127,7 +127,7 @@ class Measurement {
     Rope rope;
     uint32_t head_dim;
     RopeTable to_end;    // moves each row's stand-in to the position right after the prompt
-    RopeTable to_moved;  // moves it from there to the position after the compression step
+    RopeTable to_moved;  // moves the stand-in to the position after the compression step
   };
 
   void MakeTables(const ModelRope& model) {
@@ -156,8 +156,8 @@ class Measurement {
     const uint32_t kv_heads = layer.k.heads;
     const uint32_t query_heads = options_.queries ? options_.queries->query_heads : kv_heads;
     if (query_heads == 0 || query_heads % kv_heads != 0) {
-      throw Error(Finding::kTraceMismatch, "{} query heads do not share {} kv heads", query_heads,
-                  kv_heads)
+      throw Error(Finding::kTraceMismatch, "{} query heads are not a multiple of {} kv heads",
+                  query_heads, kv_heads)
           .In(fmt::format("layer {}", layer.index));
     }
     const uint64_t stored = std::min(static_cast<uint64_t>(last_), layer.k.tokens());

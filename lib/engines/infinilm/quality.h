@@ -39,7 +39,7 @@ SmallCache KeepSmallestKeys(const FloatMatrix& k, const FloatMatrix& v, uint64_t
 // Quantises rows symmetrically to `bits` bits and dequantises them again, in place. Each row has
 // one f16 scale, max|x| / (2^(bits-1) - 1).
 void QuantiseRows(std::vector<float>& rows, uint64_t columns, int bits);
-// Returns how many bytes such a row takes with its scale.
+// Returns how many bytes a quantised row takes with its scale.
 uint64_t QuantisedRowBytes(uint64_t columns, int bits);
 
 // Measures what the compression step costs in attention: outputs over the compressed cache against

@@ -53,7 +53,7 @@ double ComputeSavingPrice(const Mixture::Change& change) {
 // Returns the price of taking an option that lowers the loss. Negative: a lower price removes more
 // loss per byte. Options that cost no bytes come first.
 double ComputeSpendingPrice(const Mixture::Change& change) {
-  // Multiplies the loss that a change without cost removes, so that its price is below all others.
+  // Factor of the loss that a change without bytes removes, so that its price is the lowest.
   constexpr double kFree = 1e100;
   if (change.loss >= 0) return kInfinity;
   return change.share <= kSameShare ? change.loss * kFree : change.loss / change.share;
@@ -338,7 +338,7 @@ void NoteCheck(const Advice& advice, std::vector<std::string>& warnings) {
   }
   if (advice.check.halves) {
     warnings.push_back(
-        "advice from one prompt: how far it carries to others is unknown; give several runs");
+        "advice from one prompt: it is unknown how well it holds for others; give several runs");
   }
 }
 

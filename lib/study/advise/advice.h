@@ -63,8 +63,8 @@ using PlansOfRun = std::vector<eviction::LayerPlan>;
 std::vector<Outcome> MeasurePlans(const AdviseRun& run, std::span<const PlansOfRun> alternatives,
                                   const MeasureRequest& request, ThreadPool& pool);
 
-// The search for an eviction plan within limits on loss and size, and how far its result carries
-// over to other runs.
+// The search for an eviction plan within limits on loss and size, and how well its result holds for
+// other runs.
 
 // Limits that a plan has to meet.
 struct Limits {
@@ -95,10 +95,10 @@ struct Found {
 // loss per byte saved. At the limits it exchanges options among units as long as that lowers the
 // loss at no more bytes. An option is left out if another option of its unit has fewer bytes and,
 // measured alone, less loss. The best plan is never worse than the best uniform one. Effects may
-// cancel in the measured rows and not elsewhere; CrossCheck measures how far a plan carries.
+// cancel in the measured rows and not elsewhere; CrossCheck measures how plans hold elsewhere.
 Found Search(const Measured& measured, uint32_t candidates, const Limits& limits, ThreadPool& pool);
 
-// A search on all runs but one, and what its best plan costs in the run left out. A single run is
+// A search on all runs but one, and what its best plan loses in the run left out. A single run is
 // cut into two halves of its rows.
 struct Fold {
   size_t left_out = 0;  // index of the run, or of the half
@@ -111,8 +111,8 @@ struct CrossChecked {
   bool halves = false;
   std::vector<Fold> folds;
 
-  // Returns the factor by which a plan costs more where it was not chosen: the geometric mean over
-  // the folds, in which harder and easier runs cancel; at least 1.
+  // Returns the factor by which a plan loses more on data that it was not chosen on: the geometric
+  // mean over the folds, in which harder and easier runs cancel; at least 1.
   double optimism() const;
 };
 // Searches within `limits`, and judges the plans found by the limits `judged`.

@@ -20,7 +20,7 @@ Candidate OnBudget(const std::string& policy, const eviction::KeepBudget& budget
   Candidate candidate;
   candidate.policy = policy;
   candidate.budget = budget;
-  candidate.paper.grow = false;  // at every step, its share of the tokens so far
+  candidate.paper.grow = false;  // keeps its share of the tokens so far at every step
   return candidate;
 }
 

@@ -22,8 +22,8 @@ std::vector<report::ChartTarget> ListTargets(LossKind kind, const Limits& limits
   return targets;
 }
 
-// Adds a chart of each plan's loss against `achieved`; the axis tells whether more of it is better
-// or worse.
+// Adds a chart of each plan's loss against `achieved`; the axis tells whether more is better or
+// worse.
 void AddPlans(const Advice& advice, report::LineChart chart,
               const std::function<double(const Outcome&)>& achieved, std::string_view caption,
               report::Page& page) {
@@ -93,7 +93,7 @@ void AddFrontier(const Advice& advice, const AdviceRequest& request, report::Pag
   }
   AddPlans(
       advice, chart, [](const Outcome& outcome) { return 1 / outcome.ratio(); },
-      "The same plans by the bytes that they keep: low and left is better.", page);
+      "The plans by the bytes that they keep: low and left is better.", page);
 }
 
 void AddBest(const Advice& advice, report::Page& page) {
@@ -127,10 +127,10 @@ void AddBest(const Advice& advice, report::Page& page) {
 
 void AddCheck(const Runs& runs, const Advice& advice, report::Page& page) {
   const LossKind kind = advice.measured().kind;
-  page.Heading("How far it carries");
+  page.Heading("How well plans hold on other data");
   page.Paragraph(CheckText(advice) + ".");
   std::vector<std::vector<std::string>> rows = {
-      {"left out", "promised by the others", "cost there", "ratio there", "within the limits"}};
+      {"left out", "predicted from the rest", "cost there", "ratio there", "within the limits"}};
   for (const Fold& fold : advice.check.folds) {
     const std::string name = advice.check.halves
                                  ? std::string(fold.left_out == 0 ? "first half" : "second half")

@@ -81,7 +81,8 @@ const Fields<PointOf>& PointFields() {
        [](const PointOf& of) { return of.point.uniform; }},
       {"ratio", "Whole cache / bytes kept at the end: 1 / the mean kept share of the runs",
        [](const PointOf& of) { return of.point.outcome.ratio(); }, AtLeast(kLeastRatio)},
-      {"mean_ratio", "The same ratio over all decode steps together",
+      {"mean_ratio",
+       "Whole cache / bytes held over all decode steps: 1 / the mean held share of the runs",
        [](const PointOf& of) { return of.point.outcome.mean_ratio(); }, AtLeast(kLeastRatio)},
       {"worst_ratio", "Whole cache / bytes kept at the end, in the run that keeps most",
        [](const PointOf& of) { return 1 / of.point.outcome.worst_share(); }, AtLeast(kLeastRatio)},
@@ -196,7 +197,7 @@ const Fields<Report>& ParamsFields() {
          return of.request.measure.units == eviction::Granularity::kLayer ? "layer" : "kv-head";
        },
        OneOf("layer", "kv-head")},
-      {"rows", "Most decode rows to measure in a run; 0: all",
+      {"rows", "Largest number of decode rows to measure in a run; 0: all",
        [](const Report& of) { return of.request.measure.rows; }},
       {"seed", "Seed of the sample of rows and of policy random",
        [](const Report& of) { return of.request.measure.seed; }}};
@@ -473,8 +474,9 @@ std::string CheckText(const Advice& advice) {
   }
   const std::string_view rest = check.halves ? "without half of the rows" : "without a prompt";
   if (found == 0) return fmt::format("chosen {}, no plan is within the limits", rest);
-  return fmt::format("plans chosen {} lost {} to {} on it; {} of {} within the limits", rest,
-                     LossText(kind, least), LossText(kind, most), holds, found);
+  return fmt::format(
+      "plans chosen {} lost {} to {} on what was left out; {} of {} within the limits", rest,
+      LossText(kind, least), LossText(kind, most), holds, found);
 }
 
 const Fields<UnitChoice>& UnitChoiceFields() {
@@ -514,7 +516,7 @@ const Fields<Report>& ReportFields() {
   static const Fields<Report> fields = {
       {"runs", "The prompts that were measured, one for each snapshot with its trace", MeasuredRuns,
        MeasuredRunFields(), Items(1)},
-      {"params", "What was asked for", Whole, ParamsFields()},
+      {"params", "Parameters of the run", Whole, ParamsFields()},
       {"loss", "How losses were computed", Whole, MethodFields()},
       {"candidates",
        "Every policy with its budget and parameters that a part of the model could follow",

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The part "savings" of kvtool.advise: table, chart, answer, and llama.cpp's flags for a choice of
-// types.
+// The part "savings" of kvtool.advise: table, chart, answer, and llama.cpp's flags for types.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -319,7 +318,7 @@ const Fields<Chosen>& ChosenFields() {
       {"worst_loss", "Largest loss of a run, in the rows it was chosen on",
        [](const Chosen& of) { return Shown(NameKind(of.report), of.best.outcome.worst_loss()); },
        AtLeast(0)},
-      {"expected_loss", "Largest loss times the optimism that the check found; this is limited",
+      {"expected_loss", "Largest loss times the check's optimism: max_loss limits this product",
        [](const Chosen& of) {
          return Shown(NameKind(of.report), of.report.savings.searched.expected_loss());
        },
@@ -442,7 +441,7 @@ const Fields<Answer>& AnswerFields() {
       {"ratio", "Bytes of the whole cache / bytes of the plan", &A::ratio, AtLeast(kLeastRatio)},
       {"expected_loss", "Expected loss of the worst run, in the unit that loss.unit names",
        [](const A& of) { return Shown(of.loss_kind, of.expected_loss); }, AtLeast(0)},
-      {"flags", "Flags of llama.cpp for the plan; null: no such flags", IfAny(&A::flags)}};
+      {"flags", "Flags of llama.cpp for the plan; null: it has none", IfAny(&A::flags)}};
   return fields;
 }
 
@@ -457,7 +456,7 @@ const Fields<SavingsReport>& SavingsFields() {
          const double share = of.request.limits.share;
          return share < 1 ? std::optional(FullBytes(of) * share) : std::nullopt;
        }},
-      {"rows", "Every plan that was measured alone or combined, and the fronts of mixtures",
+      {"rows", "Every plan that was measured alone or combined, and the frontiers of mixed plans",
        [](const SavingsReport& of) {
          std::vector<SavingRowOf> rows;
          for (const SavingRow& row : of.rows) rows.push_back({of, row});

@@ -64,10 +64,9 @@ const Fields<StatesLevel>& StatesLevelFields() {
       {"ratio", "Bytes of the sample / bytes that the level makes of it", &L::ratio,
        AtLeast(0, Heading("ratio", format::AsFactor))},
       {"encode_mb_per_s",
-       "Speed of the codec alone on one thread, without proof or disk, in MB (1e6 bytes); null: a "
-       "deterministic run",
+       "Encoding speed of the codec on one thread, in MB (1e6 bytes); null: a deterministic run",
        &L::encode_mb_per_s, AtLeast(0, Heading("compresses", AsSpeed))},
-      {"decode_mb_per_s", "Decoding speed of the codec, in the same unit", &L::decode_mb_per_s,
+      {"decode_mb_per_s", "Decoding speed of the codec, as encode_mb_per_s", &L::decode_mb_per_s,
        AtLeast(0, Heading("restores", AsSpeed))},
       {"alone_bytes", "Estimated bytes of all states, each compressed alone", &L::alone_bytes,
        Heading("each alone", format::AsBytes)},
@@ -79,7 +78,7 @@ const Fields<StatesLevel>& StatesLevelFields() {
 const Fields<LeftOut>& LeftOutFields() {
   static const Fields<LeftOut> fields = {
       {"name", "Name of the skipped file or folder", &LeftOut::name},
-      {"why", "Reason for leaving it out", &LeftOut::why}};
+      {"why", "Reason for leaving the file out", &LeftOut::why}};
   return fields;
 }
 
@@ -89,7 +88,7 @@ const Fields<StatesAdvice>& SampleFields() {
       {"states", "Number of states that chunks were taken from", &A::sampled_states},
       {"chunks", "Number of chunks, from the middle of a first, middle and last layer",
        &A::sampled_chunks},
-      {"bytes", "Bytes of these chunks", &A::sampled_bytes}};
+      {"bytes", "Bytes of the chunks in the sample", &A::sampled_bytes}};
   return fields;
 }
 
@@ -263,14 +262,14 @@ const Fields<StatesAdvice>& StatesFields() {
   static const Fields<A> params = {
       {"idle_days", "Days without a write or read after which a state is idle", &A::idle_days}};
   static const Fields<A> fields = {
-      {"params", "What was asked for", WholeAdvice, params},
+      {"params", "Parameters of the run", WholeAdvice, params},
       {"bytes", "Bytes of all states", &A::bytes},
       {"states", "The states, the largest first", &A::states, SavedStateFields(), CsvRows()},
       {"left_out", "Files that are no states or unreadable", &A::left_out, LeftOutFields()},
       {"shared_bytes", "Bytes of K and V that a store would hold once instead of again",
        &A::shared_bytes},
       {"contained_states", "States whose rows are all in another state", &A::contained_states},
-      {"contained_bytes", "Bytes of these", &A::contained_bytes},
+      {"contained_bytes", "Bytes of the contained states", &A::contained_bytes},
       {"alike_states", "States with the compared rows of another, but other bytes elsewhere",
        &A::alike_states},
       {"near_states",
@@ -282,7 +281,7 @@ const Fields<StatesAdvice>& StatesFields() {
       {"idle_states",
        "States that were neither written nor read for idle_days; 0 if no time is known",
        &A::idle_states},
-      {"idle_bytes", "Bytes of these", &A::idle_bytes},
+      {"idle_bytes", "Bytes of the idle states", &A::idle_bytes},
       {"access_times",
        "How the file system records reads: noatime: not; relatime: once a day at most; strict: "
        "each; unknown",

@@ -322,8 +322,8 @@ const Fields<Totals>& TotalsFields() {
        "Bits per value under the cheapest entropy model of each tensor; of order 0 or 1, so a "
        "codec that draws on more may need less",
        &Totals::bound, AtLeast(0)},
-      {"bound_ratio", "Bytes of the tensors / bytes under those models", &Totals::bound_ratio,
-       AtLeast(0)},
+      {"bound_ratio", "Bytes of the tensors / bytes under the cheapest entropy models",
+       &Totals::bound_ratio, AtLeast(0)},
       {"decodes", "Whether all decoded bytes equal the original bytes", &Totals::decodes}};
   return fields;
 }

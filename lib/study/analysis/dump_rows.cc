@@ -347,7 +347,7 @@ class RowSchema {
       const std::string what =
           fmt::format("the {} {} of the {}-bit values of {}", word, parts, bits, tensor);
       Add(name + "_entropy", "number",
-          fmt::format("Entropy in bits per byte of {}; 0: values of another size", what));
+          fmt::format("Entropy in bits per byte of {}; 0: the values have another size", what));
       AddRatio(name + "_ratio", fmt::format("Ratio of {} under zstd", what));
     }
   }
@@ -363,9 +363,10 @@ class RowSchema {
              fmt::format("Ratio of K under zstd after its rotation is undone, pairs being {}; not "
                          "measured without a known rotation",
                          pairs));
-    AddRatio(key + "_gear_ratio", "The same with high and low bytes of 16-bit values coded apart");
-    for (const auto& [name, word] :
-         {std::pair("mean", "Mean of how far"), std::pair("max", "Most that")}) {
+    AddRatio(key + "_gear_ratio",
+             "Ratio of K under zstd without rotation, 16-bit values as high and low bytes apart");
+    for (const auto& [name, word] : {std::pair("mean", "Mean distance by which"),
+                                     std::pair("max", "Largest distance by which")}) {
       Add(fmt::format("{}_{}_abs_diff", key, name), "number",
           fmt::format("{} undoing the rotation moves a value of K, pairs being {}", word, pairs));
     }

@@ -78,8 +78,8 @@ Price PriceDifference(const std::vector<uint64_t>& pairs, bool exclusive) {
   return ComputePrice(counts) / std::max(1.0, total);
 }
 
-// Prices a high byte given sign and exponent of that before: f16 keeps them in its top six bits,
-// above `shift` others.
+// Prices a high byte given sign and exponent of the one before it: f16 keeps them in its top six
+// bits, above `shift` others.
 Price PriceInContext(const std::vector<uint64_t>& pairs, uint32_t shift) {
   const uint32_t contexts = 256u >> shift;
   const auto counts = Folded(pairs, size_t{contexts} * 256,

@@ -417,8 +417,7 @@ const Fields<EntropyModel>& EntropyModelFields() {
       {"name", "Name of the model", &EntropyModel::name},
       {"bits", "Bits per value that an ideal coder needs with this model's context",
        &EntropyModel::bits, AtLeast(0)},
-      {"table_bits",
-       "Bits per value that describing the model's own numbers costs; 0 for adaptive models",
+      {"table_bits", "Bits per value for the model's own parameters; 0 for adaptive models",
        &EntropyModel::table_bits, AtLeast(0)}};
   return fields;
 }
@@ -432,7 +431,7 @@ const Fields<Structure>& StructureFields() {
        &Structure::repeated_rows},
       {"constant_channels", "Number of channels that are equal in all tokens",
        &Structure::constant_channels},
-      {"zero_channels", "Number of these channels that are zero", &Structure::zero_channels}};
+      {"zero_channels", "Channels that are zero in all tokens", &Structure::zero_channels}};
   return fields;
 }
 

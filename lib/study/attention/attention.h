@@ -65,7 +65,7 @@ std::vector<AttentionRows> CompareKeptSets(const HeadQueries& queries, const Hea
                                            const AttentionRule& rule = {},
                                            OutputGradients gradients = {},
                                            AttentionFigures figures = AttentionFigures::kAll);
-// Does the same from recorded probabilities, [query][key], 0 for hidden keys, in rows that the
+// Compares kept sets by recorded probabilities, [query][key], 0 for hidden keys, in rows that the
 // caller has normalised. `positions` are those of the rows.
 std::vector<AttentionRows> CompareKeptSetsProbabilities(
     const FloatMatrix& probabilities, std::span<const int64_t> positions, const FloatMatrix& v,

@@ -30,7 +30,7 @@ std::string RemarkOnBlocks(const Snapshot& snapshot) {
   for (const LayerKv& layer : snapshot.layers) {
     for (const KvTensor* tensor : {&layer.k, layer.v ? &*layer.v : &layer.k}) {
       if (!IsBlockQuantised(tensor->dtype)) continue;
-      return fmt::format("the cache is of {} already: losses come on top of its own",
+      return fmt::format("the cache is stored in {}: losses are in addition to that type's own",
                          kv::Name(tensor->dtype));
     }
   }

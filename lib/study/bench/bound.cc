@@ -76,7 +76,7 @@ class Mixture {
     for (auto& weights : weights_) weights = {0.15, 0.7, 0.15, 0, 0, 0};
   }
 
-  // Returns the bits that coding this place costs.
+  // Returns the bits that coding the value with ordinal `place` costs.
   double Code(const LogisticCode& code, const ChannelModel::Expected& expected, uint32_t place,
               uint32_t place_above, uint64_t column) {
     constexpr std::array<float, kWidths> kScales = {0.6f, 1.0f, 1.6f};

@@ -12,12 +12,12 @@
 namespace kv {
 
 struct ChunkBounds {
-  // One table for sign, exponent and the next bits; the rest is stored as it is.
+  // Bits with one table for sign, exponent and the next bits; the rest is stored as it is.
   double alone_bits = 0;
-  // A table for each sign and exponent of the value in the row above.
+  // Bits with a table for each sign and exponent of the value in the row above.
   double above_bits = 0;
-  // An adaptive mixture, bit by bit, of the distributions of level max at three widths and of
-  // counters without context, by the value above and by channel, weighted by how well they
+  // Bits with an adaptive mixture, bit by bit, of the distributions of level max at three widths
+  // and of counters without context, by the value above and by channel, weighted by how well they
   // predicted.
   double mixed_bits = 0;
 };

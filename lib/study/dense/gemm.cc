@@ -101,7 +101,7 @@ namespace {
 // more.
 constexpr int kMostProductsAtOnce = 32;
 
-// A product holds one while it runs, which limits how many run at once.
+// A product holds a Turn while it runs, which limits how many run at once.
 class Turn {
  public:
   Turn() {

@@ -82,7 +82,7 @@ void TileLogits(const ScoreTile& tile, float* logits, size_t stride, float* scra
 // Adds weight * softmax(row) to `sums`, summed per block. `row` holds logits and is overwritten.
 void AddRowBlockSums(float* row, size_t count, size_t block, double weight, float* sums) noexcept;
 
-// Does the same for all rows of a tile at once, each weighted by row_weights[r] (1 if null),
+// Adds the block sums of all rows of a tile at once, each weighted by row_weights[r] (1 if null),
 // without the BLAS. 64 rows lie side by side in vector lanes, so that maxima, exponentials and
 // block sums need no shuffles. Products are fused and added in the order of the dimensions. The
 // results have the bits of kv::ref on every SIMD target and every machine.

@@ -70,7 +70,7 @@ struct BlockChoice {
 };
 
 BlockBudget ComputeBlockBudget(const BlockConfig& sanitised, uint64_t length);
-// Computes the same for a target in tokens, in [1, length].
+// Computes the budget for a target in tokens, in [1, length].
 BlockBudget ComputeBlockBudget(const BlockConfig& sanitised, uint64_t length, uint64_t wanted);
 
 // Makes one choice of the engine: keeps sink and recent blocks, then blocks by score until the

@@ -112,8 +112,8 @@ struct ReplayRun {
   const PolicyInfo& info() const { return *FindPolicy(policy); }
   // Returns full bytes over kept bytes of all layers, at the last step.
   double ratio() const;
-  // Returns the same ratio over all steps together. Compare quality figures with this ratio,
-  // because they are means over steps, too.
+  // Returns full bytes over kept bytes, both summed over all steps. Compare quality figures with
+  // this ratio, because they are means over steps, too.
   double mean_ratio() const;
 };
 

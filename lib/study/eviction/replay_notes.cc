@@ -187,9 +187,9 @@ std::vector<std::string> WriteNotes(const ReplayResult& result, const AttentionT
     if (tuning == Tuning::kBlocks) NoteBlock(run, result, notes);
     if (tuning == Tuning::kWindow) NoteSnapKv(run, result, trace, notes);
     if (tuning == Tuning::kHeavyShare && trace.q_start > 0) {
-      notes.Add(run,
-                fmt::format("sums attention from position {} on: the trace has no earlier rows",
-                            trace.q_start));
+      notes.Add(
+          run, fmt::format("attention is summed from position {} on: the trace has no earlier rows",
+                           trace.q_start));
     }
   }
   std::vector<std::string> texts = notes.Texts();

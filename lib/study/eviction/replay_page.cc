@@ -309,7 +309,7 @@ void AddBytes(const ReplayRun& run, report::Page& page) {
   if (run.engine) chart.series.push_back(allocated);
   page.Figure(Render(chart), run.engine ? "The engine's buffers never shrink: what is evicted "
                                           "frees room for new tokens, not memory."
-                                        : "Memory if evicted rows are given back.");
+                                        : "Memory held if evicted rows are freed.");
 }
 
 // Returns the number of steps that a position stayed, summed over units; `steps` of each unit if it

@@ -118,9 +118,9 @@ const Fields<AttentionSummary>& AttentionFields() {
   static const Fields<Rows> fields = {
       {"rows", "Query rows described; a row is one query of one layer with all its heads",
        &Rows::rows},
-      {"evicting_rows", "Of these, rows that lose a key to which some head gave weight",
+      {"evicting_rows", "Rows that lose a key to which some head gave weight",
        &Rows::evicting_rows},
-      {"undefined_rows", "Of these, rows with a NaN figure, left out", &Rows::undefined_rows},
+      {"undefined_rows", "Rows with a NaN figure, which are left out", &Rows::undefined_rows},
       {"mass", "Share of the full attention's mass that falls on kept keys, heads pooled",
        [](const Rows& rows) {
          return Figure{rows.mass, rows.standard_error.mass};
@@ -160,7 +160,7 @@ const Fields<EvictingRows>& EvictingFields() {
       Fields<EvictingRows>::Inline(
           [](const EvictingRows& rows) -> const AttentionSummary& { return rows.summary; },
           AttentionFields()),
-      {"layers", "Layers with such rows", &EvictingRows::layers}};
+      {"layers", "Layers in which a measured row loses a key", &EvictingRows::layers}};
   return fields;
 }
 
@@ -185,7 +185,7 @@ const Fields<Head>& HeadFields() {
       {"head", "Number of the query head", &Head::head},
       Fields<Head>::Inline([](const Head& head) -> const AttentionSummary& { return head.all; },
                            HeadFigureFields()),
-      {"evicting", "The same figures over the rows that lose a key",
+      {"evicting", "Figures of attention over the rows that lose a key",
        [](const Head& head) -> const AttentionSummary& { return head.evicting; },
        EvictingHeadFields()}};
   return fields;
@@ -247,7 +247,7 @@ Fields<PredictedKl> MakeKlFields(Fields<PredictedKl>::Field samples) {
        "gradients: 1/2 of the squared sum over layers of g . (o' - o), with the trace's gradients; "
        "sensitivity: sum over layers of weight times 2 (1 - cosine)",
        [](const PredictedKl& kl) { return Name(kl.method); }, OneOf("gradients", "sensitivity")},
-      {"nats", "As the method computes it, not calibrated", &PredictedKl::nats, AtLeast(0)},
+      {"nats", "Predicted nats of the method, not calibrated", &PredictedKl::nats, AtLeast(0)},
       {"standard_error",
        "Standard error of nats, from drawn rows and drawn next tokens; null: unknown",
        &PredictedKl::standard_error, Nullable(AtLeast(0))},
@@ -255,7 +255,7 @@ Fields<PredictedKl> MakeKlFields(Fields<PredictedKl>::Field samples) {
       {"low_nats", "nats over p90: four fifths of the study's runs lie between low and high",
        &PredictedKl::low, AtLeast(0)},
       {"high_nats", "nats over p10", &PredictedKl::high, AtLeast(0)},
-      {"rows", "Rows measured", &PredictedKl::rows, AtLeast(1)},
+      {"rows", "Number of rows measured", &PredictedKl::rows, AtLeast(1)},
       {"of_rows", "Rows that could be measured", &PredictedKl::population, AtLeast(1)},
       std::move(samples),
       {"calibration", "Quantiles of predicted over real KL in the study (docs/closed-loop.md)",
@@ -277,7 +277,7 @@ struct Budget {
 
 const Fields<Budget>& BudgetFields() {
   static const Fields<Budget> fields = {
-      {"text", "As given to --budget, or derived from a ratio",
+      {"text", "Budget as given, or derived from a ratio",
        [](const Budget& of) { return of.budget.Text(); }},
       {"share", "Share of all tokens seen; null for a number of tokens",
        [](const Budget& of) {
@@ -338,7 +338,7 @@ const Fields<Layer>& LayerFields() {
       {"triggers", "Decisions of the layer, including those that evicted nothing",
        OfSchedule(&Schedule::triggers)},
       {"floor_dominated_triggers",
-       "Of these, decisions that kept all because sink and recent blocks reach the target",
+       "Decisions that kept all because sink and recent blocks reach the target",
        OfSchedule(&Schedule::floor_dominated)},
       {"evictions", "Evictions of the layer that change the result of a later query",
        [](const Layer& layer) { return layer.schedule.evictions_in_effect(layer.result.end); }},
@@ -355,7 +355,7 @@ const Fields<Layer>& LayerFields() {
        &Layer::Kept, Absent()},
       {"attention", "Attention of the layer over all measured rows; null if not measured",
        OfQuality(&LayerQuality::summary), AttentionFields()},
-      {"evicting", "The same figures over the rows that lose a key; null if not measured",
+      {"evicting", "Figures of attention over the rows that lose a key; null if not measured",
        OfQuality(&LayerQuality::evicting), AttentionFields()},
       {"heads", "Figures of each query head; absent if not measured", &Layer::Heads, HeadFields(),
        Absent()}};
@@ -461,7 +461,7 @@ const Fields<Report>& TraceFields() {
       {"query_heads", "Query heads of a layer", OfTrace(&AttentionTrace::query_heads)},
       {"kv_heads", "KV heads of a layer",
        [](const Report& of) { return of.snapshot.layers.front().k.heads; }},
-      {"head_dim", "Values of a head",
+      {"head_dim", "Values per head",
        [](const Report& of) { return of.snapshot.layers.front().k.head_dim; }},
       {"prompt_tokens", "Where prefill ends, in tokens",
        [](const Report& of) { return of.result.prompt; }},
@@ -481,7 +481,7 @@ const Fields<MeasuredRows>& MeasuredFields() {
   static const Fields<Rows> fields = {
       {"measured", "Rows measured", [](const Rows& rows) { return rows.positions.size(); }},
       {"of", "Rows that could be measured", &Rows::population},
-      {"sampled", "Whether they were drawn at random", &Rows::is_sample}};
+      {"sampled", "Whether the rows were drawn at random", &Rows::is_sample}};
   return fields;
 }
 
@@ -507,7 +507,7 @@ const Fields<ReplayRun>& OwnFields() {
       {"same_as",
        "The policy that this one equals here, because both keep the same tokens; null: none",
        [](const ReplayRun& run) { return IfAny(run.same_as); }},
-      {"target_ratio", "As asked for; null for a budget in tokens. The ratio reached is 'ratio'.",
+      {"target_ratio", "Target ratio; null for a budget in tokens. The ratio reached is 'ratio'.",
        &ReplayRun::target_ratio, Nullable()},
       {"budget", "Budget of a layer that evicts; null on the mnn schedule.",
        [](const ReplayRun& run) {
@@ -517,7 +517,7 @@ const Fields<ReplayRun>& OwnFields() {
       {"triggers", "Decisions of all layers, including those that evicted nothing",
        &ReplayRun::triggers},
       {"floor_dominated_triggers",
-       "Of these, decisions that kept all because sink and recent blocks reach the target",
+       "Decisions that kept all because sink and recent blocks reach the target",
        &ReplayRun::floor_dominated},
       {"ratio", "full_bytes over kept_bytes at the last step", &ReplayRun::ratio,
        Nullable(Heading("true ratio", format::AsFactor))},
@@ -539,9 +539,9 @@ const Fields<ReplayRun>& OwnFields() {
       {"allocated_bytes",
        "Bytes of the buffers at the last step, more than kept_bytes where they never shrink",
        [](const ReplayRun& run) { return LastStepBytes(run).allocated; }},
-      {"attention", "Attention over all measured rows against the full cache; null without quality",
+      {"attention", "Attention over all measured rows against the full cache; null: not measured",
        &ReplayRun::quality, AttentionFields()},
-      {"evicting", "Attention over the rows that lose a key; null without quality",
+      {"evicting", "Attention over the rows that lose a key; null if quality was not measured",
        BuildEvictingRows, EvictingFields()},
       {"predicted_kl",
        "KL(full || evicted) of the next token in nats, mean of the decode rows; null where nothing "
@@ -556,7 +556,7 @@ Fields<Run> RunFields(const Fields<BlockConfig>& params, Fields<Run>::Field engi
       {"params", "The engine's parameters, clamped as the engine does",
        [](const Run& of) { return of.run.config; }, params},
       std::move(engine_report),
-      {"deciles", "Attention by tenths of the decode steps; empty without quality",
+      {"deciles", "Attention in each tenth of the decode steps; empty if quality was not measured",
        [](const Run& of) { return ComputeDeciles(of.run.layers, of.report.result.measured); },
        DecileFields()},
       {"layers", "Figures of each layer", CollectRunLayers, LayerFields()},

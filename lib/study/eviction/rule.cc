@@ -60,7 +60,7 @@ constexpr uint64_t kTileBytes = uint64_t{64} << 20;  // logits of a tile in memo
 // machine; longer ones go through the BLAS, which is several times as fast.
 constexpr uint64_t kKeysInCache = uint64_t{1} << 18;
 
-constexpr size_t kMostSums = 4;  // kept: one per kind of rule and moment of a first eviction
+constexpr size_t kMostSums = 4;  // cached: one per kind of rule and first eviction
 
 HeadSums SumGroups(const LayerCaches& caches, std::vector<std::vector<double>> of_query_head) {
   const uint32_t group = caches.attention.group();
@@ -93,7 +93,7 @@ HeadSums SumTiles(const LayerCaches& caches, std::span<const KeptKeys> keys, uin
   return SumGroups(caches, std::move(of_query_head));
 }
 
-// Returns the weights of rows on a stride: those of all rows after the one before, added up.
+// Returns a weight per row on a stride: the sum of the weights of all rows since the previous one.
 std::vector<std::pair<uint64_t, double>> MakeStridedWeights(const LogitRows& logits, uint64_t begin,
                                                             std::span<const float> row_weights) {
   std::vector<std::pair<uint64_t, double>> rows;

@@ -407,7 +407,7 @@ void CheckBaseline(const JudgeOptions& options, Baseline& baseline, GateResult& 
   if (baseline.cases.empty()) {
     baseline.problems.emplace_back("it has no cases");
   } else if (!baseline.passed) {
-    baseline.problems.emplace_back("it did not pass itself");
+    baseline.problems.emplace_back("its own run did not pass");
   }
   if (baseline.is_pinned && !options.pinned_commit.empty() &&
       !baseline.commit.starts_with(options.pinned_commit)) {
@@ -575,8 +575,8 @@ void RequireAnyDecided(bool has_rules, GateResult& gate) {
       gate.reasons.begin(),
       has_rules ? "no case was decided: nothing that a rule asks for was measured"
       : is_compared
-          ? "no case was decided: the baseline has none of these cases, and no other rule judges "
-            "them"
+          ? "no case was decided: the baseline has none of this run's cases, and no other rule "
+            "judges them"
           : "no case was decided: no rule judges these logs: --require 'FIGURE>=LIMIT', --baseline "
             "OLD.json or a config gives some; -o NEW.json makes a first baseline");
 }

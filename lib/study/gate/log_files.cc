@@ -43,8 +43,7 @@ void AppendUtf8(uint32_t c, std::string& out) {
   put(0x80 | (c & 0x3f));
 }
 
-// Returns nothing if the text is not UTF-16 up to its end. A surrogate without its other half is
-// dropped.
+// Returns nothing if the text is not UTF-16 up to its end. A surrogate without its half is dropped.
 std::optional<std::string> FromUtf16(std::string_view text, bool is_big) {
   std::string out;
   uint32_t high = 0;

@@ -50,8 +50,7 @@ struct Reading {
   uint32_t kv_heads = 0, head_dim = 0;
 };
 
-// Permitted distance of values from the reference's. Without a tolerance every stored bit must be
-// equal.
+// Permitted distance of values from the reference's. Without it every stored bit must be equal.
 struct Tolerance {
   using OfBoth = std::array<std::optional<double>, 2>;  // K, V
   OfBoth all = {};
@@ -189,7 +188,7 @@ std::string Beside(const EngineReport& report, std::string_view metric,
                    const std::function<std::optional<double>(std::string_view truth)>& figure);
 
 struct BaselineCase {
-  std::map<std::string, double, std::less<>> figures;  // without the unknown ones
+  std::map<std::string, double, std::less<>> figures;  // figures that are known
   std::string origin;                                  // such as "replay"; empty if not stated
   bool passed = false, failed = false;
   std::vector<std::string> snapshot_hashes;  // the snapshot's hash, once or twice, or none
@@ -272,7 +271,7 @@ struct GateResult {
   const Engine* engine = nullptr;  // the engine whose cases, figures and reports these are
   std::string commit;  // what this run measures, in the words of its caller; may be empty
   std::vector<CaseResult> cases;
-  // The last run, and one that stays the same from run to run: small steps add up against it.
+  // The last run, and a pinned one that stays the same, so that small regressions add up.
   std::optional<Baseline> baseline, pinned;
   std::vector<std::string> reasons, warnings;  // those of a verdict without a deciding rule
   std::optional<Value> engine_logs;            // what logs say about the whole suite

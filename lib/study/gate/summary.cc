@@ -184,11 +184,11 @@ const Fields<Noise>& NoiseFields() {
        [](const Noise& noise) { return noise.baseline_tps.size(); }},
       {"attention_tps", "Speed of attention in each baseline, in decode steps/s",
        &Noise::baseline_tps},
-      {"median_tps", "Median of these; null if nothing was timed", median(&Noise::baseline)},
+      {"median_tps", "Median of the speeds; null if nothing was timed", median(&Noise::baseline)},
       {"candidate_attention_tps",
        "Speed of attention in each run with eviction and compression, in decode steps/s",
        &Noise::candidate_tps},
-      {"candidate_median_tps", "Median of these; null if nothing was timed",
+      {"candidate_median_tps", "Median of the speeds; null if nothing was timed",
        median(&Noise::candidate)},
       {"relative",
        "Larger of the two spreads, each (largest - smallest) / median; null with fewer than two "
@@ -200,7 +200,7 @@ const Fields<Noise>& NoiseFields() {
 const Fields<RowFigures>& RowFiguresFields() {
   static const Fields<RowFigures> fields = {
       {"prompt_tokens", "Tokens of the prompt", &RowFigures::prompt_tokens},
-      {"decode_tokens", "Tokens decoded after it", &RowFigures::decode_tokens},
+      {"decode_tokens", "Tokens decoded after the prompt", &RowFigures::decode_tokens},
       {"h2o_lossy_ratio", "Ratio of the last eviction plan, of one layer, as the engine reports it",
        &RowFigures::lossy_ratio},
       {"h2o_lossless_ratio", "Lossless ratio as the engine reports it",
@@ -232,7 +232,7 @@ const Fields<LayerFigures>& LayerFiguresFields() {
 const Fields<ResidentSample>& ResidentSampleFields() {
   static const Fields<ResidentSample> fields = {
       {"token", "Position of the token decoded", &ResidentSample::token},
-      {"bytes", "Bytes held then, all layers", &ResidentSample::bytes}};
+      {"bytes", "Bytes held after the token, all layers", &ResidentSample::bytes}};
   return fields;
 }
 
@@ -369,7 +369,7 @@ Fields<CaseEntry> CaseFields(const Engine& engine,
        figures(Voice::kOriginal),
        {.schema = EngineFiguresSchema(engine)}},
       {"true_figures",
-       "The same run in kvtool's own figures",
+       "The run in kvtool's own figures",
        figures(Voice::kTrue),
        {.schema = TrueFiguresSchema(engine)}},
       {"reference", "How the cache differs from its reference, by layer, K and V",
@@ -418,7 +418,7 @@ void AddVerdict(const Engine& engine, Fields<GateSummary>& fields) {
   fields.Add(
       {"total_cases", "Number of cases", [](const Summary& of) { return of.result.cases.size(); }});
   for (const SuiteInfo& suite : engine.suites) {
-    fields.Add({suite.count_key, "Number of these cases that belong to this suite",
+    fields.Add({suite.count_key, "Number of cases that belong to this suite",
                 [suite](const Summary& of) { return of.result.count(suite); }});
   }
   const auto count = [&](std::string_view name, std::string_view text, Status status) {

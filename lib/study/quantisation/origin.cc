@@ -53,7 +53,7 @@ Agreement Compare(DType dtype, const std::vector<std::byte>& a, const std::vecto
   return agreement;
 }
 
-// One side of both caches, layer by layer.
+// K or V of both caches, layer by layer.
 class SidePair {
  public:
   SidePair(const Snapshot& quantised, const Snapshot& full, bool is_key)

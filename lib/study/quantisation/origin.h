@@ -16,7 +16,7 @@
 // runs differ.
 namespace kv::quantisation {
 
-// A way to store one side.
+// A way to store K or V.
 struct Origin {
   bool rotated = false;
   Q8Rounding rounding = Q8Rounding::kAvx;  // for q8_0 only
@@ -56,8 +56,8 @@ struct SideOrigin {
   size_t equally_good() const;
 };
 
-// The result of comparing two caches layer by layer. Has nothing for sides that are not quantised
-// in blocks of llama.cpp. Throws kInconsistent if the caches differ in shape.
+// The result of comparing two caches layer by layer. K or V is absent if it is not quantised in
+// blocks of llama.cpp. Throws kInconsistent if the caches differ in shape.
 struct CacheOrigin {
   std::optional<SideOrigin> k, v;
 };

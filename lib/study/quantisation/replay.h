@@ -66,10 +66,10 @@ ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
                     const ReplayRequest& request, ThreadPool& pool, Progress* progress);
 
 // Returns why a type stores no token of this cache, so that its figures are those of the whole
-// cache. Returns "" if it stores some, or keeps this side by design.
+// cache. Returns "" if it stores some, or keeps K (or V) by design.
 std::string WhyUnchanged(const ReplayRequest& request, const ReplayResult& result, uint32_t type,
                          bool is_key);
-// Returns true if neither side of the pair stores a token, for one of these reasons.
+// Returns true if WhyUnchanged has a reason for both types of the pair.
 bool IsUnchanged(const ReplayRequest& request, const ReplayResult& result, const TypePair& pair);
 
 // Size and loss of the whole cache with one pair for each measured layer.

@@ -13,7 +13,7 @@ namespace kv::quantisation {
 
 // Returns "avx", "ref" or "arm".
 std::string_view RoundingName(Q8Rounding rounding);
-// Returns "q8_0" and so on; for a side that is kept as it is, the first pair's type.
+// Returns "q8_0" and so on; for K or V that is kept as it is, the first pair's type.
 std::string_view TypeName(const ReplayRequest& request, const TypePair& pair, bool is_key);
 // Returns "-ctk q8_0 -ctv q5_1 -fa on", or "" if llama.cpp has no such cache.
 std::string EngineFlags(const ReplayRequest& request, const TypePair& pair);

@@ -72,7 +72,7 @@ class Tile {
     }
   }
 
-  // Does the same for caches that also lost keys; figures of attention weights are not computed.
+  // Measures caches that also lost keys; figures of attention weights are not computed.
   void RunKept(std::span<const KeptPair> kept, std::vector<PairRows>& out) {
     is_plain_ = true;
     Prepare();
@@ -370,7 +370,7 @@ bool SeesInFull(const StoreRequest& request, quant::Tail tail, uint64_t position
          token >= quant::CountStored(tail, position + 1);
 }
 
-// Returns how many tokens of the side its last query sees in full precision.
+// Returns how many tokens of K or V its last query sees in full precision.
 uint64_t FullTokens(const StoreRequest& request, quant::Tail tail, uint64_t tokens) {
   uint64_t full = 0;
   for (uint64_t t = 0; t < tokens; ++t) full += SeesInFull(request, tail, tokens - 1, t);

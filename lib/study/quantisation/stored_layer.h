@@ -34,7 +34,7 @@ struct StoreRequest {
   uint64_t first_tokens = 0;               // quant::StoreOptions::first_tokens
 };
 
-// Types of K and V: indices into the request's lists; kFull leaves a side as it is.
+// Types of K and V: indices into the request's lists; kFull leaves K or V as it is.
 struct TypePair {
   static constexpr uint32_t kFull = UINT32_MAX;
   uint32_t k = kFull, v = kFull;
@@ -42,7 +42,7 @@ struct TypePair {
   bool operator==(const TypePair&) const = default;
 };
 
-// One side of a layer, stored in one type.
+// K or V of a layer, stored in one type.
 struct StoredSide {
   std::vector<float> difference;  // stored - full, [token][kv head][dim]
   double bytes = 0;               // bytes of all tokens; those kept in full count at 16 bits

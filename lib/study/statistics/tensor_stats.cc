@@ -171,8 +171,8 @@ void AddPlaneEntropies(const std::vector<LayerStats>& layers, report::Page& page
     }
   }
   page.Figure(Render(chart),
-              "Entropy of each byte of a value, without context: at 8 bits there is nothing to "
-              "save. Of floats the high byte holds the exponent.");
+              "Entropy of each byte of a value, without context: a byte with 8 bits cannot shrink. "
+              "The high byte of a float holds sign and exponent.");
 }
 
 void AddStats(const std::vector<LayerStats>& layers, report::Page& page) {

@@ -31,7 +31,7 @@ const Fields<TensorStats>& TensorStatsFields();
 // is undone before values are summarised.
 TensorStats MeasureTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value);
 
-// Computes the same for a 16-bit type from the number of occurrences of each bit pattern.
+// Computes the statistics of a 16-bit type from the number of occurrences of each bit pattern.
 TensorStats ComputePatternStats(DType dtype, const std::vector<uint64_t>& patterns);
 
 // Returns the order-0 entropy, in bits per byte, of a byte histogram.

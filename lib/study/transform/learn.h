@@ -15,7 +15,7 @@
 
 namespace kv::transform {
 
-// Projects rows onto the components of a side: those of all parts by descending variance.
+// Projects rows onto the components of K or V: those of all parts, by descending variance.
 class Basis {
  public:
   // The side must outlive the object.

@@ -14,7 +14,7 @@
 namespace kv::transform {
 namespace {
 
-// Counts that the prior weighs, its least probability of a symbol, and the least deviation.
+// Weight of the prior in counts, its least probability of a symbol, and the least deviation.
 constexpr double kPseudoCounts = 40, kFloor = 1e-5, kLeastDeviation = 1e-9;
 constexpr double kCountScale = 1 << 20;  // scale from probabilities to counts
 

@@ -18,7 +18,7 @@ namespace kv::transform {
 namespace {
 
 constexpr uint64_t kTileRows = 64;
-constexpr double kLeastShare = 1e-6;   // of the mean weight
+constexpr double kLeastShare = 1e-6;   // least weight / mean weight
 constexpr uint64_t kMostSamples = 64;  // each takes as much memory as the cache in f32
 
 // Gradients of one kv head, [sample][token][dim], of the tokens of a range.
@@ -190,7 +190,7 @@ void LossWeights::Add(const Snapshot& snapshot, const AttentionTrace& trace, con
   if (count == 0 || k_.size() != layers * first.k.channels() ||
       v_.size() != layers * first.v->channels()) {
     throw Error(Finding::kUsage, count == 0 ? "no token is left to weigh"
-                                            : "other layers or heads than the runs before");
+                                            : "layers or heads differ from those of earlier runs");
   }
   RequireRope(snapshot, rope);
   RunGradients run = CollectGradients(snapshot, trace, range, pool);

@@ -44,7 +44,7 @@ class Logistic:
             shares[384 - i] = int((2**30 - 2**20) * e / (1 + e) + 0.5)
             e *= 0.93941306281347579
         shares[0], shares[768], shares[769] = 0, 2**30 - 2**20, 2**30 - 2**20
-        self.shares, self.unit = shares, 1 << zeros  # number of places of a value
+        self.shares, self.unit = shares, 1 << zeros  # number of 16-bit codes that decode to one value
         distance = numpy.arange(65536, dtype=numpy.int64) - 0x8000
         largest = int((numpy.finfo(f32).max / max(f32(1), scale)).view(numpy.uint32))
         bits = numpy.minimum((abs(distance) << shift) - (1 << (shift + zeros - 1)), largest)
@@ -61,7 +61,7 @@ class Logistic:
         return low + ((high - low) * (step & 0xfffff) >> 20) + 16 * place
 
     def read(self, slots, mean, sharpness):
-        first, end = 0, 65536  # the place is between these
+        first, end = 0, 65536  # bounds of the value's code
         while end - first > self.unit:
             middle = (first + end) // 2 // self.unit * self.unit
             if self.below(middle, mean, sharpness) <= slots.target():
@@ -240,8 +240,8 @@ class Cdf:
         for i, tap in enumerate(taps):
             if not self.ahead <= i < self.ahead + serial:
                 m += weights[i, first:end] * tap[first:end]
-        # For each of the `serial` columns before the group and its own columns: its weight in every column of the
-        # group.
+        # Weights of each known column in every column of the group. Known are the `serial` columns before the group,
+        # and the columns of the group itself.
         lane = numpy.arange(end - first)
         apart = lane - numpy.arange(-serial, end - first)[:, None]
         reaches = (apart >= 1) & (apart <= serial)

@@ -1,4 +1,4 @@
-# Eviction and smaller types on one frontier. numpy computes the error and bytes of the chosen point from its two
+# Tests eviction and smaller types on one frontier. numpy computes the error and bytes of the chosen point from its two
 # files and the cache.
 trace=$TESTDATA/trace/kjv3m
 advise() { "$KVTOOL" advise "$trace.seq0.bin" --trace "$trace" --prompt-tokens 48 -q "$@"; }
@@ -9,7 +9,7 @@ $VALIDATE < types.json
 "$KVTOOL" convert "$trace.seq0.bin" --kv-heads 2 --to npz -o cache.npz -q
 "$PYTHON" "$SHARED_SUITE/both_error.py" advice.json plan.json cache.npz "$trace"
 jq -c '.results[0].savings.chosen | .kind, (.measured_again[0] - .worst_loss | fabs < 1e-6), (.expected_loss <= 0.1), .flags' advice.json
-# The commands that apply these files read them.
+# The plan of tokens and the plan of types are read by the commands that apply them.
 "$KVTOOL" plan check plan.json --snapshot "$trace.seq0.bin" --kv-heads 2 > /dev/null && echo "a plan"
 "$KVTOOL" replay-quant "$trace.seq0.bin" --trace "$trace" --prompt-tokens 48 --plan types.json -q > /dev/null 2>&1 && echo "types"
 # Every point of the frontier has fewer bytes and a larger loss than the one before it.

@@ -20,7 +20,7 @@ cmp one.json three.json && jq -c '.results[0] | .idle_states, .states[0].written
 before=$(stat -c %X slots/twin)
 advise > /dev/null
 test "$before" = "$(stat -c %X slots/twin)" && echo "not read"
-# A number of days that is too large for any time.
+# No state has been idle for the largest possible number of days.
 advise --idle-days 18446744073709551615 | jq -c '.results[0].idle_states'
 # Listing the folder of a dump repeatedly does not count as use either.
 mkdir dumps && "$KVTOOL" convert -q "$state" --kv-heads 4 --to mnn-dump -o dumps/old && cp "$state" dumps/whole

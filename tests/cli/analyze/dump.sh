@@ -1,4 +1,4 @@
-# The experiment's own documents from its own dumps, for one run and for a folder of runs.
+# --offline-codec writes the documents of MNN's offline experiment from its dumps, for one run and for a folder of runs.
 cp -r "$TESTDATA/golden/mnn/offline/dump" .
 dump=dump
 "$KVTOOL" analyze "$dump"

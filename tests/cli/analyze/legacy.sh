@@ -1,4 +1,4 @@
-# Tests the other codec, every scope, and the report of skipped files.
+# Tests --offline-codec legacy and adaptive with every scope, and the reasons for skipped entries.
 cp -r "$TESTDATA/golden/mnn/offline/dump" .
 dump=dump
 run() { "$KVTOOL" analyze "$dump" -q --json --deterministic --offline-codec "$@" | $VALIDATE > /dev/null

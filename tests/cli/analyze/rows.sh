@@ -1,4 +1,4 @@
-# The report on distributions and on packed sizes, under the original's column names.
+# --distribution and --packed report under the column names of MNN's experiment.
 dumps="$TESTDATA/golden/mnn/dumps"
 run=$(ls -d "$dumps"/case_fp16_h8_l1_fa64)
 "$KVTOOL" analyze "$run" -q --distribution --rope-theta 10000 --csv-out rows.csv > text
@@ -14,5 +14,5 @@ print(len(rows), "rows,", len(rows[0]), "columns")
 P
 done
 "$KVTOOL" analyze "$run" -q --packed --distribution --json --deterministic | $VALIDATE
-# A row agrees with its definition.
+# numpy computes the same figures for a row.
 "$PYTHON" "$SHARED_SUITE/check_rows.py" "$run"

@@ -14,12 +14,12 @@ by() { # PERCENT BASE...
   "$KVTOOL" decompress -q -f by.kvz -o back.bin
   cmp back.bin save2.bin
 }
-by 35 save1.bin              # a chat that grew
-by 12 save1.bin moved.bin    # two that cover all of it
+by 35 save1.bin              # an earlier save of the same chat
+by 12 save1.bin moved.bin    # two references that together have all rows
 by 5 save2.bin               # the same
-by 5 arrays.safetensors      # the same in another format
-by 70 coarse.bin             # the same in fewer bits
-by 5 plain.kvz               # an archive serves as what it holds
+by 5 arrays.safetensors      # the same cache in another format
+by 70 coarse.bin             # the same cache with rounded values
+by 5 plain.kvz               # an archive of the same cache
 "$KVTOOL" compress -q -f save2.bin --base coarse.bin --level max -o slow.kvz  # by learned distributions
 "$KVTOOL" decompress -q -f slow.kvz -o back.bin
 cmp back.bin save2.bin
@@ -35,12 +35,12 @@ mkdir apart && cp by.kvz apart/
 "$KVTOOL" decompress apart/by.kvz -o x.bin || echo "exit $?"
 test ! -e x.bin
 "$KVTOOL" verify -q apart/by.kvz --base save1.bin
-"$KVTOOL" verify -q apart/by.kvz --base save2.bin  # has the same rows
+"$KVTOOL" verify -q apart/by.kvz --base save2.bin  # another file with the same rows
 "$KVTOOL" decompress -q apart/by.kvz --base coarse.bin -o x.bin || echo "exit $?"
 "$KVTOOL" convert -q apart/by.kvz --base save1.bin --to npz --kv-heads 4 -o a.npz
 "$KVTOOL" convert -q save2.bin --to npz --kv-heads 4 -o b.npz
 "$KVTOOL" diff -q a.npz b.npz
-# A file in its folder has the right name, but other rows.
+# A file in the archive's folder has the reference's name, but other rows.
 cp coarse.bin apart/save1.bin
 "$KVTOOL" verify apart/by.kvz || echo "exit $?"
 # A chain of references: its length is shown, and a reference of a reference is looked for, too.

@@ -1,5 +1,5 @@
-# Archives with valid hashes and false contents: claims about absent data cost nothing. 100 bytes that declare 2^50;
-# and a folder with the files a, a-b and a/b.
+# Archives with valid hashes and false contents: 100 bytes that declare 2^50 bytes take neither time nor memory, and a
+# folder with the files a, a-b and a/b is refused.
 cp "$TESTDATA/kvz/declares-1PiB.kvz" big.kvz
 cp "$TESTDATA/kvz/file-and-folder.kvz" both.kvz
 [ "$(stat -c %s big.kvz)" = 100 ]
@@ -11,7 +11,7 @@ status=0
 timeout 60 "$KVTOOL" decompress -qq --keep-going big.kvz -o holes || status=$?
 case $status in
   3) [ "$(stat -c %s holes)" = 1125899906842624 ] && [ "$(stat -c %b holes)" -lt 1000 ] && rm holes ;;
-  4) [ ! -e holes ] ;;  # larger than a file can be here
+  4) [ ! -e holes ] ;;  # the claimed file is larger than files can be here
   *) echo "exit $status" ;;
 esac
 (timeout 60 "$KVTOOL" decompress -q --keep-going big.kvz -c || echo "exit $?" >&2) | wc -c

@@ -1,4 +1,4 @@
-# What disk-full.sh runs where it may mount: status 9 if the program did not do as it should.
+# Sourced by disk-full.sh where mounting is allowed. Exit status 9 means that the program misbehaved.
 mount -t tmpfs -o size=1m none full 2> /dev/null || exit 77
 full() {
   status=0

@@ -16,7 +16,7 @@ for name in f16 bf16 f32; do
     last=$size
   done
 done
-# Long chunks are coded in more lanes: 32 and 64, in rows and (noise of one scale) in a line.
+# Long chunks are coded in 32 and 64 lanes: chunks of rows, and noise of one scale, which is coded without rows.
 "$PYTHON" "$SHARED_SUITE/levels_long.py"
 for tokens in 1100 2200; do
   for level in default high; do

@@ -14,7 +14,8 @@ for number, (name, archive_hash, size, content_hash, _flags) in enumerate(rows):
     data = (archives / name).read_bytes()
     if sha256(data) != archive_hash:
         print(f"{name}: is not the archive of the manifest")
-    is_folder, files, attributes, chunks, hashes = decode_kvz.open_archive(data, number % 2 == 1)  # every other one without its index
+    # Every second archive is opened without its index.
+    is_folder, files, attributes, chunks, hashes = decode_kvz.open_archive(data, number % 2 == 1)
     chunks = decode_kvz.ready(data, chunks, {"cells": attributes["cells"]})
     output = pathlib.Path(f"restored{number}")
     if is_folder:

@@ -23,6 +23,6 @@ try inspect folder
 # The same bytes may be numbers of a file without a header.
 make numbers.raw 100000002 '{abc'
 try inspect numbers.raw
-# With a header at the limit, its text is what is wrong.
+# A header at the limit is parsed, and the error is in its text.
 make cap.safetensors 100000000 '{"k.0":{"dtype":"F16","shape":[0],"data_offsets":[0,0]}'
 try inspect cap.safetensors

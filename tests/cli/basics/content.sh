@@ -33,7 +33,7 @@ done
 mkdir dashes; cp k.gear dashes/-k; cd dashes; echo -k > list; "$KVTOOL" inspect --files-from list -q --threads 1 --threads=2; cd ..
 "$KVTOOL" plan check plan.json | tail -1; "$KVTOOL" plan check plan.json --json | jq -c '.results[0] | [.verdict, .layers, .full_bytes, .common]'
 "$KVTOOL" plan check plan.json --json | $VALIDATE
-# A flag for caches does not apply to a trace. Many files, a cache and an archive are treated as before.
+# A flag for caches does not apply to a trace. Several files, a cache and an archive are read as caches.
 "$KVTOOL" inspect "$trace" --kv-heads 4 2>&1 | sed -n 1p || :
 "$KVTOOL" inspect slot.bin k.gear > out 2> err || echo "exit $?"; head -1 err
 "$KVTOOL" inspect slot.bin.kvz --json | jq -r .schema

@@ -63,7 +63,7 @@ head -c 3000 $s > cut.bin; fails inspect cut.bin; jq -c '.errors[0] | [.file, .o
 "$KVTOOL" inspect $s cut.bin --json-out told.json > table 2> err.txt || jq -c '[.exit_code, (.results | length), (.errors | length)]' told.json
 "$KVTOOL" inspect $s --json-out told.json --json 2> err.txt | jq -c '[.exit_code, (.results | length), .errors[0].finding]' || true
 $VALIDATE < all.jsonl
-# Only one version exists: a request for the first one, by flag or variable, is answered so; the flag overrides the
+# A request for version 1, by flag or variable, fails and says that version 2 is the only one; the flag overrides the
 # variable.
 "$KVTOOL" targets --json --json-version 1 2> err.txt | jq -c '[.schema, .exit_code, .errors[0].message]' || true
 "$KVTOOL" targets --json --json-version=1 > out.json 2> err.txt || echo "refused: $?"

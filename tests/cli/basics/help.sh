@@ -11,7 +11,7 @@ grep -o '^  [a-z]*' overview | xargs
 "$KVTOOL" replay || echo "exit $?"
 "$KVTOOL" replay evcit run || echo "exit $?"
 "$KVTOOL" help replay evcit || echo "exit $?"
-# These topics have always existed.
+# help TOPIC prints what the command of that name prints.
 "$KVTOOL" help formats | cmp - <("$KVTOOL" formats); "$KVTOOL" help targets --json | jq -r .schema
 "$KVTOOL" help schema inspect | cmp - <("$KVTOOL" schema inspect)
 # Commands that need a second word explain it.

@@ -21,7 +21,7 @@ for kind in all/*; do
   try advise "$cache" --sensitivity "$kind/sensitivity.json"
   try replay-quant "$cache" --plan "$kind/types.json"
 done
-# Such a file stops only its own processing.
+# With --keep-going a refused document does not stop the other files.
 for command in inspect doctor analyze advise; do try $command -r all --keep-going; done
 # The message names the file and the limit.
 for file in run schema gate.json trace.jsonl plan.json infinilm results.jsonl; do

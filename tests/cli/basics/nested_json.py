@@ -14,7 +14,7 @@ def nested_values(size):
             "objects": '{"a":' * objects + "1" + "}" * objects}
 
 
-SIZE, META_SIZE = 600_000, 60_000  # readers of a folder's meta take 64 KiB of it
+SIZE, META_SIZE = 600_000, 60_000  # readers of metadata files accept at most 64 KiB
 # file: text, in which DEEP stands for the value
 DOCUMENTS = {
     "run/run.json": '{"schema":"kvtool.run/1","tokens":DEEP}',

@@ -1,4 +1,4 @@
-# Chunk files and the original's joined unrotated keys give the same result as the reference.
+# Chunk files and CacheBlend's file of joined, unrotated keys give the same result as the reference.
 set=$TESTDATA/golden/blend
 $PYTHON "$SHARED_SUITE/make.py" "$set/replay"
 common="--full $set/replay/full.safetensors --layout thd --rope-base 10000 --trace q.npz"

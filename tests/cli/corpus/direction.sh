@@ -1,4 +1,4 @@
-# A manifest never shows marks of writing direction: names that contain them are escaped, and recognised again.
+# A manifest never shows bidirectional control characters: names that contain them are escaped, and recognised again.
 mkdir d
 cp "$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin" "d/$(printf 'x\342\200\256\330\234\342\201\246\302\233gnp.bin')"
 "$KVTOOL" corpus make d -o m.jsonl -q

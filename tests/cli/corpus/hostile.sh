@@ -29,7 +29,7 @@ fails inspect -r all/pair --results /dev/null
 mkfifo pipe; fails inspect -r all/pair --results pipe
 # A line that could begin any file does not count as a torn line of results.
 for begin in '{' '{"sch'; do printf '%s' "$begin" > notes; fails inspect -r all/pair --results notes; cat notes; echo; done
-# The folder that a manifest names is below it, unless the command line names another.
+# A manifest may name only folders below its own, unless the command line names one.
 "$KVTOOL" corpus make all/pair -o inside.jsonl -q
 for folder in "$PWD/all/pair" ../elsewhere all/../../elsewhere all/pair ./all//pair/. ; do
   jq -c --arg folder "$folder" 'if .schema == "kvtool.corpus/1" then .folder = $folder else . end' inside.jsonl > folder.jsonl

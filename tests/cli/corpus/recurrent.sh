@@ -11,7 +11,8 @@ fails verify out --against slots
 cmp out/mamba.bin.kvz again/slots/mamba.bin.kvz && echo the same
 fails analyze slots -q --keep-going
 fails inspect slots -q
-# Such archives can be verified under any name; commands that show caches skip them, but never a damaged one.
+# An archive of a state without K and V can be verified under any name. Commands that show caches skip it, but fail on a
+# damaged archive.
 mv out/mamba.bin.kvz out/mamba.archive
 fails verify out
 cp again/slots/mamba.bin.kvz out/whole.kvz

@@ -33,7 +33,7 @@ done
 export KVTOOL_SHARDS=3
 export SLURM_ARRAY_TASK_ID=1; first inspect --corpus corpus.jsonl --shard auto
 unset SLURM_ARRAY_TASK_ID; export JOB_COMPLETION_INDEX=2; first inspect --corpus corpus.jsonl --shard auto
-# An input that changed since then is not a result of the corpus.
+# An input that changed after the manifest was made is reported, and gives no result.
 printf x >> all/pair/a.safetensors; printf '\1' | dd of=all/arrays/k.npy bs=1 seek=200 conv=notrunc status=none
 "$KVTOOL" corpus check corpus.jsonl || echo "exit $?"
 "$KVTOOL" corpus check corpus.jsonl --quick -q || echo "exit $?"

@@ -1,4 +1,4 @@
-# Runs the scripts of a Slurm array as a task would, and what they refuse; tests/scale uses a real Slurm.
+# Runs the scripts of a Slurm array as a task would, and tests what they refuse; tests/scale uses a real Slurm.
 $PYTHON -m corpus_files all
 "$KVTOOL" corpus make all -o corpus.jsonl -q
 export SLURM_ARRAY_JOB_ID=70 SLURM_CPUS_PER_TASK=1

@@ -1,4 +1,4 @@
-# Options that do not go with many inputs, or with none.
+# Options that do not go with many inputs, or with none, are refused.
 $PYTHON -m corpus_files all
 fails() { local status=0; "$KVTOOL" "$@" > /dev/null || status=$?; echo "$status" >&2; }
 fails analyze

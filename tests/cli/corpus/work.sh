@@ -2,7 +2,7 @@
 # caches it holds.
 count() { "$PYTHON" "$SHARED_SUITE/count_opens.py" "$@"; }
 state="$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin"
-chain() { # of folders: how many, and where
+chain() { # COUNT FOLDER: makes a chain of nested folders
   local at="$2"
   for i in $(seq "$1"); do at="$at/d"; mkdir -p "$at"; echo one > "$at/a.txt"; echo two > "$at/b.txt"; done
   cp "$state" "$at/a.bin"

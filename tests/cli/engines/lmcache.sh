@@ -16,7 +16,7 @@ served=org-SEP-model-v1.5@0x02010100@1@00c0ffee00c0ffee@half.data
 "$KVTOOL" inspect "$served" || echo "exit $?"
 "$KVTOOL" inspect "$served" --raw lmcache-mp:bf16:L=3,C=8
 "$KVTOOL" convert -q "$served" --raw lmcache-mp:bf16:L=3,C=8 --head-dim 2 --to npz -o mp.npz && same mp.npz mp
-# A salt may look like a type without being one.
+# A cache salt in a file name may look like an element type.
 "$KVTOOL" inspect "$served" --raw lmcache-mp::L=3,C=8 || echo "exit $?"
 # Pages of a model with a dot in its name, without their extension.
 mkdir pages && mv org*0x*.data pages

@@ -31,7 +31,7 @@ config="$TESTDATA/gate/pass.json"
 # Figures that were 20% better before.
 jq '(.cases[] | select(.name == "runtime_full") | .true_figures.measured_ratio) *= 1.2' old.json > better.json
 gate --baseline better.json --case runtime_full
-# The original's own summary can be a baseline; this one failed.
+# The summary of MNN's own suite can be a baseline; this one failed.
 why "$TESTDATA/golden/mnn/gate/suite/summary.json" --case runtime_full
 why "$TESTDATA/golden/mnn/gate/suite/summary.json" --case runtime_full --baseline-lenient
 "$KVTOOL" gate "$config" --baseline-lenient || echo "exit $?"

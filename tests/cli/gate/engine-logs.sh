@@ -1,5 +1,5 @@
-# Engine logs: the original's rows key by key, with our verdict beside them; llm_demo cases come from logs, the others
-# are replayed.
+# --engine-logs restores the rows of MNN's own summary.json, key by key, and adds kvtool's verdict. With a config, its
+# runtime cases are replayed; all others come from the logs.
 cd "$TESTDATA/golden/mnn/gate"
 out=$OLDPWD
 status=0

@@ -1,5 +1,5 @@
 # Sourced by the cases on engine logs.
-# Exit status and the rules that fail, once each. $config, where it is set, names the cases that a suite was meant to run.
+# Prints the exit status, and each rule that fails once. $config, if set, names the cases that a suite was meant to run.
 judge() {
   status=0
   "$KVTOOL" gate ${config:+"$config"} --deterministic --json -q --engine-logs "$@" > out.json 2> err.txt || status=$?

@@ -1,5 +1,5 @@
-# Tests the eviction of the measured build, and lengths as in the suite: a prompt followed by a number of decoded
-# tokens.
+# Tests the eviction of the MNN build that its authors measured, and lengths as in the suite: a prompt followed by a
+# number of decoded tokens.
 gate() { # members of the case, flags
   cat > gate.json << JSON
 {"schema": "kvtool.gate-config/1", "cases": [

@@ -8,7 +8,7 @@ quiet() { gate "$@" -qq | tail -1; }
 quiet -o first.json --commit 0000000aaaa
 $VALIDATE < first.json
 jq -c '[.commit, .pinned, (.cases[0].trace_xxh3 | length), [.inputs[].file | split("/")[-1]]]' first.json
-better() { # by this factor: a summary of an older commit that did better
+better() { # FACTOR FILE: writes the summary of an older commit whose ratios were higher by this factor
   jq "(.cases[].true_figures.measured_ratio, .cases[].true_figures.measured_ratio_mean) *= $1" first.json > "$2"
 }
 better 1.005 last.json

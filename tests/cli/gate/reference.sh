@@ -30,7 +30,7 @@ gate gate.json
 # NaN in a layer without a trace, in a case without a reference.
 printf '{"schema": "kvtool.gate-config/1", "cases": [{"name": "replayed", "mode": "full", "snapshot": "nan.bin", "kv_heads": 4, "prompt_tokens": 96, "rules": [{"metric": "lossy_best", "op": ">=", "limit": 1}]}]}' > nan.json
 gate nan.json 2> /dev/null
-# The failing side of the content comparison.
+# The content comparison fails if a bit of the replayed cache is flipped.
 gate "$TESTDATA/gate/pass.json" --case design_store --inject-fault content
 "$KVTOOL" gate --help | grep inject-fault || echo "in no help"
 gate --snapshot "$s" --reference missing.kvz

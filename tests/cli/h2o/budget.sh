@@ -23,7 +23,7 @@ replay --trigger-min 192 --budget 0.5 --json | jq -c '.results[0] | .runs[0] | .
 replay --policy snapkv --window 4 --budget 20t --after-prompt grow --json | jq -c '.results[0] | .runs[0] | .evictions, .layers[0].kept_tokens'
 # Defaults fit short caches, and are printed.
 replay --budget 8t,100t | sed -n 2p
-# A rule that is equivalent to another says so.
+# A note names policies that are equivalent to another one.
 replay --policy snapkv,pyramid --budget 100t,150t | grep note
 # If positions are counted within the cache, the same tokens are kept, but attention over them differs.
 turned() {

@@ -2,7 +2,7 @@
 trace=$TESTDATA/trace/kjv3m
 evict() { "$KVTOOL" replay evict "$trace.seq0.bin" --trace "$trace" --prompt-tokens 48 --policy window,h2o --budget 0.5,0.25 "$@"; }
 caption() { grep -o '<desc>.*</desc>' "$1" | sed "s|$TESTDATA/||g; s|kvtool 0.*|VERSION|"; }
-# Budgets for two of four layers: targets are where the whole model would be.
+# Budgets apply to two of four layers: the dotted targets are the ratios of the whole model.
 evict --figure-out some.svg -q 2> /dev/null
 caption some.svg
 grep -o '<line class="ta"[^>]*><title>[^<]*' some.svg | sed 's/.*x1="\([0-9.]*\)".*<title>/\1 /'

@@ -1,4 +1,5 @@
-# The defaults are what the papers and MNN's text describe, and a figure never claims more than its plan.
+# The defaults are those of the papers and of MNN's documentation; no report states a higher ratio than the written plan
+# has.
 replay() {
   "$KVTOOL" replay-h2o "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 64 "$@"
 }
@@ -12,7 +13,7 @@ replay --policy snapkv --budget 100t --no-quality --json -q | jq -c '.results[0]
 # A policy that is equivalent to another is marked in its row, in the legend and in the picture.
 replay --policy snapkv,pyramid,window --budget 0.25,0.5 --snapkv-window 24 --svg-out pictures -f | sed "s,$TESTDATA/,," | cut -c1-60
 grep -ho 'snapkv (= window here)\|pyramid (= window here)\|pyramid (= snapkv here)' pictures/attention-output-error-against-the-achieved-ratio.svg | sort | uniq -c
-# The published text as an engine: sink and recent blocks always stay, even if they exceed the target.
+# MNN's published design as an engine: sink and recent blocks always stay, even if they exceed the target.
 mnn="--block-tokens 8 --sink 4 --recent 64 --trigger-min 64 --layer-start 1 --no-quality"
 for engine in design mnn mnn-r6; do
   replay $mnn --engine $engine --jsonl-out $engine.jsonl -f -q > /dev/null
@@ -28,7 +29,7 @@ for flags in "--schedule mnn --keep-share 0.5" "--target-mode static --keep-shar
   "--target-mode static --engine mnn --keep-share 0.5 --target-ratio 2"; do
   status=0; replay $flags || status=$?; echo "$status"
 done
-# Layers without rows keep everything, in every figure as in the plan.
+# Layers without rows keep everything, in the figures and in the plan.
 kjv3m() {
   "$KVTOOL" replay-h2o "$TESTDATA/trace/kjv3m.seq0.bin" --trace "$TESTDATA/trace/kjv3m" --prompt-tokens 48 --no-quality --plan-out kjv3m.json -f \
     --json "$@" > report.json

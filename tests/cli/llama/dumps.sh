@@ -9,7 +9,7 @@ for dump in mnn-dump infinilm-dump; do
       "$KVTOOL" diff "$state" back.bin -q && echo "$dump: the state's own values"
     done
   done
-  # The layout of transformers is reached from the dump as from the state.
+  # The dump and the state convert to the same file for transformers.
   "$KVTOOL" convert "$state" --to torch --model "$gguf" -o direct.pt -f -qq
   "$KVTOOL" convert there --to torch --model "$gguf" -o by-dump.pt -f -qq
   "$KVTOOL" diff direct.pt by-dump.pt -q && echo "$dump: as torch has them"

@@ -14,7 +14,7 @@ try blocks.bin --to llama-state --dtype f16
 try one.bin --to llama-state --dtype i8
 cp "$states/s260k-b3889-f16-vtrans.session.bin" old.bin
 "$KVTOOL" convert old.bin --kv-heads 4 --to mnn-dump -o dump
-# As the engine itself writes it: without a record of RoPE pairs.
+# The engine itself writes dumps without a record of RoPE pairs.
 sed -i '/"rope_pairs"/d; s/\("v_file": ".*"\),/\1/' dump/*/meta_*.json
 try dump --to llama-state
 "$KVTOOL" convert dump --to llama-state --rope-pairs keep -o guess.bin

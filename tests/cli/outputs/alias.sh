@@ -59,7 +59,7 @@ try() {
     force=
     "$KVTOOL" $command --help | grep -q -e '-f, --force' && force=-f
     output=$input
-    if [ $flag = --figure-out ]; then # takes .svg and .pdf alone: the input's other name
+    if [ $flag = --figure-out ]; then # accepts only .svg and .pdf, so the input gets a second name
       output=figure.svg; ln -f "$input" $output; state > ../before.$$
     fi
     refused $command "$@" $flag "$output" $force
@@ -127,6 +127,6 @@ for command in inspect analyze compress decompress verify convert diff "frame en
     grep -q -x -e "$command $flag" covered || echo "not tried: $command $flag"
   done
 done
-# targets that are written through are not lost
+# devices and links are written through, and still exist
 "$KVTOOL" inspect -q s.npz --json-out /dev/null > /dev/null
 "$KVTOOL" replay-lossless -q s.npz --mode probe --prompt-tokens 40 --jsonl /dev/null --json-out /dev/null > /dev/null

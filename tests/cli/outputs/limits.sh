@@ -33,7 +33,7 @@ for i in 1 2 3; do
   "$PYTHON" "$SHARED_SUITE/rewrite_input.py" $i "$KVTOOL" compress -T1 --level max -q --raw f16:2LTHD:2,2,?,8,64 a.bin
   "$PYTHON" "$SHARED_SUITE/rewrite_input.py" $i "$KVTOOL" convert -q --raw f16:2LTHD:2,2,?,8,64 a.bin --to npz
 done
-# lengthened, then shortened, in the middle
+# the input is lengthened, then shortened, in the middle of the run
 "$PYTHON" "$SHARED_SUITE/resize_input.py" "$KVTOOL"
 status=0
 KVTOOL_CONFIG=nowhere.toml "$KVTOOL" targets > /dev/null 2> said || status=$?

@@ -53,7 +53,7 @@ forever | endless "$KVTOOL" decompress --max-bytes 1MiB - -o zero
 forever | endless "$KVTOOL" convert --to npz --raw f16:2LTHD:2,2,?,8,64 --max-bytes 1MiB - -o zero
 [ ! -e zero ] && [ ! -e zero.kvz ]
 head -c 1000000 a.bin | "$KVTOOL" compress -q --from opaque --max-bytes 1000000 - > most.kvz
-# files in /proc state 0 bytes and have some
+# files in /proc report a size of 0, but have content
 if [ -r /proc/version ]; then
   "$KVTOOL" compress -q --from opaque /proc/version -o version.kvz
   "$KVTOOL" decompress -q version.kvz -o version

@@ -10,7 +10,7 @@ said() {
   echo "$label: exit $status, $lines line, $(grep -o -e 'KV[0-9]*' said | sed -n 1p)"
   [ ! -e made ]
 }
-as_nobody() {  # a limit on processes holds for nobody, not for root
+as_nobody() {  # runs as user nobody, because a limit on processes does not apply to root
   if [ "$(id -u)" = 0 ]; then
     chmod 755 . && chmod 644 a.bin a.bin.kvz
     "$PYTHON" "$SHARED_SUITE/without_threads.py" "$@"

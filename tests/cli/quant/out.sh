@@ -8,7 +8,7 @@ jq -c .results[0].out quant.json
 $PYTHON -c "
 import os
 print(os.path.getsize('small.bin') < 0.55 * $full)"
-# After the inverse rotation it equals the cache up to the types' steps; read as unrotated it does not.
+# After the inverse rotation the state equals the cache up to the quantisation error; read as unrotated it does not.
 "$KVTOOL" convert "$TESTDATA/trace/kjv3m.seq0.bin" --kv-heads 2 --dtype f32 --to npz -o full.npz -q
 compare() {
   "$KVTOOL" convert "$1" --kv-heads 2 --rotated "$2" --dtype f32 --to npz -o back.npz -f -q

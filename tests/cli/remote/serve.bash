@@ -8,5 +8,5 @@ server=$!
 trap 'kill $server 2> /dev/null || :' EXIT
 for _ in $(seq 200); do [ -s port ] && break; sleep 0.05; done
 url=http://127.0.0.1:$(cat port)
-# Messages say the port, which is another one every time.
+# Messages contain the port, which differs from run to run.
 quietly_named() { "$@" 2>&1 | sed "s#$url#URL#g"; return "${PIPESTATUS[0]}"; }

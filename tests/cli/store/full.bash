@@ -1,4 +1,4 @@
-# What full.sh runs where it may mount: status 9 if the program did not do as it should.
+# Sourced by full.sh where mounting is allowed. Exit status 9 means that the program misbehaved.
 mkdir tiny
 mount -t tmpfs -o size=800k none tiny 2> /dev/null || exit 77
 fails() { echo "$*"; [ ! -s said ] || cat said; df -k tiny; ls -lR tiny; exit 9; }
@@ -18,7 +18,7 @@ for verb in "prune tiny/st --keep-last 0 -f" "remove tiny/st a.bin" "verify tiny
   "$KVTOOL" store $verb > said 2>&1 || fails "$verb: exit $?"
 done
 "$KVTOOL" store get -q tiny/st a.bin -c | cmp - a.bin || fails "changed"
-# Whatever is added until nothing fits, what is listed comes back, and can be pruned.
+# Adds states until nothing fits: every listed state is restored, and can be pruned.
 rm -rf tiny/*
 n=0
 while [ $n -lt 40 ]; do

@@ -13,7 +13,7 @@ for tokens in 70 200 333 460 512; do
   "$KVTOOL" store get -q states "@$n" -f -o back && cmp back "save$tokens"
 done
 "$KVTOOL" store get -q states chat -o newest && cmp newest save512
-# Unchanged states are not stored again; another level shares rows as well.
+# Unchanged states are not stored again; a save at another level also shares rows.
 "$KVTOOL" store add states save512 --name chat 2>&1 | grep -o "there already"
 before=$(size states/packs)
 "$KVTOOL" store add -q states save512 --name copy --level max

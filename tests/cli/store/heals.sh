@@ -10,7 +10,7 @@ with open(sys.argv[1], "r+b") as pack:
     pack.seek(at); byte = pack.read(1)[0]; pack.seek(at); pack.write(bytes([byte ^ 1]))' "$@"; }
 says() { sed 's/: [0-9.]* KiB to .*; \([0-9]* damaged\)/: ...; \1/; s/, xxh3.*//' ; }
 whole() { "$KVTOOL" store get -q s one.bin -c | cmp - one.bin && "$KVTOOL" store get -q s @1 -c | cmp - one.bin && "$KVTOOL" store verify -q s && echo "whole"; }
-# One bit; the header of an object; the pack truncated, or gone.
+# The damage is one bit, the header of an object, a truncated pack, or a missing one.
 fresh; flip s/packs/00000001.pack; "$KVTOOL" store verify s 2>&1 || echo "exit $?"
 "$KVTOOL" store add s one.bin 2>&1 | says; whole; "$KVTOOL" store add s one.bin 2>&1 | says
 fresh; flip s/packs/00000001.pack 30; "$KVTOOL" store add s one.bin 2>&1 | says; whole

@@ -35,7 +35,7 @@ ulimit -t 60
 [ ! -e out ]
 (ulimit -f 4096; "$KVTOOL" store get -q forged zeros -o out --max-bytes 1TiB 2> said || echo "exit $?: $(grep -o 'File too large' said)")
 [ ! -e out ]
-# without the option, the size of the store is the limit
+# Without the option, the size of the store is the limit.
 "$KVTOOL" store get forged zeros -o out 2> said || echo "exit $?: $(sed 's/ [0-9]* bytes/ N bytes/; s/holds, [0-9]*/holds, N/; s/[0-9]* allows/N allows/' said)"
 ("$KVTOOL" store get forged zeros -c 2>&- || echo "exit $?" >&2) | wc -c
 [ ! -e out ]
@@ -43,12 +43,12 @@ ulimit -t 60
 "$KVTOOL" store verify forged --max-bytes 1000 || echo "exit $?"
 "$KVTOOL" store verify forged --repair --max-bytes 1000 || echo "exit $?"
 "$KVTOOL" store get -q sound zeros -o out --max-bytes 1MiB && cmp out zeros
-# the same for a bare container
+# The limit also holds for a bare container.
 head -c 1000000 /dev/zero | "$KVTOOL" frame encode -q --dtype f16 - -o zeros.gear
 "$KVTOOL" frame decode --dtype f16 zeros.gear -o values --max-bytes 999999 || echo "exit $?"
 [ ! -e values ]
 "$KVTOOL" frame decode -q --dtype f16 zeros.gear -o values --max-bytes 1000000
-# and for the K and V of an archive
+# The limit also holds for the K and V of an archive.
 "$KVTOOL" compress -q "$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin" -o cache.kvz
 for command in "convert cache.kvz --kv-heads 4 --to npz -o part.npz" "analyze cache.kvz" "train cache.kvz --name x -o x.kvp" \
   "decompress cache.kvz --to npz --kv-heads 4 -o part.npz"; do

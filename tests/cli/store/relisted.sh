@@ -16,6 +16,6 @@ cp -r s again
 "$KVTOOL" store get -q s save -c | cmp - holes.bin
 "$KVTOOL" store verify again --repair --json | tee report.json | $VALIDATE
 jq -c .results[0].relisted report.json
-# If the index cannot be read, nothing shows which these are.
+# If the index cannot be read, nothing shows which states it lacked.
 printf x > s/index.sqlite
 "$KVTOOL" store verify s --repair

@@ -21,6 +21,6 @@ jq -c '.results[0] | [.params.states, [.removed[].state]]' remove.json; left
 "$KVTOOL" store remove s || echo "exit $?"
 "$KVTOOL" store prune s --keep-last 0 -f 2>&1 | says; left
 test "$(ls s/packs s/states | grep -c kv)" = 0 && echo "empty"
-# A name without its extension is near.
+# A name without its extension gets the full name as a suggestion.
 "$KVTOOL" store add -q s save1 --name late.bin
 "$KVTOOL" store get s late || echo "exit $?"

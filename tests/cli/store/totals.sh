@@ -9,7 +9,7 @@ done
 "$KVTOOL" store add s a.bin 2>&1 | says
 "$KVTOOL" store add s a.bin cut.bin b.bin absent --keep-going > said 2>&1 || echo "exit $?"; says < said
 "$KVTOOL" store add s cut.bin b.bin > said 2>&1 || echo "exit $?"; says < said
-# A file that is not a state does not fail a watching run; a broken state does.
+# A file that is not a state does not fail a watching run; a damaged state does.
 cp a.bin b.bin notes.txt slots; touch slots/empty.bin
 "$KVTOOL" store watch --slots slots --store s --once --settle-ms 10 > said 2>&1 || echo "exit $?"; says < said
 cp cut.bin slots

@@ -55,7 +55,7 @@ def agrees(item, golden, done, name):
     weights = re.search(r"bin/\S+", product)
     twin = golden / weights[0] if weights and not refused else None
     expected = 1 if refused else 0 if twin else item["exit"]
-    # The conversion of a "pth/" is among these, and the manifest has the hash of both.
+    # "pth/" means the output of that checkpoint's conversion, whose hash the manifest has, too.
     known = not product or refused or twin or "pth/" in product
     if not known or done.returncode != expected or os.path.exists(name) != (expected == 0):
         return False

@@ -71,7 +71,7 @@ TEST_CASE("kvz: any one flipped byte is found and costs at most its chunk", "[kv
           return at >= chunk.payload_offset && at < chunk.record_end();
         });
     if (hit == sample.chunks.end()) {
-      CHECK(unpacked.report.lost.empty());  // heads, tables and trailer are stored twice
+      CHECK(unpacked.report.lost.empty());  // headers, tables and trailer are stored twice
     } else {
       REQUIRE(unpacked.report.lost.size() == 1);
       CHECK(unpacked.report.lost[0].chunk == hit->head);

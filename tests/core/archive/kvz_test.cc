@@ -203,8 +203,8 @@ TEST_CASE("kvz: an archive can be archived", "[kvz]") {
   const Bytes inner = Pack(snapshot.source, &snapshot);
   CHECK(Unpack(OpenBytes(Pack(OneFile(inner), nullptr))).files[0] == inner);
 
-  // The outer archive is read like any source: the tensors of the inner archive are no regions of
-  // its file.
+  // An archive is archived like any other file: FindRegions returns none of the tensors that the
+  // inner archive holds.
   OpenOptions options;
   options.metadata_only = true;
   const Snapshot read = OpenSnapshot(OneFile(inner), options);

@@ -51,7 +51,7 @@ const ArchivedChunk& ChunkOf(const Archive& archive, uint32_t layer, ChunkKind k
   return archive.chunks()[0];
 }
 
-// Returns the archive without its index and with changed heads and payloads; all hashes match.
+// Returns the archive without its index and with changed headers and payloads; all hashes match.
 template <typename Change>
 Archive Rewritten(const Bytes& bytes, const Change& change) {
   const Archive archive = OpenBytes(bytes);

@@ -267,8 +267,8 @@ TEST_CASE("references: chains of archives come back, decoded where they are need
   const auto first = [&](size_t count) {
     return std::vector<int32_t>(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
   };
-  // Three caches that extend each other, one that is similar to the last, and one that extends
-  // that.
+  // Three caches, each an extension of the one before; a similar copy of the last; an extension of
+  // that copy.
   const Cache caches[] = {CacheOf(first(150), 0), CacheOf(first(260), 0), CacheOf(first(400), 0),
                           CacheOf(first(400), 0.01f), CacheOf(all, 0.01f)};
   References chain;

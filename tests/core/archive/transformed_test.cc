@@ -130,7 +130,7 @@ Archive OpenMade(const Made& made, uint32_t group = kLayers) {
   return archive;
 }
 
-// Encodes the archive again after `change` altered the head and the payload of one chunk.
+// Encodes the archive again after `change` altered the header and the payload of one chunk.
 template <typename Change>
 Finding FindRefusal(const Made& made, size_t place, const Change& change) {
   const Archive good = OpenMade(made);
@@ -191,7 +191,8 @@ TEST_CASE("an archive restores the approximated values, whatever its layout",
         CHECK(unpacked.files.at(0) == made.approximated.files[0]);
         const Loss k = archive.approximation()->WorstLoss(false),
                    v = archive.approximation()->WorstLoss(true);
-        // Steps of 1/8 are off by up to 1/16 of a coefficient, and 5 of 64 components are dropped.
+        // Rounding to steps of 1/8 changes a coefficient by up to 1/16, and 5 of 64 components are
+        // dropped.
         CHECK(k.relative > 0.01);
         CHECK(k.relative < 0.8);
         CHECK(v.largest > 0.01);
@@ -216,7 +217,7 @@ TEST_CASE("first and last tokens and other bytes stay exact", "[kvz][transformed
 }
 
 TEST_CASE("keys are transformed without their rotation", "[kvz][transformed]") {
-  // The mean alone, rotated to each position, is restored without a loss worth mentioning.
+  // Keys that equal the mean, rotated to each position, are restored almost without loss.
   Source source;
   Snapshot snapshot = MakeCache(DType::kF32, Order::kTokenHeadDim, source);
   Approximation wanted = Wanted();

@@ -328,8 +328,7 @@ TEST_CASE("text from outside is printed without control characters", "[output]")
     CHECK(std::all_of(shown.begin(), shown.end(), [](char c) { return c > 0; }));
   }
   CHECK(Printable("\xd8\x9b\xe2\x80\x8d\xe2\x80\xb0\xe2\x81\xaa\xd7\xa9") ==
-        "\xd8\x9b\xe2\x80\x8d\xe2\x80\xb0\xe2\x81\xaa\xd7\xa9");  // their neighbours and Hebrew
-                                                                  // stay
+        "\xd8\x9b\xe2\x80\x8d\xe2\x80\xb0\xe2\x81\xaa\xd7\xa9");  // Hebrew and others stay
   const Error error = Error(Finding::kWriteFailed, "m\x1bsg").File("f\ni").In("c\x9b");
   CHECK(std::string(error.what()) == "f\\x0ai: c\\x9b: m\\x1bsg [KV0103]");
 }

@@ -55,7 +55,7 @@ TEST_CASE("the failure of the lowest index is the one reported", "[threads]") {
       });
       FAIL("must throw");
     } catch (const std::runtime_error& error) {
-      // Item 3 may run first and stop the hand-out before 2 starts, but never the reverse.
+      // Item 3 may fail before item 2 has started, which then never runs; any other item succeeds.
       CHECK((std::string(error.what()) == "2" || std::string(error.what()) == "3"));
     }
   }

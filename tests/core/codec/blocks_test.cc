@@ -171,7 +171,8 @@ TEST_CASE("A block that is not one zstd frame with its size is refused", "[codec
         Finding::kBadPayload);
   const Bytes half = frame_of(ByteSpan(raw).first(500), true);
   Bytes halves = half;
-  halves.insert(halves.end(), half.begin(), half.end());  // they decode to 1000 bytes
+  // Both frames together decode to 1000 bytes.
+  halves.insert(halves.end(), half.begin(), half.end());
   CHECK(finding_of(DType::kU8, payload_of(halves)) == Finding::kBadPayload);
   Bytes skipped = whole;
   for (const int byte : {0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0})  // a frame that readers skip

@@ -233,7 +233,7 @@ TEST_CASE("floats that are halves are stored as such", "[codec]") {
       CHECK(wide.payload.size() <= narrow.payload.size() + 100);
       CHECK(RoundTrip(grid.Shape(DType::kF32), wide, floats.size()) == floats);
     }
-    floats[5] ^= std::byte{1};  // now one is not
+    floats[5] ^= std::byte{1};  // this value is no longer exact
     const EncodedChunk wide =
         EncodeChunk(grid.Shape(DType::kF32), floats, Effort::kDefault, scratch);
     CHECK(wide.codec == CodecId::kWidened);

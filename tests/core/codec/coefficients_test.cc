@@ -10,7 +10,8 @@
 namespace kv::coefficients_test {
 namespace {
 
-// Tables of falling reach; the middle symbols are the likely ones.
+// Component c codes the values -(20 - c) to 20 - c, and from c = 20 on only 0. The most frequent
+// value is 0.
 StepCode MakeCode(size_t count) {
   StepCode code{0.5f, {}};
   for (size_t c = 0; c < count; ++c) {
@@ -57,7 +58,7 @@ TEST_CASE("coefficients of every number of components and tokens come back", "[t
 }
 
 TEST_CASE("a known stream decodes as FORMAT.md says", "[transformed][golden]") {
-  // One component without reach: symbol 0 has the frequency 2047, the escape 1.
+  // One component that codes only the value 0: its symbol has the frequency 2047, the escape 1.
   const StepCode code = MakeCode(21);
   StepCode last{1, {code.tables.back()}};
   REQUIRE(last.tables[0].frequencies == std::vector<uint16_t>{2047, 1});
@@ -92,7 +93,7 @@ TEST_CASE("streams that the encoder cannot have written are refused", "[transfor
   CHECK(Refusal(code, low, 20) == Finding::kBadFrame);
   StoreLE<uint32_t>(low.data(), 1u << 31);
   CHECK(Refusal(code, low, 20) == Finding::kBadFrame);
-  // The last value is an escape; a value within reach must not be one.
+  // The last value is an escape; a value that the table can code must not be escaped.
   StepCode one{1, {code.tables[15]}};
   Bytes escaped = EncodeCoefficients(one, std::vector<int16_t>{1000}, 1);
   StoreLE<int16_t>(&escaped[escaped.size() - 2], 2);

@@ -243,7 +243,7 @@ TEST_CASE("chunks of errors that no encoder writes are refused", "[ref][layers]"
   CodecScratch scratch;
   const Bytes good = one.Encode(scratch).payload;
   REQUIRE(one.RefusalOf(good) == Finding::kInternal);
-  // A head of 12 bytes, two runs; then two neighbours of 32 bytes each, and a rotation.
+  // Layout: a header of 12 bytes, two runs; then two neighbours of 32 bytes each, and a rotation.
   constexpr size_t kHead = 12 + 2 * 44, kFirst = kHead + 2, kTurns = kFirst + 2 * 32;
   const auto forged = [&](size_t at, uint8_t value) {
     Bytes bytes = good;
@@ -252,7 +252,7 @@ TEST_CASE("chunks of errors that no encoder writes are refused", "[ref][layers]"
   };
   CHECK(forged(kHead, 0) == Finding::kBadFrame);                  // no neighbours
   CHECK(forged(kHead, 5) == Finding::kBadFrame);                  // too many
-  CHECK(forged(kHead + 1, 2) == Finding::kBadFrame);              // neither rotated nor not
+  CHECK(forged(kHead + 1, 2) == Finding::kBadFrame);              // a flag other than 0 and 1
   CHECK(forged(kFirst, 8) == Finding::kLostChunk);                // a layer that does not exist
   CHECK(forged(kFirst + 4, 2) == Finding::kBadFrame);             // neither K nor V
   CHECK(forged(kFirst + 5, 1) == Finding::kBadFrame);             // reserved
@@ -261,7 +261,7 @@ TEST_CASE("chunks of errors that no encoder writes are refused", "[ref][layers]"
   CHECK(forged(kFirst + 7, 0xff) == Finding::kBadFrame);          // more than any chunk may have
   CHECK(forged(kFirst + 8, 1) == Finding::kReferenceDiffers);     // the reference lacks this layer
   CHECK(forged(kFirst + 16, 1) == Finding::kReferenceDiffers);    // hash
-  CHECK(forged(kTurns, 0) == Finding::kBadFrame);                 // no distance of partners
+  CHECK(forged(kTurns, 0) == Finding::kBadFrame);                 // rotation partners 0 apart
   CHECK(forged(kTurns + 2, 0) != Finding::kInternal);             // rotated by 0 positions
   // Rows are only taken from a neighbour with exactly as many columns.
   Case other = one;

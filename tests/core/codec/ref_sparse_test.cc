@@ -101,7 +101,7 @@ TEST_CASE("differences of any size come back", "[ref]") {
       if (i % 70 != 0) one.values[i] = one.expected[i];
     }
     one.ComesBack();
-    // All values differ; then none after a first one.
+    // All values differ; then only the first one does.
     Case all(30, bfloat);
     std::mt19937 random(5);
     for (uint16_t& value : all.values) value = static_cast<uint16_t>(random());

@@ -314,7 +314,8 @@ TEST_CASE("learned distributions that no encoder writes are refused", "[ref]") {
     bytes.at(at) = std::byte{value};
     return refusal(bytes);
   };
-  // Layout: head, a run, a rotation by 0, then the factors and their length; 20 bytes and more.
+  // Layout: header (12 bytes), one run (44), a rotation without angles (4), length of the factors,
+  // the factors; then the cdf header, 20 bytes and 2 for each far channel.
   const size_t factors = 12 + 44 + 4, head = factors + 4 + LoadLE<uint32_t>(good.data() + factors);
   const size_t far = std::to_integer<size_t>(good[head + 2]), hints = head + 20 + 2 * far;
   CHECK(forged(factors + 3, 1) == Finding::kTruncated);
@@ -323,7 +324,7 @@ TEST_CASE("learned distributions that no encoder writes are refused", "[ref]") {
   CHECK(forged(head + 3, 1) == Finding::kBadFrame);     // classes
   CHECK(forged(head + 4, 59) == Finding::kBadFrame);    // rows
   CHECK(forged(head + 8, 24) == Finding::kBadFrame);    // columns
-  CHECK(forged(head + 16, 0) == Finding::kBadFrame);    // no distance of partners
+  CHECK(forged(head + 16, 0) == Finding::kBadFrame);    // rotation partners 0 apart
   CHECK(forged(head + 18, 1) == Finding::kBadFrame);    // turns
   CHECK(forged(hints, 0) == Finding::kBadFrame);        // no hint
   CHECK(forged(hints, 3) == Finding::kBadFrame);        // too many

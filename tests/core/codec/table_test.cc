@@ -101,7 +101,7 @@ TEST_CASE("what a codec of the table stores comes back, and every codec stores s
   const auto profile = test::TrainedProfile();
   const ChunkInputs inputs{.profile = profile.get()};
   std::map<std::string_view, int> stored;
-  // Approximated values are those of a whole archive: tests/core/archive/transformed_test.cc.
+  // Coefficients need a whole archive: tests/core/archive/transformed_test.cc tests this codec.
   stored[Name(CodecId::kTransformed)] = 0;
   for (const Sample& sample : Samples()) {
     for (const CodecRow& codec : Codecs()) {

@@ -83,7 +83,8 @@ TEST_CASE("Frames of every size, order and level come back") {
     const Bytes raw = Channels(c.tokens, uint64_t{c.heads} * c.dim);
     for (const Order order : {Order::kTokenHeadDim, Order::kHeadTokenDim, Order::kStorage}) {
       for (const Effort level : kLevels) {
-        if (level == Effort::kMax && raw.size() > (1 << 20)) continue;  // slow, with nothing new
+        if (level == Effort::kMax && raw.size() > (1 << 20))
+          continue;  // would be slow and test nothing new
         INFO(c.tokens << " x " << c.heads << " x " << c.dim << ", " << Name(order) << ", "
                       << Name(level));
         FrameDescription description = Described(c.tokens, c.heads, c.dim);

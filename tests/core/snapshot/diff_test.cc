@@ -107,7 +107,7 @@ TEST_CASE("stored bits decide unless a tolerance is given", "[diff]") {
 
   const SnapshotDiff close = Diff(a, b, {.atol = 0.25});
   CHECK(OnlyKeys(close).beyond == 1);
-  CHECK(OnlyKeys(close).first->dim == 1);  // in head 1, the first that counts
+  CHECK(OnlyKeys(close).first->dim == 1);  // the first value beyond the tolerance is in head 1
   CHECK(OnlyKeys(close).first->head == 1);
   CHECK(close.verdict() == DiffVerdict::kDifferent);
   CHECK(Diff(a, b, {.atol = 0.5}).verdict() == DiffVerdict::kWithinTolerance);

@@ -147,7 +147,7 @@ TEST_CASE("caches that the step is not defined for are refused", "[mlp]") {
   cache = MakeCache({});
   cache.layers[1].k.pieces[0].tokens = 19;
   CHECK(Refusal(cache, weights) == Finding::kInconsistent);
-  CHECK(Refusal(cache, weights, {.seq_len = 15}) == std::nullopt);  // both have this many
+  CHECK(Refusal(cache, weights, {.seq_len = 15}) == std::nullopt);  // the length of both
   cache = MakeCache({});
   cache.layers[0].k.heads_known = false;
   CHECK(Refusal(cache, weights) == Finding::kGeometryMissing);

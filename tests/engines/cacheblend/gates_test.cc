@@ -55,7 +55,7 @@ TEST_CASE("a gate passes by the figure of the report, and fails where nothing wa
   CHECK(!missing.value);
   CHECK(!missing.pass);
   CHECK_THROWS_AS(Judge(ParseGate("dev_v_remaining_frac@0.5.layer1<=1"), result), Error);
-  // A layer without a figure still counts for the largest.
+  // A layer without a figure fails the gate, whichever statistic of the layers it limits.
   result.curve[0].layers[1].selected.v = NAN;
   for (const char* over : {"max<=1", "max>=0", "min>=0"}) {
     INFO(over);

@@ -51,7 +51,7 @@ TEST_CASE("dynamo: forged buffers are refused before anything is written") {
   CHECK(Refusal(With<int32_t>(0, -1)) == Finding::kBadField);
   CHECK(Refusal(With<int32_t>(4, 3)) == Finding::kBadField);
   CHECK(Refusal(With<uint64_t>(8, 4)) == Finding::kBadField);           // empty
-  CHECK(Refusal(With<uint64_t>(8, UINT64_MAX)) == Finding::kBadField);  // ends before it begins
+  CHECK(Refusal(With<uint64_t>(8, UINT64_MAX)) == Finding::kBadField);  // it ends before its begin
   CHECK(Refusal(With<uint64_t>(16, UINT64_MAX)) == Finding::kBadField);
   CHECK(Refusal(With<uint64_t>(16, 5)) == Finding::kSizeMismatch);
   CHECK(Refusal(With<uint64_t>(24, UINT64_MAX)) == Finding::kSizeMismatch);

@@ -28,7 +28,7 @@ Measured Measure(const Snapshot& cache, const StepSettings& settings, const Qual
   return {plan, MeasureStep(cache, small, plan, options, pool)};
 }
 
-// Turns one head at `row`, whose position grew by `delta`, from the definition.
+// Rotates one head at `row`, whose position grew by `delta`, from the definition.
 void RotateByHand(std::span<const double> frequencies, bool halves, double delta, float* row) {
   for (size_t i = 0; i < frequencies.size(); ++i) {
     float& a = row[halves ? i : 2 * i];

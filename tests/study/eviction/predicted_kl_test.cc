@@ -246,7 +246,7 @@ TEST_CASE("a prediction from a sample of rows lies within its standard error",
     within += off < 2;
   }
   CHECK(within >= 17);
-  CHECK(errors / 20 > 0.2);  // not hidden by errors far too large
+  CHECK(errors / 20 > 0.2);  // standard errors are not far too large
 }
 
 TEST_CASE("standard errors are those of two stages of sampling", "[kl]") {

@@ -94,7 +94,8 @@ TEST_CASE("a sample of rows gives the figures of all within its standard error",
     }
   }
   CHECK(within >= figures * 8 / 10);
-  CHECK(errors / static_cast<double>(figures) > 0.2);  // not hidden by errors far too large
+  // The standard errors are not far too large either.
+  CHECK(errors / static_cast<double>(figures) > 0.2);
   // The same seed draws the same rows, another seed draws others.
   CHECK(ChooseRows(64, 700, 80, 3).positions == ChooseRows(64, 700, 80, 3).positions);
   CHECK(ChooseRows(64, 700, 80, 3).positions != ChooseRows(64, 700, 80, 4).positions);

@@ -385,7 +385,7 @@ TEST_CASE("A baseline must be able to say something about this run") {
         R"([{"op": "replace", "path": "/verdict", "value": "inconclusive"}])",
         R"([{"op": "replace", "path": "/cases/0/status", "value": "fail"}])",
         R"([{"op": "replace", "path": "/cases/0/rules/0/status", "value": "fail"}])"}) {
-    fails(good.patch(Json::parse(change)), same, "it did not pass itself");
+    fails(good.patch(Json::parse(change)), same, "its own run did not pass");
   }
   Json empty = good;
   empty["cases"] = Json::array();

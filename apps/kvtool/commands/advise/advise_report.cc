@@ -83,7 +83,7 @@ void AddMnn(const advise::Runs& runs, const advise::AdviceRequest& request,
   mnn.parameters = MnnParameters(settings->config);
   mnn.ratio = 1 / settings->outcome.worst_share();
   mnn.loss = advise::Shown(request.measure.kind, settings->outcome.worst_loss());
-  mnn.note = "as its code decides";
+  mnn.note = "the tokens are those that its code keeps";
   if (settings->compounds) mnn.note += "; " + *settings->compounds;
   out.push_back(mnn);
 }
@@ -157,17 +157,17 @@ void PrintBest(Console& console, const advise::AdviceRequest& request, const Adv
     return advise::Shown(kind, times) / advise::Shown(kind, 1);
   };
   const std::string loss = advise::LossText(kind, best.outcome.loss[worst]);
-  console.Line(
-      advice.optimism > 1 || !best.uniform
-          ? fmt::format("  measured {}; plans chosen without {} lost {:.3g} times as much on it",
-                        loss, advice.check.halves ? "half of the rows" : "a prompt",
-                        shown(advice.optimism))
-          : fmt::format(
-                "  measured {}; a mixed plan, the best of thousands, would count {:.3g} times",
-                loss, shown(advice.check.optimism())));
+  console.Line(advice.optimism > 1 || !best.uniform
+                   ? fmt::format("  measured {}; plans chosen without {} lost {:.3g} times as much "
+                                 "on what was left out",
+                                 loss, advice.check.halves ? "half of the rows" : "a prompt",
+                                 shown(advice.optimism))
+                   : fmt::format("  measured {}; the loss of a mixed plan, chosen among thousands, "
+                                 "would be multiplied by {:.3g}",
+                                 loss, shown(advice.check.optimism())));
   if (advice.found.best_uniform) {
     const advise::Point& uniform = *advice.found.best_uniform;
-    console.Line(fmt::format("the same for all layers: {:.3f}x, {}, {}", uniform.outcome.ratio(),
+    console.Line(fmt::format("one plan for all layers: {:.3f}x, {}, {}", uniform.outcome.ratio(),
                              advise::LossText(kind, uniform.outcome.worst_loss()),
                              advise::PlanText(advice, uniform)));
   }
@@ -184,8 +184,8 @@ void PrintBest(Console& console, const advise::AdviceRequest& request, const Adv
 
 void SavingsOptions::Declare(CommandLine& line) {
   line.Add("--types", types,
-           "Types to store K and V in, a comma list (llama.cpp's, where heads allow them); none: "
-           "eviction alone")
+           "Types to store K and V in, a comma list; none: eviction alone (default: llama.cpp's "
+           "types that fit the heads)")
       .Suggest(TypeWords())
       .Separator(',');
 }
@@ -358,7 +358,7 @@ void PrintAnswer(Console& console, const std::optional<advise::Answer>& answer,
 void PrintSettings(Console& console, LossKind kind, const std::vector<EngineSettings>& settings) {
   for (const EngineSettings& each : settings) {
     std::string parameters = JsonText(ToJson(each.parameters), -1);
-    // Spaces, at which a terminal breaks the line.
+    // Adds spaces, at which a terminal can break the line.
     for (size_t at = 0; (at = parameters.find(",\"", at)) != parameters.npos; at += 2)
       parameters.insert(at + 1, " ");
     console.Line(

@@ -259,7 +259,7 @@ std::vector<advise::GeometrySample> TakeSamples(const std::map<std::string, cons
   throw Error(Finding::kUnknownFormat, "holds no cache that can be read{}",
               advice.left_out.size() == 1 ? ": " + advice.left_out.front().why : std::string())
       .File(input)
-      .Hint("'kvtool doctor FILE' says why; recorded runs are given one by one");
+      .Hint("'kvtool doctor FILE' says why; give recorded runs one by one");
 }
 
 // Makes the shell words that name the states as inputs of a command.
@@ -496,7 +496,7 @@ StatesAdvice AdviseStates(const StatesRequest& request, Context& context) {
   AddCommands(CommandWords(request, advice, kept), advice);
   if (advice.kind != StatesAdvice::Kind::kKeep && advice.free_bytes < advice.result_bytes &&
       advice.free_bytes) {
-    context.console.Warn("", "too little room for the result beside the originals");
+    context.console.Warn("", "too little disk space for the result beside the originals");
   }
   return advice;
 }

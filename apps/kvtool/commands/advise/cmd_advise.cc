@@ -103,11 +103,11 @@ class AdviseCommand : public Command {
     line.Add("--snapkv-window|--windows", windows_,
              "Observation windows of snapkv: numbers of last query rows (default: 16,64)")
         .Separator(',');
-    line.Add("--granularity", granularity_, "Unit of a choice: layer or kv-head (default: layer)")
+    line.Add("--granularity", granularity_, "Unit of the plan: layer or kv-head (default: layer)")
         .OneOf({"layer", "kv-head"});
     line.Add("--sensitivity", sensitivity_,
-             "Nats by these layer weights (kvtool.sensitivity/1), not by gradients (default: the "
-             "run's own weights, if its trace has no gradients)");
+             "Predict nats by these layer weights (kvtool.sensitivity/1), not by gradients "
+             "(default: the run's own weights, if its trace has no gradients)");
     line.Add("--context", context_,
              "The model's full context, to say what a plan saves there (default: that of the run)")
         .Positive();

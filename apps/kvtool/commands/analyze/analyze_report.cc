@@ -104,7 +104,7 @@ std::string NarrowLine(const Analysis& analysis) {
     narrow.Add(tensor.narrow ? *tensor.narrow : tensor.measured);
   });
   if (narrow.coded_bytes == as_is.coded_bytes) return {};
-  return fmt::format("{:<8} if those values were stored in two bytes, without losing a bit",
+  return fmt::format("{:<8} if f32 values that are exact in two bytes were stored so, losslessly",
                      Factor(narrow.ratio()));
 }
 

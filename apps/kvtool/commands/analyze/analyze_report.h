@@ -18,8 +18,7 @@ std::string AnalysisText(const Snapshot& snapshot, const analysis::Analysis& ana
                          const std::string& level, const Console& console);
 std::string OfflineText(const mnn::offline::Options& options, const mnn::offline::Result& result,
                         const Console& console);
-// Returns rows of the distribution report or of the packed one, without columns that are 0 in all
-// of them.
+// Returns rows of the distribution report or the packed one, without columns that are always 0.
 std::string RowsText(std::string_view title, const std::vector<Value>& rows,
                      const Console& console);
 

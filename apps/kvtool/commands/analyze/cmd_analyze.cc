@@ -277,7 +277,7 @@ class Analyze : public ForEachInput<Analyze> {
       throw Error(Finding::kUsage, "--csv-out: give --distribution or --packed, not both");
     }
     if (reports_only_ && page_.wanted()) {
-      throw Error(Finding::kUsage, "--reports-only: the page shows the layers that it omits");
+      throw Error(Finding::kUsage, "--reports-only omits the layers that the page would show");
     }
     if (reports_only_ && !with_reports()) {
       throw Error(Finding::kUsage,

@@ -108,9 +108,9 @@ void ArchiveLimit::Declare(CommandLine& line) {
            "(repeatable)")
       .KeepAll();
   limit.Declare(line,
-                "Limit on the size of the source (default: none), on the zeros that a stream gets "
-                "for lost bytes, on what is inflated of a cache that the archive refers to, and on "
-                "archives from a stream (default: 64GiB)");
+                "Limit on the size of the source (default: none), and on zeros written to a stream "
+                "for lost bytes, data inflated from a referenced cache, and archives read from a "
+                "stream (default: 64GiB)");
 }
 
 void RequireNoFolder(const std::string& path) {
@@ -174,8 +174,8 @@ const Fields<Approximation>& ApproximationFields() {
       {"largest_error", "Largest absolute error of a value", &Loss::largest}};
   static const Fields<Layer> layer_fields = {
       {"layer", "Number of the layer", &Layer::number},
-      {"k", "Errors of its approximated keys", &Layer::k, loss_fields},
-      {"v", "Errors of its approximated values", &Layer::v, loss_fields}};
+      {"k", "Errors of the layer's approximated keys", &Layer::k, loss_fields},
+      {"v", "Errors of the layer's approximated values", &Layer::v, loss_fields}};
   static const Fields<Approximation> fields = {
       {"file", "Name of the transform, without folders", &Approximation::file},
       {"model", "Name of the transform's model", &Approximation::model},
@@ -236,10 +236,10 @@ const Fields<ChunkHead>& ChunkFields() {
 const Fields<Damage>& DamageFields() {
   static const Fields<Damage> fields = {
       {"part", "The part of the archive", &Damage::part},
-      {"finding", "Its number; 'kvtool explain KV1001' documents it",
+      {"finding", "Number of the finding; 'kvtool explain KV1001' documents KV1001",
        [](const Damage& damage) { return FindingId(damage.finding); }, kFindingNumber},
-      {"text", "What is wrong", &Damage::text},
-      {"archive_offset", "Where in the archive, in bytes from its beginning", &Damage::offset},
+      {"text", "What is wrong with the part", &Damage::text},
+      {"archive_offset", "Offset in the archive, in bytes", &Damage::offset},
       {"chunk", "The damaged chunk; absent for other damage", &Damage::chunk, ChunkFields(),
        Absent()}};
   return fields;
@@ -248,7 +248,7 @@ const Fields<Damage>& DamageFields() {
 const Fields<Lost>& LostFields() {
   static const Fields<Lost> fields = {
       {"file", "File of the original; empty where there is only one", &Lost::file},
-      {"offset", "Where in that file the first run begins, in bytes",
+      {"offset", "Offset of the first run in the file, in bytes",
        [](const Lost& lost) { return lost.range.offset; }},
       {"run_bytes", "Bytes of a run", [](const Lost& lost) { return lost.range.run_bytes; }},
       {"runs", "Number of runs", [](const Lost& lost) { return lost.range.runs; }},
@@ -276,7 +276,7 @@ std::string LostText(const Archive& archive, const LostRange& lost) {
   const std::string& name = archive.files()[lost.file].name;
   std::string text = fmt::format("lost: bytes {}..{}", lost.offset, lost.end());
   if (lost.runs > 1) {
-    text += fmt::format(" (in them {} runs of {}, one every {})", lost.runs, lost.run_bytes,
+    text += fmt::format(" (of these, {} runs of {}, one every {})", lost.runs, lost.run_bytes,
                         lost.run_step);
   }
   if (!name.empty()) text += " of " + Printable(name);

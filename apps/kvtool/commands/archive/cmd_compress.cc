@@ -110,7 +110,7 @@ const Fields<Compressed::Params>& CompressParamsFields() {
   static const Fields<Params> fields = {
       {"level", "Level of compression", &Params::level, {.choices = LevelChoices()}},
       {"joined_layers",
-       "Most consecutive layers that level max predicts from earlier ones; 1: each on its own",
+       "Largest number of layers that level max predicts from one another; 1: none",
        &Params::joined_layers,
        {.least = 1, .most = kMostJoinedLayers}},
       {"check", "Whether the archive was to be decoded and compared with the source",
@@ -125,8 +125,8 @@ const Fields<WriteSummary::Part>& CodedPartFields() {
   using Part = WriteSummary::Part;
   static const Fields<Part> fields = {
       {"chunks", "Number of chunks", &Part::chunks},
-      {"raw_bytes", "Bytes of these chunks before coding", &Part::raw_bytes},
-      {"stored_bytes", "Bytes of these chunks in the archive", &Part::stored_bytes},
+      {"raw_bytes", "Bytes of the chunks before coding", &Part::raw_bytes},
+      {"stored_bytes", "Bytes of the chunks in the archive", &Part::stored_bytes},
       Fields<Part>::Inline(
           [](const Part& part) {
             return Saving{part.raw_bytes, part.stored_bytes};
@@ -140,17 +140,18 @@ const Fields<WriteSummary::Reference>& UsedReferenceFields() {
   static const Fields<Reference> fields = {
       {"file", "Name of the cache, without folders",
        [](const Reference& base) { return base.name.file; }},
-      {"format", "Name of the format it was read as",
+      {"format", "Format that the cache was read as",
        [](const Reference& base) { return base.name.format; }},
-      {"bytes", "Its size in bytes; of an archive, that of its source",
+      {"bytes", "Size of the cache in bytes; for an archive, the size of its source",
        [](const Reference& base) { return base.name.source_bytes; }},
-      {"xxh3", "XXH3 hash (64 bits, 16 hex digits) of those bytes",
+      {"xxh3", "XXH3 hash (64 bits, 16 hex digits) of the cache, for an archive of its source",
        [](const Reference& base) { return HashDigits(base.name.source_hash); }, kHashText},
-      {"chain", "Length of its chain of references, itself included; 1: it needs no other cache",
+      {"chain", "Length of the reference chain, the cache included; 1: no other cache is needed",
        [](const Reference& base) { return base.name.chain; }, AtLeast(1)},
-      {"chunks", "Number of chunks of the archive that need it", &Reference::chunks},
-      {"rows", "Rows of it that they need, each one token of one layer's K or V", &Reference::rows},
-      {"equal_rows", "Number of these rows that the archived cache has byte for byte",
+      {"chunks", "Number of chunks of the archive that need the cache", &Reference::chunks},
+      {"rows", "Needed rows of the cache; a row is one token of one layer's K or V",
+       &Reference::rows},
+      {"equal_rows", "Number of the needed rows that the archived cache has byte for byte",
        &Reference::equal_rows}};
   return fields;
 }
@@ -169,11 +170,11 @@ const Fields<Compressed>& CompressProofFields() {
 const Fields<Compressed::UsedProfile>& UsedProfileFields() {
   using Profile = Compressed::UsedProfile;
   static const Fields<Profile> fields = {
-      {"file", "Name of its file, without folders", &Profile::file},
-      {"name", "Name of its model", &Profile::name},
-      {"hash", "Its hash (XXH3, 32 hex digits), by which it is found", &Profile::hash,
+      {"file", "Name of the profile's file, without folders", &Profile::file},
+      {"name", "Name of the profile's model", &Profile::name},
+      {"hash", "Hash of the profile (XXH3, 32 hex digits), by which it is found", &Profile::hash,
        kProfileHashText},
-      {"chunks", "Number of chunks that were coded with it, and decode with it alone",
+      {"chunks", "Number of chunks coded with the profile, which only this profile decodes",
        &Profile::chunks}};
   return fields;
 }
@@ -189,7 +190,7 @@ const Fields<Compressed>& CompressedFields() {
       {"groups", "Number of groups", &WriteSummary::groups}};
   static const Fields<Compressed> fields = {
       {"inputs", "What was read", &Compressed::inputs, HashedFileFields()},
-      {"params", "What was asked for", &Compressed::params, CompressParamsFields()},
+      {"params", "Parameters of the run", &Compressed::params, CompressParamsFields()},
       {"output", "File that was written; -: standard output", &Compressed::output},
       {"archive_bytes", "Size of the archive in bytes",
        [](const Compressed& of) { return of.made.archive_bytes; }},
@@ -200,7 +201,7 @@ const Fields<Compressed>& CompressedFields() {
           SavingFields()),
       {"k", "Chunks of K", FindPart<ChunkKind::kKey>, CodedPartFields()},
       {"v", "Chunks of V", FindPart<ChunkKind::kValue>, CodedPartFields()},
-      {"other", "Chunks of everything else", FindPart<ChunkKind::kOpaque>, CodedPartFields()},
+      {"other", "Chunks of bytes beside K and V", FindPart<ChunkKind::kOpaque>, CodedPartFields()},
       {"solid", "Files that are coded together, so that chunks span them", &Compressed::made,
        solid_fields},
       {"ordered_chunks",
@@ -222,7 +223,7 @@ const Fields<Compressed>& CompressedFields() {
        UsedReferenceFields(), Absent()},
       {"proof", "How it was checked that the archive restores the source",
        [](const Compressed& of) -> const Compressed& { return of; }, CompressProofFields()},
-      {"warnings", "Everything that the run warned of at this input", &Compressed::warnings},
+      {"warnings", "Warnings of the run on this input", &Compressed::warnings},
       Fields<Compressed>::Inline(&Compressed::cost, RunCostFields()),
       {"profile", "The profile given with --profile, which the archive names; absent without",
        &Compressed::profile, UsedProfileFields(), Absent()},
@@ -250,7 +251,7 @@ void RefuseZstdOption(const std::string& word) {
     RefuseZstdLevel(-*level, word);
 }
 
-// Returns when a file, or the newest file below a folder, was written; nothing if it is not there.
+// Returns when a file, or the newest file below a folder, was written; nothing if it is missing.
 std::optional<std::filesystem::file_time_type> LastWrite(const std::filesystem::path& path) {
   namespace fs = std::filesystem;
   std::error_code failed;

@@ -98,7 +98,7 @@ const Fields<Decompressed>& DecompressedFields() {
        &Params::to}};
   static const Fields<Decompressed> fields = {
       {"inputs", "The archive that was read", &Decompressed::inputs, SizedFileFields()},
-      {"params", "What was asked for", &Decompressed::params, decompress_params},
+      {"params", "Parameters of the run", &Decompressed::params, decompress_params},
       {"output", "File or folder that was written; -: standard output", &Decompressed::output},
       Fields<Decompressed>::Inline(&Decompressed::restored, RestoredSourceFields()),
       Fields<Decompressed>::Inline(&Decompressed::written, WrittenTensorsFields()),
@@ -113,7 +113,7 @@ class Decompress : public ForEachInput<Decompress> {
                   "Restore what can be restored, write zeros for the rest and report it; go on "
                   "with the next input after an error");
     output_.Declare(line, "File or folder to write (default: FILE without .kvz)");
-    line.AddFlag("-t,--test", test_, "Write nothing, as 'kvtool verify' does");
+    line.AddFlag("-t,--test", test_, "Only check the archive, as 'kvtool verify' does");
     line.Add("--to", to_, "Write tensors in this format instead of the source (see kvtool formats)")
         .Suggest(WritableFormats());
     limit_.Declare(line);

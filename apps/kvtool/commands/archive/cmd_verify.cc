@@ -195,8 +195,8 @@ const Fields<Verified>& VerifiedFields() {
   using Difference = SourceComparer::Difference;
   static const Fields<Difference> source_difference = {
       {"file", "File of the original; empty where there is only one", &Difference::file},
-      {"offset", "Where in that file, in bytes from its beginning", &Difference::offset},
-      {"text", "What differs", &Difference::text},
+      {"offset", "Offset of the difference in the file, in bytes", &Difference::offset},
+      {"text", "The difference in words", &Difference::text},
       {"chunk", "The chunk with the difference; absent if no chunk has it", &Difference::chunk,
        ChunkFields(), Absent()}};
   static const Fields<Beyond> beyond_fields = {
@@ -208,7 +208,7 @@ const Fields<Verified>& VerifiedFields() {
        [](const Beyond& of) { return of.measured.largest; }}};
   static const Fields<Verified> fields = {
       {"inputs", "The archive or frame", &Verified::inputs, SizedFileFields()},
-      {"params", "What was asked for", &Verified::params, VerifyParamsFields()},
+      {"params", "Parameters of the run", &Verified::params, VerifyParamsFields()},
       {"verdict",
        "intact: every chunk decodes and the whole has its hash; identical: intact, and equal to "
        "--against; within: intact, lossy, and no further from --against than stated; damaged: "
@@ -217,7 +217,7 @@ const Fields<Verified>& VerifiedFields() {
       {"chunks", "Chunks of the archive, or segments of the frame", &Verified::chunks},
       {"source_bytes", "Bytes before compression",
        [](const Verified& of) { return of.found.restored.bytes; }},
-      {"lost_bytes", "Of these, bytes that cannot be restored",
+      {"lost_bytes", "Bytes that cannot be restored",
        [](const Verified& of) { return of.found.restored.lost_bytes; }},
       {"xxh3", "XXH3-64 of the restored bytes, 16 hexadecimal digits; null where something is lost",
        [](const Verified& of) { return RestoredHash(of.found.restored); }, kHashText},

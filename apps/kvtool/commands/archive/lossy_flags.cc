@@ -20,7 +20,7 @@
 namespace kv {
 namespace {
 
-// Returns the ratios that both sides have tables for, in ascending order.
+// Returns the ratios that K and V both have tables for, in ascending order.
 std::vector<double> FindRatios(const Transform& transform) {
   std::vector<double> ratios;
   for (const TransformPlan& plan : transform.k.plans) {
@@ -79,7 +79,7 @@ void LossyFlags::Check(Effort level, const OpenOptions& options) const {
   if (!is_wanted()) return;
   if (level == Effort::kCompat)
     throw Error(Finding::kUsage,
-                "--level compat writes what the engine reads, and it reads no transforms");
+                "--level compat writes what the engine reads, which excludes transforms");
   if (!options.bases.empty() || !options.profiles.empty())
     throw Error(Finding::kUsage, "--transform excludes --base and --profile");
 }

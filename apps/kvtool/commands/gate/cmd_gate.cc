@@ -99,7 +99,7 @@ class Gate : public ForEachInput<Gate> {
     line.AddFlag("--new-recordings", new_recordings_,
                  "Accept a baseline of other data, because data are recorded anew for every run");
     line.Add("--commit", commit_, "Name of the commit that is measured, for reports and baselines");
-    line.AddFlag("--strict", strict_, "Fail rules and cases that were not decided");
+    line.AddFlag("--strict", strict_, "Count rules and cases as failed that were not decided");
     line.AddFlag("--list-metrics", list_metrics_,
                  "List the metrics that rules can name, with their meaning");
     line.AddFlag("--json", report_.json,

@@ -275,7 +275,7 @@ void EngineLogOptions::RequireLogs() const {
                   bench_log.empty())) {
     return;
   }
-  throw Error(Finding::kUsage, "options of the original analyzer go with --engine-logs");
+  throw Error(Finding::kUsage, "options of MNN's analyzer go with --engine-logs");
 }
 
 mnn::logs::EngineLogsInput EngineLogOptions::Resolve() const {

@@ -38,8 +38,8 @@ void HintAtLogs(const std::string& path, Error& error);
 gate::Config ReadGateConfig(const std::string& path);
 gate::Baseline ReadGateBaseline(const std::string& path);
 
-// Returns the three files that the original writes, together, named after the first. Beside a
-// device or a pipe the other two are refused.
+// Returns the three files that MNN's gate writes, together, named after the first. Beside a device
+// or a pipe the other two are refused.
 gate::OutputNames PlaceOutputs(gate::OutputNames names);
 
 // All output files of a run, refused before the first case runs and finished together.
@@ -96,7 +96,7 @@ class GateInputs {
 // Adds an option to the words of a command line, unless it was not given.
 void AddOption(std::string_view flag, const std::string& value, std::vector<std::string>& words);
 
-// --engine-logs and the options of the original analyzer, under its names.
+// --engine-logs and the options of MNN's analyzer, under its names.
 struct EngineLogOptions {
   std::string path, return_codes, offline, online, bench_log;
   std::vector<std::pair<std::string, std::string>> analyzer;  // name with underscores, value

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// `kvtool replay blend`: CacheBlend's selection on two caches of a prompt, its curve, and gates on
-// it.
+// `kvtool replay blend`: CacheBlend's selection on two caches of a prompt, its curve, and its
+// gates.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -168,7 +168,8 @@ struct RopeFlags {
         .Group(group);
     line.Add("--full-rope", full_state, "Full keys are rotated or unrotated (default: auto)")
         .Group(group);
-    line.Add("--bos", bos, "Later chunks begin with a BOS token: none, drop it, or dropped already")
+    line.Add("--bos", bos,
+             "BOS tokens of later chunks: none, drop (remove them) or dropped (removed already)")
         .OneOf({"none", "drop", "dropped"})
         .Group(group);
     model.Declare(line, group);
@@ -190,7 +191,7 @@ struct Blended {
 const Fields<Blended::Input>& BlendInputFields() {
   using Input = Blended::Input;
   static const Fields<Input> fields = {
-      {"role", "What it is: the full run, an old cache of a chunk, or queries", &Input::role,
+      {"role", "Role of the input: the full run, an old cache of a chunk, or queries", &Input::role,
        OneOf("full", "old", "q")},
       {"file", "Name of the input as it was given", &Input::file},
       {"bytes", "Size of the input in bytes, all its files together",
@@ -200,7 +201,7 @@ const Fields<Blended::Input>& BlendInputFields() {
        "XXH3 hash (64 bits, 16 hex digits) of the input's bytes",
        [](const Input& of) { return of.content ? std::optional(of.content->xxh3) : std::nullopt; },
        {.absent = true, .pattern = kHashPattern}},
-      {"format", "Name of the format it was read as", &Input::format}};
+      {"format", "Format that the input was read as", &Input::format}};
   return fields;
 }
 
@@ -242,7 +243,7 @@ class ReplayBlend : public Command {
             "--check-layer|--check-layers", check_layers_,
             "Layer at which tokens are chosen; later ones filter what was chosen: 1,8 (default: 1)")
         .Separator(',');
-    line.Add("--mask", mask_, "What recomputed queries see: exact, or bottom-right as in engines")
+    line.Add("--mask", mask_, "Mask of recomputed queries: exact, or bottom-right as in engines")
         .OneOf({"exact", "bottom-right"});
     line.Add("--emulate-dtype", emulate_, "Round scores as a model that computes in f16 or bf16")
         .OneOf({"f16", "bf16"});
@@ -411,8 +412,7 @@ class ReplayBlend : public Command {
     request.seed = seed_;
     if (!emulate_.empty()) {
       if (request.score != blend::ScoreRule::kV) {
-        throw Error(Finding::kUsage,
-                    "--emulate-dtype: the original does that for scores of V only");
+        throw Error(Finding::kUsage, "--emulate-dtype: CacheBlend's code rounds scores of V only");
       }
       request.emulate = emulate_ == "f16" ? DType::kF16 : DType::kBF16;
     }

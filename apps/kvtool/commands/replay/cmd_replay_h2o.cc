@@ -187,7 +187,7 @@ class ReplayH2o : public ForEachInput<ReplayH2o, TraceReplay> {
              "code) or mnn-r6 (its old code)")
         .OneOf({"exact", "design", "mnn", "mnn-r6"});
     line.Add("--policy", policies_,
-             fmt::format("What to keep, a comma list of {}", fmt::join(PolicyWords(), ", ")))
+             fmt::format("Policies to replay, a comma list of {}", fmt::join(PolicyWords(), ", ")))
         .Suggest(PolicyWords());
     line.Add("--target-ratio|--h2o-target-ratio,--h2o-target-lossy-ratio", targets_,
              "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (default: 3; design: 3.5)")
@@ -219,7 +219,7 @@ class ReplayH2o : public ForEachInput<ReplayH2o, TraceReplay> {
     line.AddFlag("--detail", detail_, "Add the bytes of every step to the JSON document");
     line.Add("--jsonl-out|--jsonl", jsonl_, "Write one JSON record per event");
     page_.Declare(line);
-    line.Add("--plan-out", plan_, "Write what to keep (one policy, one ratio)").Essential();
+    line.Add("--plan-out", plan_, "Write the tokens to keep (one policy, one ratio)").Essential();
     line.Add("--snapshot-out", snapshot_out_, "Write the compacted snapshot, and check its rows");
     line.Add("--to", to_, "Format of --snapshot-out (default: safetensors)")
         .Suggest(WritableFormats());

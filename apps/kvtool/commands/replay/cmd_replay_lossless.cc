@@ -154,7 +154,7 @@ class ReplayLossless : public ForEachInput<ReplayLossless> {
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
     line.Add("--mode|--h2o-lossless-runtime-mode", mode_,
-             "What the engine does with a range: probe, full or store")
+             "The engine's lossless mode: probe, full or store")
         .Required()
         .OneOf({"probe", "full", "store"});
     line.Add("--engine", engine_,
@@ -289,13 +289,13 @@ class ReplayLossless : public ForEachInput<ReplayLossless> {
                                  HumanBytes(last.total()), HumanBytes(last.raw),
                                  HumanBytes(last.blobs), HumanBytes(last.caches + last.in_flight)));
     fact("content", ContentText(console, r.content));
-    fact("proven", m.verified_blob_bytes == 0
-                       ? "nothing was encoded and decoded back"
-                       : fmt::format("{:.3f}x on {} encoded and decoded back", m.verified_ratio(),
-                                     HumanBytes(m.verified_raw_bytes)));
+    fact("verified", m.verified_blob_bytes == 0
+                         ? "no range was encoded and decoded back"
+                         : fmt::format("{:.3f}x on {} encoded and decoded back", m.verified_ratio(),
+                                       HumanBytes(m.verified_raw_bytes)));
     fact("reads", fmt::format("{} decoded, {} copied from a cache ({} of them never decoded)",
                               m.decode_calls, m.cache_copies, m.seeded_hits));
-    fact("trouble", fmt::format("{} failures, {} blobs not proven, {} full queues, {} without gain",
+    fact("trouble", fmt::format("{} failures, {} blobs unverified, {} full queues, {} without gain",
                                 m.failures, m.verify_failures, m.backpressure, m.no_gain));
     if (r.speed && !context.global.deterministic) {
       fact("speed", fmt::format("{:.1f} t/s, attention only", r.speed->tokens_per_second()));

@@ -316,10 +316,12 @@ class ReplayMlp : public Command {
         std::count_if(quality.norm_ratios.begin(), quality.norm_ratios.end(),
                       [&](const NormRatio& ratio) { return is_far(ratio.k) || is_far(ratio.v); });
     if (count == 0) return;
-    console.Warn(weights_path_,
-                 fmt::format("in {} of {} layers compressed tokens are more than {}x longer or "
-                             "shorter than their sources: untrained, or weights of another cache",
-                             count, quality.norm_ratios.size(), kFar));
+    console.Warn(
+        weights_path_,
+        fmt::format(
+            "in {} of {} layers the norms of compressed tokens differ by more than {}x from those "
+            "of their sources: the weights are untrained, or made for another cache",
+            count, quality.norm_ratios.size(), kFar));
   }
 
   std::string weights_path_, trace_path_, dtype_, compat_, output_, to_, positions_;

@@ -143,7 +143,7 @@ const Fields<Agreement>& AgreementFields() {
   return fields;
 }
 
-// A tried way to store one side.
+// A tried way to store K or V.
 struct TriedOrigin {
   DType dtype;
   const Hypothesis& hypothesis;
@@ -182,8 +182,8 @@ const Fields<SideOrigin>& SideOriginFields() {
        &SideOrigin::is_named},
       {"equally_good", "Number of candidates that agree as well as the best one",
        &SideOrigin::equally_good, AtLeast(1)},
-      {"tried", "Candidates, best first in the first layer", TriedIn, TriedOriginFields()},
-      {"layers", "Agreement with the best one", &SideOrigin::layers, AgreementFields()}};
+      {"tried", "Candidates by falling agreement in the first layer", TriedIn, TriedOriginFields()},
+      {"layers", "Agreement with the best candidate", &SideOrigin::layers, AgreementFields()}};
   return fields;
 }
 
@@ -219,7 +219,7 @@ void PrintSide(Console& console, char name, const std::optional<SideOrigin>& sid
                   100 * best.first_layer.share(), 100 * others));
 }
 
-// Returns true if every quantised side was identified.
+// Returns true if the type of each quantised side, K or V, was identified.
 bool IsNamed(const quantisation::CacheOrigin& origin) {
   return (!origin.k || origin.k->is_named()) && (!origin.v || origin.v->is_named());
 }
@@ -230,7 +230,7 @@ const Fields<quantisation::CacheOrigin>& CacheOriginFields() {
   static const Fields<Origins> fields = {
       {"k", "How K was quantised; null: K is not quantised", &Origins::k, SideOriginFields()},
       {"v", "How V was quantised; null: V is not quantised", &Origins::v, SideOriginFields()},
-      {"named", "Whether every quantised side was identified", IsNamed}};
+      {"named", "Whether the type was identified for each of K and V that is quantised", IsNamed}};
   return fields;
 }
 
@@ -512,8 +512,8 @@ class ReplayQuant : public ForEachInput<ReplayQuant, TraceReplay> {
     const uint64_t rows = WriteQuantState(snapshot, types_of, how, options.geometry, version_, out_,
                                           RulesFor(force_, input_, snapshot.source), pool);
     context.console.Say(fmt::format(
-        "{}: {} rows read back as written; quantised values are {} for builds {} 2026-04, which "
-        "the file does not say",
+        "{}: {} rows read back as written; quantised values are {} for builds {} 2026-04 (the file "
+        "does not record this)",
         Printable(out_), rows, store.rotate ? "rotated where heads allow it," : "not rotated,",
         store.rotate ? "from" : "before"));
     return {out_, store.rotate, rows};

@@ -91,7 +91,7 @@ const Fields<AttentionSummary>& AttentionFields() {
        &Summary::output_cosine, DistributionFields()},
       {"raw_mass", "Probability that the full cache gives to tokens that stay as they are",
        &Summary::mass, DistributionFields()},
-      {"raw_mass_after", "Probability that the new cache gives to these tokens",
+      {"raw_mass_after", "Probability that the new cache gives to tokens that stay as they are",
        &Summary::changed_mass, DistributionFields()},
       {"kl", "KL(P' || P) in nats, with P summed over the tokens that a new token stands for",
        &Summary::kl, DistributionFields()},
@@ -143,7 +143,7 @@ const Fields<MethodAgainst>& MethodFields() {
   using Method = MethodQuality;
   static const Fields<Method::Layer> layers = {
       {"layer", "Number of the layer", &Method::Layer::layer},
-      {"all", "Figures over its heads", &Method::Layer::all, AttentionFields()},
+      {"all", "Figures over the layer's heads", &Method::Layer::all, AttentionFields()},
       {"heads", "Figures of each query head", ListHeads, HeadQualityFields()}};
   static const Fields<Method> own = {
       {"name", "Name of the method that shrinks the cache", &Method::name},
@@ -211,7 +211,7 @@ const Fields<StepPlan>& StepPlanFields() {
   static const Fields<StepPlan> fields = {
       {"layers", "Layers of the cache", &StepPlan::layers},
       {"tokens", "Tokens of a layer before the step, after --first-tokens", &StepPlan::tokens},
-      {"image_tokens", "Tokens of the image prefix, at most all", &StepPlan::image_len},
+      {"image_tokens", "Tokens of the image prefix, at most the cache's", &StepPlan::image_len},
       {"factor", "Tokens of a group, which the step replaces by one token", &StepPlan::factor},
       {"factor_from",
        "Source of the factor: the weights or a flag",
@@ -270,9 +270,9 @@ const Fields<CsrcOutcome>& CsrcFields() {
 const Fields<StepQuality>& StepQualityFields() {
   static const Fields<NormRatio> norms = {
       {"layer", "Number of the layer", &NormRatio::layer},
-      {"k", "Ratio of the norms of K; null: nothing with a norm above 0 was compressed",
+      {"k", "Norm of a compressed K token / mean norm of its sources; null: sources are zero",
        &NormRatio::k},
-      {"v", "Ratio of the norms of V; null: nothing with a norm above 0 was compressed",
+      {"v", "Norm of a compressed V token / mean norm of its sources; null: sources are zero",
        &NormRatio::v}};
   static const Fields<StepQuality> fields = {
       {"open_loop", "True: each layer gets the recorded cache, whatever earlier layers lost",
@@ -329,7 +329,7 @@ const Fields<MlpResult>& MlpResultFields() {
       {"format", "Format, as kvtool formats names it", &WrittenCache::format}};
   static const Fields<MlpResult> fields = {
       {"inputs", "The cache and the weights", &MlpResult::inputs, HashedFileFields(), Items(2)},
-      {"params", "What was asked for", &MlpResult::params, MlpParamsFields()},
+      {"params", "Parameters of the run", &MlpResult::params, MlpParamsFields()},
       {"plan", "Result of the step", &MlpResult::plan, StepPlanFields()},
       {"csrc",
        "What InfiniLM's own step would do; null when the snapshot is only a part of a cache.",

@@ -71,7 +71,7 @@ std::vector<std::string> QuantWarnings(const Snapshot& snapshot, const ReplayReq
   std::string blocks = RemarkOnBlocks(snapshot);
   if (!blocks.empty()) warnings.push_back(std::move(blocks));
   if (!result.missing_layers.empty()) {
-    warnings.push_back(fmt::format("the trace has no queries of layers {}: they count in full",
+    warnings.push_back(fmt::format("the trace has no queries of layers {}, which count in full",
                                    fmt::join(result.missing_layers, ", ")));
   }
   std::string undefined = RemarkOnUndefined(result);

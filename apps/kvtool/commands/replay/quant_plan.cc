@@ -37,8 +37,8 @@ QuantPlan MakeQuantPlan(const nlohmann::json& document) {
       }
     }
     if (!plan.layers.empty() && plan.layers.back().layer >= layer.layer) {
-      throw Error(Finding::kDuplicateName, "layer {} comes after layer {}", layer.layer,
-                  plan.layers.back().layer);
+      throw Error(Finding::kDuplicateName, "layer {} is listed after layer {}: layers must ascend",
+                  layer.layer, plan.layers.back().layer);
     }
     plan.layers.push_back(std::move(layer));
   }

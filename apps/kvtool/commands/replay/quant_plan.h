@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Plans of types by layer (kvtool.quant-plan/1): reading, choosing and applying them, and what they
+// Plans of types by layer (kvtool.quant-plan/1): reading, choosing and applying them, and their
 // cost.
 #pragma once  // implemented by quant_plan.cc, quant_advice.cc
 

@@ -71,7 +71,7 @@ const Fields<store::StateRow>& StateFields() {
   const auto cost = [](const Row& row) { return row.own_bytes + row.record_bytes; };
   static const Fields<Row> fields = {
       {"state", "Number of the state; numbers are never used again", &Row::id},
-      {"name", "Its name", &Row::name},
+      {"name", "Name of the state", &Row::name},
       {"added", "Time when the state was added, in UTC",
        [](const Row& row) { return TimeText(row.added_us); }},
       {"format", "Format of the source; opaque: bytes as they are", &Row::format},
@@ -93,7 +93,7 @@ const Fields<store::StateRow>& StateFields() {
 const Fields<store::StateRow>& StateNameFields() {
   static const Fields<store::StateRow> fields = {
       {"state", "Number of the state", &store::StateRow::id},
-      {"name", "Its name", &store::StateRow::name}};
+      {"name", "Name of the state", &store::StateRow::name}};
   return fields;
 }
 
@@ -190,16 +190,16 @@ const Fields<store::AddReport>& StoreAddReportFields() {
        "Whether the newest state of this name has the same content; then nothing was added",
        &Report::was_there},
       {"parent", "State with the longest common prefix; null: none", &Report::parent},
-      {"prefix_tokens", "Tokens of that prefix", &Report::prefix_tokens},
+      {"prefix_tokens", "Tokens of the common prefix", &Report::prefix_tokens},
       {"tokens", "Tokens of the longest layer", [](const Report& of) { return of.state.tokens; }},
       {"new_bytes", "Bytes of the pack that was added to the store",
        [](const Report& of) { return of.state.own_bytes; }},
-      {"record_bytes", "Bytes of the record that was added with it", &Report::record_bytes},
+      {"record_bytes", "Bytes of the state's record", &Report::record_bytes},
       {"new_objects", "Objects in the pack", &Report::new_objects},
       {"mended_objects",
-       "Of these, replacements for damaged objects, each of which repairs every state that uses it",
+       "Objects in the pack that replace damaged ones; each repairs every state that uses it",
        &Report::mended_objects},
-      {"new_raw_bytes", "Bytes of these objects before they were coded", &Report::new_raw_bytes},
+      {"new_raw_bytes", "Bytes of the pack's objects before coding", &Report::new_raw_bytes},
       {"shared_objects", "Objects that were already in the store", &Report::shared_objects},
       {"shared_raw_bytes", "Bytes of the objects already in the store, before they were coded",
        &Report::shared_raw_bytes}};
@@ -215,7 +215,7 @@ const Fields<StoreAdded>& StoreAddedFields() {
   static const Fields<StoreAdded> fields = {
       {"inputs", "What was added",
        [](const StoreAdded& of) { return std::vector{DescribeSource(of)}; }, HashedFileFields()},
-      {"params", "What was asked for", &StoreAdded::params, store_add_params},
+      {"params", "Parameters of the run", &StoreAdded::params, store_add_params},
       {"store", kStoreText, &StoreAdded::store},
       Fields<StoreAdded>::Inline(&StoreAdded::report, StoreAddReportFields()),
       {"timing", "How long it took; left out with --deterministic", &StoreAdded::elapsed,
@@ -343,7 +343,7 @@ class StoreList : public StoreCommand {
  public:
   void Declare(CommandLine& line) override {
     DeclareStore(line);
-    line.Add("NAME", names_, "Only the states of these names");
+    line.Add("NAME", names_, "Only states with one of these names");
     report_.Declare(line);
   }
 
@@ -414,7 +414,7 @@ const Fields<Pruned>& CollectedFields() {
 Fields<Pruned> RemovalFields(const Fields<Pruned::Params>& params) {
   return {NoInputs<Pruned>(),
           {"store", kStoreText, &Pruned::store},
-          {"params", "What was asked for", &Pruned::params, params},
+          {"params", "Parameters of the run", &Pruned::params, params},
           {"removed", "States that were removed, or would be", &Pruned::removed, StateNameFields()},
           Fields<Pruned>::Inline(&Pruned::freed, CollectFields())};
 }
@@ -499,7 +499,7 @@ class StorePrune : public StoreRemoval {
  public:
   void Declare(CommandLine& line) override {
     DeclareStore(line);
-    line.Add("NAME", params_.names, "Only the states of these names");
+    line.Add("NAME", params_.names, "Only states with one of these names");
     line.Add("--keep-last", params_.keep_last, "Number of newest states to keep for each name")
         .Required();
     DeclareDryRun(line);

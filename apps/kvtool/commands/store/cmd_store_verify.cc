@@ -41,8 +41,8 @@ const Fields<store::CheckReport>& StoreCheckFields() {
        "Files that the index does not name: left by killed runs, or being written by a running "
        "command",
        &Report::leftover_files},
-      {"leftover_bytes", "Bytes of these", &Report::leftover_bytes},
-      {"problems", "What is wrong", &Report::problems, store_problem},
+      {"leftover_bytes", "Bytes of the leftover files", &Report::leftover_bytes},
+      {"problems", "Faults of the store", &Report::problems, store_problem},
       {"damaged", "States that cannot be restored", &Report::damaged, StateNameFields()},
       {"unlisted", kUnlistedText, &Report::unlisted, StateNameFields()},
       {"relisted",
@@ -58,7 +58,7 @@ const Fields<StoreChecked>& StoreCheckedFields() {
   static const Fields<StoreChecked> fields = {
       NoInputs<StoreChecked>(),
       {"store", kStoreText, &StoreChecked::store},
-      {"params", "What was asked for",
+      {"params", "Parameters of the run",
        [](const StoreChecked& of) -> const StoreChecked& { return of; }, store_check_params},
       {"verdict", "whole: every state can be restored and nothing is wrong", &StoreChecked::verdict,
        OneOf("whole", "damaged")},
@@ -106,8 +106,9 @@ std::string AsName(const Value& value) { return Printable(format::Plain(value));
 const Fields<store::StateUse>& StateUseFields() {
   using Use = store::StateUse;
   static const Fields<Use> fields = {
-      {"state", "Its number", [](const Use& of) { return of.row.id; }, Heading("state")},
-      {"name", "Its name", [](const Use& of) { return of.row.name; }, Heading("name", AsName)},
+      {"state", "Number of the state", [](const Use& of) { return of.row.id; }, Heading("state")},
+      {"name", "Name of the state", [](const Use& of) { return of.row.name; },
+       Heading("name", AsName)},
       {"source_bytes", "Bytes of the state as it was added",
        [](const Use& of) { return of.row.source_bytes; }, Heading("size", format::AsBytes)},
       {"shared_bytes", "Decoded bytes that other states need, too", &Use::shared_bytes,
@@ -130,12 +131,12 @@ const Fields<StoreCounted>& StoreCountedFields() {
   using Row = store::LevelRow;
   static const Fields<Row> store_level = {
       {"level",
-       "The level",
+       "Level of compression",
        [](const Row& row) { return Name(row.level); },
        {.choices = LevelChoices()}},
-      {"objects", "Objects", &Row::objects},
-      {"raw_bytes", "Their bytes, decoded", &Row::raw_bytes},
-      {"stored_bytes", "Bytes of these states", &Row::stored_bytes},
+      {"objects", "Number of objects", &Row::objects},
+      {"raw_bytes", "Decoded bytes of the objects", &Row::raw_bytes},
+      {"stored_bytes", "Stored bytes of the objects", &Row::stored_bytes},
       Fields<Row>::Inline(
           [](const Row& row) {
             return Saving{row.raw_bytes, row.stored_bytes};
@@ -144,7 +145,7 @@ const Fields<StoreCounted>& StoreCountedFields() {
   static const Fields<StoreCounted> fields = {
       NoInputs<StoreCounted>(),
       {"store", kStoreText, &StoreCounted::store},
-      {"states", "States", OfStats(&Stats::states)},
+      {"states", "Number of states", OfStats(&Stats::states)},
       {"names", "Number of different names of states", OfStats(&Stats::names)},
       {"source_bytes", "Bytes of all that was added and is still listed",
        OfStats(&Stats::source_bytes)},
@@ -159,11 +160,12 @@ const Fields<StoreCounted>& StoreCountedFields() {
             return Saving{of.stats.source_bytes, of.stats.disk_bytes()};
           },
           SavingFields()),
-      {"packs", "Packs", OfStats(&Stats::packs)},
-      {"objects", "Objects", OfStats(&Stats::objects)},
+      {"packs", "Number of packs", OfStats(&Stats::packs)},
+      {"objects", "Number of objects", OfStats(&Stats::objects)},
       {"live_raw_bytes", "Decoded bytes of the objects that states need, each counted once",
        OfStats(&Stats::live_raw_bytes)},
-      {"live_stored_bytes", "Stored bytes of these objects", OfStats(&Stats::live_stored_bytes)},
+      {"live_stored_bytes", "Stored bytes of the objects that states need, each counted once",
+       OfStats(&Stats::live_stored_bytes)},
       {"shared_raw_bytes", "Part of live_raw_bytes that is needed more than once",
        OfStats(&Stats::shared_raw_bytes)},
       {"saved_raw_bytes", "Bytes that sharing saved before any coding", &StoreCounted::saved},
@@ -173,7 +175,7 @@ const Fields<StoreCounted>& StoreCountedFields() {
        StateUseFields(), CsvRows()},
       {"older_states", "States that are not the newest of their name",
        OfStats(&Stats::older_states)},
-      {"older_bytes", "Bytes on the disk that only these states need",
+      {"older_bytes", "Bytes on the disk that only older states of their names need",
        OfStats(&Stats::older_bytes)},
       {"recommendation", "Recommended action to reduce the size", &StoreCounted::Recommend,
        StoreAdviceFields()}};

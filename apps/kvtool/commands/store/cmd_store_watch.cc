@@ -72,7 +72,7 @@ class StoreWatch : public StoreCommand {
     line.Add("--settle-ms", settle_ms_, "How long a file must stay unchanged before it is added")
         .Between(10u, kMostSettle)
         .ShowDefault();
-    line.AddFlag("--once", once_, "Add what is there, then exit");
+    line.AddFlag("--once", once_, "Add the files that are there now, then exit");
     limit_.Declare(line, "Limit on inflated or derived data (default: 64GiB)");
   }
 

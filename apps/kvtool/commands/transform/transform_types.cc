@@ -174,10 +174,10 @@ const Fields<TransformUse::Type>& TypeFields() {
       {"far_offsets",
        "Number of groups so far from 0 that a binary16 offset is coarser than the group's steps",
        [](const Type& of) { return of.side->coded.faults.far_offsets; }},
-      {"basis_bytes", "Bytes of mean and basis of this side, not in the ratio",
+      {"basis_bytes", "Bytes of mean and basis of K or V, which the ratio does not count",
        [](const Type& of) { return of.side->basis_bytes; }},
       {"pays_from_tokens",
-       "Least number of coded tokens, over all caches, that pays for the basis; 0: none",
+       "Least number of coded tokens, over all caches, that pays for the basis; 0: no number does",
        [](const Type& of) { return of.side->coded.PaysFrom(of.side->basis_bytes); }}};
   return fields;
 }
@@ -237,7 +237,7 @@ void TransformTypes::Declare(CommandLine& line) {
            "Learnt transform (.kvx, or SGLang's kvtc.pt) for the types kvtc:RATIO, "
            "kvtc_rans:RATIO, kvtc_ascend:RATIO and kvtc_dynamo:RANGES, such as fp8*256+int4*1024");
   line.Add("--fp8", fp8_,
-           "How kvtc_dynamo converts: sm89 (and later GPUs) or soft (older) (default: sm89)")
+           "FP8 conversion of kvtc_dynamo: sm89 (and later GPUs) or soft (default: sm89)")
       .OneOf({"sm89", "soft"});
   line.Add("--worker", worker_, "Worker whose transform in a kvtc.pt to use (default: tp_0_pp_0)");
   line.AddFlag("--allow-self", allow_self_,

@@ -16,14 +16,14 @@
 
 namespace kv {
 
-// One side of a cache in a type such as kvtc:8.
+// K or V of a cache in a type such as kvtc:8.
 struct TransformedSide {
   std::string name;
   bool is_key = true;
   transform::CodedCache coded;  // without its rows
   quant::WholeSide whole;
   quant::CacheType type;
-  double basis_bytes = 0;  // basis bytes of this side
+  double basis_bytes = 0;  // bytes of the basis of K or V
 };
 
 // Identifies a transform in documents, and each type that was made with it.

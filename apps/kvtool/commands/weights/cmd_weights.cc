@@ -250,7 +250,7 @@ class ConvertVerb : public WeightsCommand {
       throw Error(Finding::kUsage, "--dtype '{}': expected fp16, bf16 or fp32", dtype_);
     }
     const bool from_bin = file.container == WeightsContainer::kBin;
-    // the original converter's default
+    // the default of InfiniLM's converter
     if (!from_bin && to == WeightsContainer::kBin) return DType::kF16;
     const DType own = file.weights.dtype;
     return own == DType::kF16 || own == DType::kBF16 ? own : DType::kF32;
@@ -262,7 +262,7 @@ class ConvertVerb : public WeightsCommand {
     report_.Emit(console, "weights-convert", ConvertedWeightsFields, result, RulesFor(force_));
     if (report_.json || console.verbosity < 0) return;
     const WeightsHeader& header = weights.header;
-    // The words are the original converter's, so that logs can be compared.
+    // The words are those of InfiniLM's converter, so that logs can be compared.
     console.Line(fmt::format(
         "Wrote {} (layers={}, weights/layer={}, dtype={}, factor={}, hidden_size={}, head_dim={})",
         Printable(output_), header.num_layers, header.blocks_per_layer,
@@ -307,8 +307,7 @@ const Fields<ValueDiff>& ValueDiffFields() {
       {"max_rel", "Largest |a - b| / |b| where both are finite and b is not 0", &ValueDiff::max_rel,
        Heading("max rel", format::AsNats)},
       {"mean_abs", "Mean |a - b| where both are finite", &ValueDiff::mean_abs},
-      {"cosine", "Cosine between both, as vectors", &ValueDiff::cosine,
-       Heading("cosine", NineDigits)},
+      {"cosine", "Cosine of A and B as vectors", &ValueDiff::cosine, Heading("cosine", NineDigits)},
       {"first_beyond_index",
        "Index in C order of the first value beyond the tolerance; absent if there is no such value",
        FirstBeyond, Absent()}};

@@ -136,7 +136,7 @@ class InspectVerb : public WeightsCommand {
     line("MLPs", ChoiceText(weights));
     line("layers", fmt::format("{} x {} blocks", header.num_layers, header.blocks_per_layer));
     line("dtype", std::string(Name(weights.dtype)));
-    line("head size", fmt::format("{}, factor {} (first block takes {})", header.head_dim,
+    line("head size", fmt::format("{}, factor {} (first block has {} inputs)", header.head_dim,
                                   header.compression_factor, header.hidden_size));
     line("min_seq_len", fmt::format("{} groups, {} tokens of a segment", header.min_seq_len,
                                     uint64_t{header.min_seq_len} * header.compression_factor));
@@ -217,8 +217,7 @@ class InspectVerb : public WeightsCommand {
     return cells;
   }
 
-  // Warns of untrained MLPs. An MLP counts as trained if some block of it has left the initial
-  // range.
+  // Warns of untrained MLPs. An MLP counts as trained if a block has left the initial range.
   void WarnOfUntrained(const CompressorWeights& weights, const std::vector<WeightsBlock>& blocks,
                        Console& console) const {
     std::set<std::string> trained;
@@ -303,7 +302,7 @@ const Fields<VerifiedWeights>& VerifiedWeightsFields() {
       {"legacy", "InfiniLM's older loader", &WeightsVerdict::legacy, LoaderVerdictFields()}};
   static const Fields<VerifiedWeights> fields = {
       {"inputs", "The file", &VerifiedWeights::inputs, HashedFileFields()},
-      {"params", "What was asked for", std::identity(), params},
+      {"params", "Parameters of the run", std::identity(), params},
       {"verdict",
        "pass: no rule that counts is broken; fail: such a rule is broken, or the weights do not "
        "fit the model",
@@ -332,7 +331,7 @@ class VerifyVerb : public WeightsCommand {
     // An option that states the default.
     const Option strict =
         line.AddFlag("--strict", strict_, "Every rule of the format must hold").Hide();
-    line.Add("--compat", compat_, "Count only what this loader would refuse: csrc, legacy")
+    line.Add("--compat", compat_, "Count only errors that this loader would refuse: csrc, legacy")
         .OneOf({"csrc", "legacy"})
         .Excludes(strict);
     line.Add("--layer-count|--layers", expected_.layers, "Layers of the model the weights are for");

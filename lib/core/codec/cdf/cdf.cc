@@ -54,7 +54,7 @@ EarlierRow ReadEarlierRow(SlotReader& slots, SimilarityCounts& counts, uint64_t 
   // The classes are few: a linear search is cheaper than a lookup table.
   while (slots.target() - slot.start >= slot.size) {
     if (++like.similarity == kSimilarityClasses)
-      slots.Refuse("the similarity of a row has no class");
+      slots.Refuse("a row's similarity class is out of range");
     slot = counts.GetSlot(like.similarity);
   }
   slots.Take(slot);
@@ -80,8 +80,8 @@ void CheckShape(const ChannelShape& shape, uint64_t value_bytes) {
                                 ChannelModel::kMaxColumns));
   }
   if (shape.near > ChannelModel::kMaxNear || shape.near >= shape.columns)
-    RefuseHeader(1,
-                 fmt::format("{} of {} channels cannot be neighbours", shape.near, shape.columns));
+    RefuseHeader(
+        1, fmt::format("{} neighbours of {} channels are too many", shape.near, shape.columns));
   if (!(shape.first_deviation >= 0 && shape.first_deviation <= kRegressLimit))
     RefuseHeader(12, "the deviation of the first row is out of range");
   CheckRotation(shape.rotation.distance, shape.rotation.angles.size(), shape.columns, 16);
@@ -278,8 +278,8 @@ LogisticCode::Table::Table() {
   below[2 * kMiddle] = below[2 * kMiddle + 1] = static_cast<uint32_t>(kWhole);
 }
 
-// Guesses the place of a target by inverting the logistic function. Find corrects it, so that the
-// rounding of std::log, which differs between libraries, cannot change the result.
+// Guesses the ordinal of the value at a target by inverting the logistic function. Find corrects
+// it, so that the rounding of std::log, which differs between libraries, cannot change the result.
 uint32_t LogisticCode::Guess(uint32_t target, float mean, float inverse_scale) const {
   const float share = (static_cast<float>(target) + 0.5f) * (1.0f / kSlotTotal);
   const float value = mean + std::log(share / (1 - share)) / inverse_scale;
@@ -291,13 +291,13 @@ uint32_t LogisticCode::Guess(uint32_t target, float mean, float inverse_scale) c
 
 uint16_t LogisticCode::Find(uint32_t target, float mean, float inverse_scale,
                             CodeSlot& slot) const {
-  // [first, last] are the places, in units of 2^unit_bits, that can still contain the target.
+  // Slots of the ordinals [first, last], in units of 2^unit_bits, may still contain the target.
   const int unit_bits = shares_.unit_bits;
   uint32_t first = 0, last = 0xffffu >> unit_bits;
   uint32_t place = Guess(target, mean, inverse_scale);
   for (uint32_t tries = 0;; ++tries) {
     // A guess is rarely off by more than one. After three steps the search bisects, so that damaged
-    // input cannot make it walk through all 65536 places.
+    // input cannot make it walk through all 65536 ordinals.
     const bool halve = tries >= 3;
     slot.start = Below(place << unit_bits, mean, inverse_scale);
     if (target < slot.start) {

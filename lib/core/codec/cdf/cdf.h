@@ -39,7 +39,7 @@ constexpr Reach kShortReach{8, 2}, kLongReach{24, 6};
 // Returns the taps that are worth their time for a grid whose first row is `x`, given its rotation.
 ChannelShape ShapeFor(const float* x, uint64_t rows, uint64_t columns, uint64_t head_dim,
                       Rotation rotation, Reach reach);
-// Write and read the head of a frame. Reading throws kTruncated, and kBadFrame for an impossible
+// Write and read the header of a frame. Reading throws kTruncated, and kBadFrame for an impossible
 // shape or one that does not describe `value_bytes` bytes.
 void WriteShape(uint32_t largest, const ChannelShape& shape, ByteWriter& frame);
 ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& largest);
@@ -74,8 +74,8 @@ constexpr uint32_t kSlotBits = LogisticShares::kTotalBits;
 constexpr uint32_t kSlotTotal = 1u << kSlotBits;
 using CodeSlot = LogisticSlot;
 
-// Returns the value at a place. Places order the values from the most negative (0) to the most
-// positive.
+// Returns the value with an ordinal (`place`): values are numbered from the most negative (0) to
+// the most positive.
 inline uint16_t HalfAt(uint32_t place, int unit_bits) {
   return static_cast<uint16_t>(place < 0x8000 ? 0x10000u - (1u << unit_bits) - place
                                               : place - 0x8000);
@@ -94,8 +94,8 @@ class LogisticCode {
     shares_.half_step = 1u << (shares_.shift + shares_.unit_bits - 1);
   }
 
-  // Returns the slot of a place. Every value has a probability of at least 2^4 / 2^30, so that even
-  // an infinity can be coded.
+  // Returns the slot of the value with this ordinal. Every value has a probability of at least 2^4
+  // / 2^30, so that even an infinity can be coded.
   CodeSlot FindSlot(uint32_t place, float mean, float inverse_scale) const {
     const uint32_t start = Below(place, mean, inverse_scale);
     return {start, Below(place + (1u << shares_.unit_bits), mean, inverse_scale) - start};

@@ -75,7 +75,7 @@ ChannelModel::ChannelModel(ChannelShape shape, Arena* arena)
   spread_ = kSimilarityLimits;
 
   const size_t models = shape_.has_earlier_rows ? 2 : 0;
-  // Two taps for the similar row, five for x and p one and two rows up and 1, two for cos and sin.
+  // Taps are two of the similar row, x and p one and two rows up, the constant 1, cos and sin.
   near_tap_ = shape_.hints + models + (rotates ? 7 : 5);
   near_in_group_ = std::min<size_t>(shape_.near, kRegressLanes - 1);
   const size_t n = near_tap_ + shape_.near + shape_.far.size();

@@ -26,7 +26,7 @@ struct ChannelShape {
   uint32_t near = 0;              // number of channels directly to the left that are taps
   std::vector<uint16_t> far;      // distances of further taps to the left, each more than `near`
   float first_deviation = 0;      // root mean square of the first row's values
-  // number of rows passed to BeginRow as hints; without one, values may be plain 0
+  // number of hint rows passed to BeginRow
   uint32_t hints = 0;
   bool forecast = false;  // the only hint is a RowForecast's prediction
 };

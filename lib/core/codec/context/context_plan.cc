@@ -27,8 +27,8 @@ constexpr uint64_t kFirstLookSymbols = 1 << 14;
 // Bytes sampled to estimate entropy. Low bytes take fewer: they are almost always noise.
 constexpr uint64_t kSampledHigh = 1 << 12, kSampledLow = 1 << 11;
 
-// Header fields and lane states. Of each state's four bytes 15 bits hide payload (HiddenBytes), so
-// two bytes are counted; short frames have sixteen lanes.
+// Header fields and lane states. Each state of four bytes hides 15 bits of payload (HiddenBytes),
+// so two bytes are counted; short frames have sixteen lanes.
 constexpr uint64_t kHeaderBytes = 4 + 4 + 4 + 4 + 2 * kRansLanes;
 
 // A grid of eight-bit symbols; narrower symbols are their upper bits.
@@ -206,7 +206,7 @@ HalfSurvey SurveyHalves(ByteSpan values, HalfForm form, bool every) {
     if (form.byte_shift != 0) return (value >> 8 & 0x80) | (value >> form.byte_shift & 0x7f);
     return (value >> shift) & 0xff;
   };
-  // An odd step cannot fall in step with rows, whose length is even.
+  // An odd step is no multiple of a row's length, which is even.
   const size_t high_step = every ? 1 : count / kSampledHigh | 1;
   survey.exact = high_step == 1;
   size_t i = 0, looked = 0;

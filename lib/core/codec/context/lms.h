@@ -19,7 +19,7 @@ namespace kv {
 
 constexpr uint32_t kMaxLmsExponent = 253;  // the largest for which the scale is a normal float
 // Returns 2^(127 - exponent), which brings the largest values to between 1 and 2. For f16 LmsLoad
-// expects 2^112 more, 2^15 of which belong to the bias of f16.
+// expects a factor of 2^112 more, 2^15 of which are the bias of f16.
 float LmsScale(uint32_t largest_exponent);
 // Returns the largest finite exponent field, limited to 1 to kMaxLmsExponent; scales of other
 // exponents would leave the range of normal floats.

@@ -85,8 +85,8 @@ class BitWriter {
   uint32_t count_ = 0;  // number of bits in bits_, below 32 between calls
 };
 
-// Reads zeros behind the end. They end every loop, because a unary run is limited, and the caller
-// detects the overrun with Used().
+// Past the end, reads zeros. Every loop still ends, because unary runs are limited (kMostUnary);
+// the caller detects the overrun with Used().
 class BitReader {
  public:
   static constexpr bool kReads = true;

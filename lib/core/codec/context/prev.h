@@ -64,7 +64,7 @@ void DecodeContext(ByteSpan frame, HalfForm form, std::span<std::byte> values,
 
 // Returns the first byte of a frame.
 uint8_t SymbolsAndLanes(const SymbolShape& shape, RansGrid grid);
-// Reads that byte. Throws kBadFrame for a number of lanes that no kernel has.
+// Reads SymbolsAndLanes' byte. Throws kBadFrame for a number of lanes that no kernel has.
 void ReadSymbolsAndLanes(ByteReader& reader, SymbolShape& shape, RansGrid& grid);
 
 // Appends the exponents of all symbols whose exponent field is 0, of which there are `count`.

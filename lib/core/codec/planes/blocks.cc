@@ -79,7 +79,7 @@ PlaneBlocks ReadBlocks(DType dtype, ByteSpan payload, uint64_t raw_bytes) {
   }
   found.split.rotated = rotated != 0;
   if (found.split != ChoosePlanes(dtype, raw_bytes)) {
-    throw Error(Finding::kBadFrame, "{} planes are not those of {} bytes of {}", found.split.count,
+    throw Error(Finding::kBadFrame, "{} planes do not match {} bytes of {}", found.split.count,
                 raw_bytes, Name(dtype))
         .At(0);
   }

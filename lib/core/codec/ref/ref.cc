@@ -159,8 +159,8 @@ class SimilarEncoder {
 };
 
 // Fewer than kFewEqualRows consecutive equal rows are coded as similar rows. Between similar rows
-// even kFewBetweenSimilarRows equal ones are, because a run of its own costs more bytes than
-// marking them.
+// the limit is kFewBetweenSimilarRows, because a run of its own costs more bytes than marking equal
+// rows.
 constexpr uint64_t kFewEqualRows = 8, kFewBetweenSimilarRows = 256;
 // A run is dropped if a sample of this many rows is cheaper to code without it.
 constexpr uint64_t kSampledRows = 32;

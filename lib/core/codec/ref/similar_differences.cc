@@ -147,8 +147,7 @@ uint32_t TakeDistance(LearnedMean& mean, DifferenceBitReader& in) {
   return distance;
 }
 
-// Numbers values so that places ascend as the values do. 8-bit floats are numbered without the low
-// bits that they lack.
+// Numbers values in ascending order. 8-bit floats are numbered without the low bits that they lack.
 class Places {
  public:
   explicit Places(HalfForm form)

@@ -194,7 +194,7 @@ void DecodeSimilarDistributions(ByteReader& reader, SimilarRows& similar, CodecS
   ErrorScales errors;
   for (const std::byte power : reader.Take(similar.columns, "powers of errors")) {
     if (std::to_integer<int32_t>(power) > kMostPower + kPowerBias)
-      throw Error(Finding::kBadFrame, "a power of errors is impossible").At(head_at);
+      throw Error(Finding::kBadFrame, "an error's power of two is out of range").At(head_at);
     errors.Add(std::to_integer<int32_t>(power) - kPowerBias);
   }
   SlotReader slots(reader);

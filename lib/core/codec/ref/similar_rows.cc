@@ -163,7 +163,7 @@ void ExpectedRows::Make(DType dtype, ByteSpan from, int32_t shift, uint16_t* exp
 
 namespace {
 
-// Classes count octaves of the error scale above 2^-kOctavesBelow steps of the expected value.
+// Class c means an expected error of up to 2^(c - kOctavesBelow) ULPs of the expected value.
 constexpr int32_t kOctavesBelow = 8;
 // Average number of bits per value beyond the octaves of its error, which the classes count.
 constexpr double kBitsBeyond = 2.2;

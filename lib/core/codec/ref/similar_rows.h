@@ -150,9 +150,8 @@ struct ErrorNeighbour {
 struct ErrorsHead {
   bool rotates = false;  // true if the chunk's own rows are rotated, as those of K are
   std::vector<ErrorNeighbour> neighbours;
-  Rotation rotation;  // rotation of K
-  std::vector<int32_t>
-      shifts_of_runs;  // steps of each similar K run from the reference's position to its own
+  Rotation rotation;                    // rotation of K
+  std::vector<int32_t> shifts_of_runs;  // per similar K run: its position minus the reference's
 };
 
 void WriteErrorsHead(const ErrorsHead& head, ByteWriter& out);

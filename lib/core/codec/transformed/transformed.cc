@@ -97,7 +97,7 @@ Bytes EncodeCoefficients(const StepCode& code, std::span<const int16_t> values, 
 
 namespace {
 
-// Reads the escaped values, and turns places into values.
+// Converts symbols into values, and reads the values of escapes from the stream.
 void ReadEscapes(const StepCode& code, const std::vector<uint8_t>& places, uint64_t tokens,
                  ByteReader& in, std::span<int16_t> values) {
   const size_t count = code.tables.size();

@@ -19,15 +19,15 @@ namespace kv {
 // Tokens whose coefficients form one stream.
 inline constexpr uint64_t kStreamTokens = 128;
 
-// One component: frequencies of the symbols -reach to reach, then of the escape. They sum to 2048,
-// and none is 0.
+// Table of one component: frequencies of the values -reach to reach, then of the escape. They sum
+// to 2048, and none is 0.
 struct StepTable {
   uint32_t reach = 0;
   std::vector<uint16_t> frequencies;
 
   uint32_t symbols() const { return 2 * reach + 2; }
   uint32_t escape() const { return symbols() - 1; }
-  // Returns the place of a value among the frequencies.
+  // Returns the index of a value's frequency.
   uint32_t Find(int32_t value) const {
     const auto most = static_cast<int32_t>(reach);
     return value < -most || value > most ? escape() : static_cast<uint32_t>(value + most);

@@ -85,7 +85,7 @@ Rule IsTrue(std::string metric) {
   return {std::move(metric), Op::kEqual, 1, false, false, /*is_flag=*/true};
 }
 
-// The original has no thresholds on the ratios of real prompts, so these rules have none either.
+// MNN's gate has no thresholds on the ratios of real prompts, so these rules have none either.
 std::vector<Rule> DemoRules() {
   return {{"decode_drop_ratio", kAtMost, logs::DemoOptions{}.decode_drop_target},
           IsTrue("decode_pass"),
@@ -177,7 +177,7 @@ constexpr HistoryFigure kHistory[] = {
     {"attention_error.mean", "error", "Mean attention error. Lower is better.", false, true},
     {"attention_error.evicting_mean", "error",
      "Mean attention error of queries that lost a key. Lower is better.", false, true},
-    {"resident_bytes.peak", "bytes", "Most bytes of K and V held. Lower is better.", true, true},
+    {"resident_bytes.peak", "bytes", "Peak bytes of K and V held. Lower is better.", true, true},
     {"decode_drop_ratio", "share", "Decode speed lost against the baseline. Lower is better.",
      false},
     {"prompt_tokens_per_second", "tokens/s", "Speed of reading prompts. Higher is better."},
@@ -191,7 +191,7 @@ constexpr std::string_view kRemarks[] = {
     "these runs.",
     "kv_content_consistency_pass compares no content: it counts log lines, queue activity and "
     "fallbacks.",
-    "decode_drop_ratio sets the mean of the rows against the best row of another batch."};
+    "decode_drop_ratio compares the mean of the rows with the best row of another batch."};
 
 uint64_t PowerOfTwo(uint64_t about, uint64_t least, uint64_t most) {
   return std::clamp(std::bit_floor(about), least, most);
@@ -244,7 +244,7 @@ CaseSpec EvictedCase(const DataSize& size) {
   return spec;
 }
 
-// Collects from the original's row the figures that kvtool's rules can name.
+// Collects from MNN's row the figures that kvtool's rules can name.
 void Collect(const Json& figures, Measurements& measured) {
   for (const auto& [key, value] : figures.items()) {
     if (Engine().FindMetric(key) == nullptr) continue;
@@ -292,10 +292,11 @@ const Fields<logs::EngineVerdict>& LogsFields() {
   using logs::BaselineNoise;
   using logs::EngineVerdict;
   static const Fields<BaselineNoise> noise = {
-      {"samples", "Baselines", [](const BaselineNoise& of) { return of.tokens_per_second.size(); }},
-      {"tokens_per_second", "Tokens/s of each", &BaselineNoise::tokens_per_second},
-      {"mean", "Mean of these", &BaselineNoise::mean},
-      {"relative", "Half their spread over their mean; null with fewer than two",
+      {"samples", "Number of baselines",
+       [](const BaselineNoise& of) { return of.tokens_per_second.size(); }},
+      {"tokens_per_second", "Tokens/s of each baseline", &BaselineNoise::tokens_per_second},
+      {"mean", "Mean tokens/s of the baselines", &BaselineNoise::mean},
+      {"relative", "Half the spread of tokens/s / mean; null with fewer than two",
        &BaselineNoise::relative}};
   static const Fields<EngineVerdict> fields = {
       {"path", "Path of the logs as given", &EngineVerdict::path},

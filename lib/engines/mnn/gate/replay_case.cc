@@ -54,7 +54,7 @@ AttentionCost MeasureAttention(const runtime::ReplayResult& row, const Subject& 
   return cost;
 }
 
-// Returns the original's estimate, computed one layer at a time: groups and chunks never cross
+// Returns the estimate of MNN's gate, computed one layer at a time: groups and chunks never cross
 // layers, so the sums are those of one run over all of them.
 std::vector<offline::Result> FrontLayers(const Subject& subject) {
   const std::vector<DumpEntry> entries = ListDumpEntries(subject.snapshot);
@@ -83,8 +83,8 @@ void Add(const offline::Sizes& part, offline::Sizes& sum) {
   sum.compressed += part.compressed;
 }
 
-// Measures kOfflineRatio as the original does: by its offline estimate over the cache's front
-// layers, in grouped chunks of 192 tokens with 8 framing bytes.
+// Measures kOfflineRatio as MNN's gate does: by its offline estimate over the cache's front layers,
+// in grouped chunks of 192 tokens with 8 framing bytes.
 void MeasureOfflineRatio(const Subject& subject, Measurements& measured) {
   const std::vector<offline::Result> layers = FrontLayers(subject);
   offline::Sizes k, v, both;
@@ -150,7 +150,7 @@ Params Effective(const runtime::ReplayResult& row) {
 }
 
 // Runs equal replays with and without the case's parameters in turn, so that load on the machine
-// affects both. The first pair warms the caches and is dropped, as in the original's bench.
+// affects both. The first pair warms the caches and is dropped, as in MNN's bench.
 gate::Noise MeasureSpeeds(const CaseSpec& spec, runtime::ReplayRequest request,
                           const Subject& subject) {
   gate::Noise noise;

@@ -35,8 +35,8 @@ struct ReplayedRow {
   AttentionCost attention;
 };
 
-// Sets every figure of a case except the offline estimate. The original's figures take the maximum
-// over the rows, whether large values are good or bad; the true ones take the worst row.
+// Sets every figure of a case except the offline estimate. The figures of MNN's gate take the
+// maximum over the rows, whether large values are good or bad; the true ones take the worst row.
 // `result.spec.params` must be the parameters that the engine computed with.
 void MeasureRows(const std::vector<ReplayedRow>& rows, bool deterministic,
                  gate::CaseResult& result);

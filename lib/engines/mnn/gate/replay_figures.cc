@@ -283,7 +283,7 @@ void MeasureQueue(const Rows& rows, Measurements& out) {
   }
 }
 
-// The original requires activity in modes full and store, and does not check the content.
+// MNN's gate requires activity in modes full and store, and does not check the content.
 void MeasureConsistency(const Rows& rows, const CaseResult& result, Measurements& out) {
   const bool required = result.spec.mode != "probe" && LosslessActive(rows.front().replay);
   const auto any = [&](auto test) {
@@ -296,7 +296,7 @@ void MeasureConsistency(const Rows& rows, const CaseResult& result, Measurements
     return r.lossless.async_threads <= 0 || r.metrics.async_queue_peak > 0 ||
            r.metrics.async_wait_us > 0;
   });
-  // The original tests the time spent, which a fast machine may round to 0.
+  // MNN's gate tests the time spent, which a fast machine may round to 0.
   const bool restored = any([](const ReplayResult& r) {
     return r.metrics.sums.decompressed_bytes > 0 ||
            (r.engine == runtime::Engine::kDesign && r.measured.verified_raw_bytes > 0);

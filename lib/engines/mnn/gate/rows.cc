@@ -68,7 +68,7 @@ constexpr MetricInfo kMetrics[] = {
     {"candidate_lossless_ratio_avg", kOriginal, kReplay, kHigher, kNumber, "mean over rows"},
     {"candidate_runtime_total_ratio_avg", kOriginal, kReplay, kHigher, kNumber,
      "mean of lossy x lossless: factors of different layers"},
-    {"decode_pass", kOriginal, kEngine, kHigher, kFlag, "the original's own verdict on speed"},
+    {"decode_pass", kOriginal, kEngine, kHigher, kFlag, "the engine's own verdict on speed"},
 };
 
 // A case whose row is being written.
@@ -150,7 +150,7 @@ const Fields<Row>& RuntimeFields() {
       Figure("runtime_async_wait_headroom_us"),
       Figure("runtime_async_wait_headroom_ratio"),
       {"runtime_async_wait_headroom_warn",
-       "Whether the wait was within the limit by less than the share at which the engine warns "
+       "Whether runtime_async_wait_headroom_ratio is below the share at which the engine warns "
        "(default: 0.15)",
        [](const Row& row) {
          const auto headroom = row.result.measured.Value("runtime_async_wait_headroom_ratio");
@@ -217,7 +217,7 @@ const Fields<Row>& RowFields() {
   return fields;
 }
 
-// Restores the original's rules from the figures of its row, because it does not record them.
+// Restores the rules of MNN's gate from the figures of its row, because it does not record them.
 void AddOriginalRules(const Json& row, CaseView& c) {
   const auto add = [&](const char* metric, double value, double limit) {
     Measurements measured;
@@ -257,8 +257,8 @@ const Fields<logs::LosslessLines::Layer>& LayerLinesFields() {
   static const Fields<Layer> fields = {
       {"layer", "Number of the layer", &Layer::layer},
       {"lines", "Lossless log lines of the layer", &Layer::lines},
-      {"ratio", "Lossless ratio of the last of these lines", &Layer::last_ratio, Nullable()},
-      {"fallbacks", "Fallbacks that these lines count", &Layer::fallbacks, Nullable()}};
+      {"ratio", "Lossless ratio of the layer's last log line", &Layer::last_ratio, Nullable()},
+      {"fallbacks", "Fallbacks in the layer's log lines", &Layer::fallbacks, Nullable()}};
   return fields;
 }
 
@@ -329,7 +329,7 @@ Value::Object LogFigureSchemas() {
                     "logs do not say")},
       {"decode_drop_like_for_like",
        NumberSchema("Drop of tokens/s as a share of that of baseline rows of the same lengths; "
-                    "null without such rows")},
+                    "null without baseline rows")},
       {"decode_drop_worst", NumberSchema("Largest decode_drop_ratio of a bucket of prompts")},
       {"decode_noise",
        NumberSchema(
@@ -337,7 +337,7 @@ Value::Object LogFigureSchemas() {
            "or twice decode_repeat_deviation, whichever is larger; null if not known")},
       {"decompress_us", SpreadSchema("Microseconds spent decompressing")},
       {"async_wait_us", SpreadSchema("Microseconds spent waiting for workers")},
-      {"queue_peak", SpreadSchema("Most ranges waiting for compression")},
+      {"queue_peak", SpreadSchema("Largest number of ranges waiting for compression")},
       {"fallbacks",
        SpreadSchema("Fallbacks, which are ranges that failed to be compressed or to be restored")},
       {"backpressure_skips", SpreadSchema("Ranges skipped because the queue was full")},

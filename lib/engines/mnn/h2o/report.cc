@@ -180,7 +180,7 @@ const Fields<Report>& ParamsFields() {
        },
        OneOf("layer", "kv-head")},
       {"seed", "Seed of policy random and of the rows drawn", OfRequest(&ReplayRequest::seed)},
-      {"quality_rows", "Most query rows of a layer to measure; 0: all",
+      {"quality_rows", "Largest number of query rows to measure in a layer; 0: all",
        OfRequest(&ReplayRequest::quality_rows)},
       {"policies", "Policies, as resolved", OfRequest(&ReplayRequest::policies)},
       {"target_ratios", "Target ratios; empty with budgets", OfRequest(&ReplayRequest::targets)},
@@ -278,7 +278,7 @@ const Fields<Report>& ReportFields() {
                        [](const Run& of) { return FindMnnReplay(of.run); }, EngineReportFields()});
   static const Fields<Report> fields = {
       {"trace", "The attention trace that was replayed", Whole, eviction::TraceFields()},
-      {"params", "What was asked for", Whole, ParamsFields()},
+      {"params", "Parameters of the run", Whole, ParamsFields()},
       {"quality_rows", "Query rows of a layer that the attention figures cover",
        [](const Report& of) { return of.result.measured; }, eviction::MeasuredFields()},
       {"runs", "One entry per policy and target", eviction::ListRuns, runs, CsvRows(Items(1))},

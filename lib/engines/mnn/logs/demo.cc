@@ -151,12 +151,12 @@ RuleOutcome DemoLossyRule(const Json& report,
                             where, "the engine has no rule on the ratio of real prompts");
   if (rule.status != Status::kFail || is_asked) return rule;
   if (*worst < 1) {
-    rule.reason = "a ratio below 1: these runs have no figures";
+    rule.reason = "a ratio below 1: the runs logged no figures";
   } else if (!mean || *mean <= 1) {
     rule.reason += "; at 1 nothing was evicted";
   } else {
     rule.status = Status::kNotRun;
-    rule.reason += ", of which short ones are not evicted: --lossy-target judges it";
+    rule.reason += ", and short prompts evict nothing: give --lossy-target to judge the ratio";
   }
   return rule;
 }
@@ -400,7 +400,7 @@ std::vector<RuleOutcome> DemoRules(const Json& report, const AnalyzerOptions& op
     RuleOutcome rule = NewRule(who, Op::kEqual);
     rule.status = Status::kFail;
     rule.engine_pass = false;
-    rule.reason = "a run of these prompts did not end well";
+    rule.reason = "a run of these prompts failed";
     rules.push_back(std::move(rule));
   }
   return rules;

@@ -167,7 +167,7 @@ void AddLineRules(const CaseLogs& logs, const AnalyzerOptions& options, CaseResu
   DecideAgain(std::max(0.0, options.max_lossless_fallback),
               static_cast<double>(lines.most_fallbacks), {}, fallbacks);
   if (fallbacks.status == Status::kFail) {
-    fallbacks.reason = "a [H2O-LOSSLESS] line reports more than the table";
+    fallbacks.reason = "an [H2O-LOSSLESS] line reports more fallbacks than the table";
   }
   result.rules.push_back(std::move(fallbacks));
   result.rules.push_back(CountRule("h2o_lossless_lines_of_192_tokens", Op::kAtMost,

@@ -208,7 +208,7 @@ RuleOutcome ConsistencyRule(const GateBullets& engine, const AnalyzerOptions& o)
     }
     rule.reason = "the engine itself reports trouble" + (failed.empty() ? "" : ": " + failed);
   } else if (!o.require_kv_content_consistency) {
-    rule.reason += "; for this case not even that was required, and it passed";
+    rule.reason += "; in this case the engine did not require even this rule, and passed it";
   }
   return rule;
 }

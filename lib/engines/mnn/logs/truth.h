@@ -53,7 +53,7 @@ struct RuntimeFacts {
   Spread measured;  // raw over compressed bytes, of rows that compressed anything
   std::optional<double> selected_lossless;   // the engine's estimate, if nothing else is known
   std::optional<double> repeat_deviation;    // relative, of decode speed in repetitions
-  std::optional<double> like_for_like_drop;  // against baseline rows of the same lengths
+  std::optional<double> like_for_like_drop;  // drop from baseline rows of the same lengths
   std::vector<std::string> notes = {};
 
   const Spread& of(std::string_view key) const;

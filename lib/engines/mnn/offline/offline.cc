@@ -71,7 +71,7 @@ std::string WhyNot(const KvTensor& tensor, const DumpEntry& entry, const Options
   return options.strict_fp16 ? "skip_fp32_strict" : "";
 }
 
-// Applies the original's checks in its order. Returns true if the entry is simulated.
+// Applies the checks of MNN's script in its order. Returns true if the entry is simulated.
 bool IsSelected(const DumpEntry& entry, const Options& options, Result& result) {
   const auto skip = [&](std::string_view reason) {
     Skip(result, std::string(reason));
@@ -148,7 +148,7 @@ std::vector<Group> MakeGroups(const std::vector<const DumpEntry*>& selected,
   }
   std::map<std::tuple<std::string, int64_t, int64_t, int64_t, std::string>, size_t> places;
   for (const DumpEntry* entry : selected) {
-    // The original treats all unnamed runs as one.
+    // MNN's script treats all unnamed runs as one.
     const auto [at, is_new] =
         places.try_emplace({entry->run, entry->layer, entry->heads, entry->head_dim,
                             options.aggregate_by_stage ? entry->stage : std::string()},
@@ -175,7 +175,7 @@ using Counts = std::map<Predictor, uint64_t>;
 
 struct Outcome {
   uint64_t compressed = 0;
-  std::array<Counts, 2> counts;  // for the high plane and the low one
+  std::array<Counts, 2> counts;  // counts of the high plane and of the low one
 };
 
 // Buffers that a thread reuses from task to task.

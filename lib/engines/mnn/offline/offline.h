@@ -20,7 +20,7 @@
 // MNN's offline experiment, which estimates the size that a cache would compress to. It splits
 // 16-bit values into byte planes, predicts each token of a block from the token before it, and
 // counts the bytes that zstd needs. It writes nothing and decodes nothing. With the same zstd
-// library the sizes equal the original's.
+// library the sizes equal those of MNN's script.
 namespace kv::mnn::offline {
 
 // The way in which entries are joined and cut before they are compressed.
@@ -37,7 +37,7 @@ enum class Stage : uint8_t { kBoth, kPrefill, kDecode };
 // Predictors work along tokens (delta, xor) or between neighbouring dims (pair).
 enum class Predictor : uint8_t { kRaw, kDeltaSeq, kXorSeq, kPairDelta, kPairDeltaDeltaSeq };
 
-// Return the original's words, such as "chunked_grouped", "adaptive_v22", "front_n" and
+// Return the words of MNN's script, such as "chunked_grouped", "adaptive_v22", "front_n" and
 // "pair_delta".
 std::string_view Name(EntryMode mode);
 std::string_view Name(CodecMode mode);
@@ -49,12 +49,12 @@ std::string_view Name(Predictor predictor);
 // unknown words and for an empty list.
 std::vector<Predictor> ParsePredictorList(std::string_view list, std::string_view flag);
 
-// The byte planes of K and V, in the order of the original's keys.
+// The byte planes of K and V, in the order of the keys in MNN's JSON.
 enum Stream : uint8_t { kKHi, kKLo, kVHi, kVLo };
 inline constexpr size_t kStreams = 4;
 std::string_view Name(Stream stream);  // "k_hi"
 
-// Options with the original's defaults.
+// Options with the defaults of MNN's script.
 struct Options {
   Stage stage = Stage::kBoth;
   Scope scope = Scope::kFrontN;
@@ -117,7 +117,7 @@ void Predict(Predictor predictor, const PlaneShape& shape, const std::byte* from
 // significant bit of byte 0.
 void BitShuffle(const std::byte* from, size_t size, std::byte* to);
 
-// Counts the bytes that the original's coder would need for a plane. Each thread needs its own.
+// Counts the bytes that MNN's coder would need for a plane. Each thread needs its own.
 class PlaneCoder {
  public:
   // Returns the size and adds to `counts` the predictor that each block chose. Only adaptive mode
@@ -139,21 +139,21 @@ class PlaneCoder {
   ScratchBuffer compressed_, predicted_, shuffled_, merged_;
 };
 
-// Runs the estimate. Entries must be in the original's order, sorted by the paths of their meta
-// files. The number of threads does not change the result. If no entry is selected, the result is
-// empty (the original exits).
+// Runs the estimate. Entries must be in MNN's order, sorted by the paths of their meta files. The
+// number of threads does not change the result. If no entry is selected, the result is empty (MNN's
+// script exits).
 Result Simulate(std::span<const DumpEntry> entries, const Options& options, ThreadPool& pool,
                 Progress* progress = nullptr);
 
-// The result as the original's JSON document, with its keys in its order.
+// The result as MNN's JSON document, with its keys in its order.
 struct Document {
   std::string dump_dir;
   Options options;
   Result result;
-  bool zero_is_null = false;  // true: without bytes the ratio is null; the original writes 0
+  bool zero_is_null = false;  // true: without bytes the ratio is null; MNN writes 0
 };
 const Fields<Document>& DocumentFields();
-// Returns the result as the original's Markdown summary.
+// Returns the result as MNN's Markdown summary.
 std::string ResultMarkdown(const std::string& dump_dir, const Options& options,
                            const Result& result);
 

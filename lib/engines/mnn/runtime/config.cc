@@ -228,7 +228,7 @@ std::optional<uint64_t> TokenBudget(const Config& c, const LayerCall& call) {
           !(has_kept && call.layer == call.h2o_range.first),
   };
   if (std::ranges::find(excluded, true) != std::end(excluded)) return std::nullopt;
-  // Layers in front get their whole length, layers that H2O compacts get the length that it will
+  // Front layers get their whole length, layers that H2O compacts get the length that it will
   // leave.
   return front && !front_disabled ? call.length : call.final_keep_tokens;
 }

@@ -391,7 +391,7 @@ class DesignRuntime : public Runtime {
       Log(EventKind::kFallback, layer, block, 0, 0, 0, "decode");
     }
     throw std::move(Error(Finding::kContentDiffers,
-                          "{} of positions {} to {} does not come back from its blob: {}",
+                          "{} of positions {} to {} cannot be restored from its blob: {}",
                           is_value ? "V" : "K", block.positions.front(), block.positions.back(),
                           what)
                         .In(fmt::format("layer {}", layer.hot.source().index)));

@@ -244,7 +244,7 @@ class MnnRuntime : public Runtime {
   void ShrinkBlocks(Layer& layer) {
     Log(EventKind::kShrink, layer, layer.clock.last_budget, layer.blocks.size());
     for (Block& block : layer.blocks) {
-      // in store mode every block is decoded then
+      // In store mode every block is decoded when its layer shrinks.
       if (!block.decoded_once) DecodeOnce(layer, block);
     }
     layer.blocks.clear();

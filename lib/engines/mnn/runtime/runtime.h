@@ -226,7 +226,7 @@ struct Measured {
 
 // Counts of one layer.
 struct LayerRecord {
-  LayerCounters counters;  // by the engine's definitions
+  LayerCounters counters;  // as MNN's code defines them
   Measured measured;
   ContentCheck content;
 };
@@ -309,8 +309,8 @@ class Runtime {
   int64_t wait_us_ = 0, last_codec_us_ = 0;
 };
 
-// Make the engine's code, event for event (mnn_runtime.cc), and what its documentation promises
-// (design_runtime.cc).
+// Make a runtime as MNN's code does it, event for event (mnn_runtime.cc), and as its documentation
+// promises it (design_runtime.cc).
 std::unique_ptr<Runtime> MakeMnnRuntime(const RuntimeSetup& setup);
 std::unique_ptr<Runtime> MakeDesignRuntime(const RuntimeSetup& setup);
 

@@ -36,7 +36,7 @@ struct StoreOptions {
   bool rotate = true;  // llama.cpp since 2026-04, where head sizes allow it
   // Rotation of the keys, for types that quantise keys before RoPE. Token j is at position j.
   const Rope* rope = nullptr;
-  // Number of tokens stored first (a prompt), for types whose scale comes from these; 0: all.
+  // Number of tokens stored first (a prompt), for types whose scale comes from them; 0: all.
   uint64_t first_tokens = 0;
 };
 
@@ -73,7 +73,7 @@ struct CacheType {
   Tail GetTail(bool is_key) const {
     return !has_tail ? Tail::kNone : is_key ? Tail::kKeys : Tail::kValues;
   }
-  // Returns true if llama.cpp rotates this side before storing it.
+  // Returns true if llama.cpp rotates K (or V) before storing it.
   bool IsRotated(bool is_key, uint32_t dim, const StoreOptions& options) const;
 };
 
@@ -86,7 +86,7 @@ const CacheType* FindCacheType(std::string_view name);
 // Returns the type, or throws kUsage, naming the flag and the types that exist.
 const CacheType& ParseCacheType(std::string_view name, std::string_view flag);
 
-// Returns the bytes that llama.cpp writes for a side: rotated if the type is, then in blocks.
+// Returns the bytes that llama.cpp writes for K or V: rotated if the type is, then in blocks.
 std::vector<std::byte> PackedRows(const CacheType& type, const Side& side,
                                   const StoreOptions& options);
 

@@ -184,12 +184,12 @@ TEST_CASE("the published text evicts down to its floor, each layer by its own st
     CHECK(text.length(layer) == 1016);
     CHECK(KeptTokens(text.pending(layer)) == 376);
   }
-  CHECK(text.metrics().lossy_ratio ==
-        1016.0f / 376.0f);  // 1016 tokens over 376, whatever their bytes
+  // The ratio is one of tokens (seen / kept), not of bytes.
+  CHECK(text.metrics().lossy_ratio == 1016.0f / 376.0f);
   Decode(text, 1);
   CHECK(text.length(1) == 1017);
   CHECK(text.length(2) == 377);
-  // The later code keeps everything here; the earlier code evicts, by another clock.
+  // The final revision keeps everything here; revision R6, which counts other calls, evicts.
   MnnEngine code(published, {32, 4, 4, 64, 2}, MnnRevision::kFinal, 1000);
   Decode(code, 40);
   CHECK(code.metrics().total_evict_tokens == 0);

@@ -139,7 +139,7 @@ TEST_CASE("a difference below the noise of the baselines is no verdict", "[gate]
   const RuleOutcome& open = MakeRule(beyond.cases[0], "decode_drop_ratio");
   CHECK(open.status == Status::kInconclusive);
   CHECK(open.reason.find("more repeats of the baseline") != std::string::npos);
-  CHECK(beyond.cases[0].status == Status::kFail);  // because the report is cut
+  CHECK(beyond.cases[0].status == Status::kFail);  // the case fails because the report is cut
 }
 
 TEST_CASE("rows are compared with baseline rows of the same lengths", "[gate]") {

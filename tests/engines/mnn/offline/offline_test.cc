@@ -14,10 +14,11 @@ namespace {
 
 using nlohmann::json;
 
-// A folder of dumps whose meta files can be damaged one by one.
+// A folder of dumps whose metadata files can be damaged one by one.
 class Dumps {
  public:
-  // Adds K and V of `tokens` x 2 heads x 4 values of `element` bytes. Returns the meta for changes.
+  // Adds K and V of `tokens` x 2 heads x 4 values of `element` bytes. Returns the metadata, which
+  // tests change.
   json Meta(int layer, int begin, int tokens, int element = 2) const {
     return {{"layer_id", layer},
             {"seq_start", begin},
