@@ -156,24 +156,6 @@ class BatchOfFile {
 void RequireRow(const OpenOptions& options, uint64_t rows, bool has_batch_axis,
                 std::string_view hint);
 
-// Helpers of readers that compute values and of writers of rows.
-
-// An unnamed temporary file for values that a reader computes; it is mapped once it is written.
-class SpoolFile : public Sink {
- public:
-  SpoolFile() : descriptor_(OpenSpool()), sink_(descriptor_, "temporary spool file") {}
-  ~SpoolFile() override;
-  SpoolFile(const SpoolFile&) = delete;
-  SpoolFile& operator=(const SpoolFile&) = delete;
-
-  void Write(ByteSpan bytes) override { sink_.Write(bytes); }
-  std::shared_ptr<const FileSource> Release(std::string name);
-
- private:
-  int descriptor_;
-  DescriptorSink sink_;
-};
-
 // Writes rows of a tensor as [token][head][dim], gathered in bounded memory, and releases the pages
 // that were read.
 void WriteRows(const Snapshot& snapshot, const KvTensor& tensor, uint64_t begin, uint64_t count,
