@@ -15,6 +15,7 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/output.h"
+#include "lib/core/base/utf8.h"
 #include "lib/core/snapshot/snapshot.h"
 #include "lib/core/weights/weights.h"
 
@@ -186,16 +187,6 @@ inline std::string Listed(const std::vector<std::string>& names) {
   std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + shown, ", "));
   if (names.size() > 4) text += fmt::format(" and {} more", names.size() - 4);
   return text;
-}
-
-inline std::vector<std::string_view> Split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (;;) {
-    const size_t at = text.find(separator);
-    parts.push_back(text.substr(0, at));
-    if (at == text.npos) return parts;
-    text.remove_prefix(at + 1);
-  }
 }
 
 }  // namespace kv

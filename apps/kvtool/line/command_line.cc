@@ -204,12 +204,8 @@ std::string ParserNames(const std::string& names, std::vector<std::string>& alia
   const size_t bar = names.find('|');
   if (bar == names.npos) return names;
   const std::string older = names.substr(bar + 1);
-  for (size_t begin = 0; begin < older.size();) {
-    const size_t end = std::min(older.find(',', begin), older.size());
-    const std::string name = older.substr(begin, end - begin);
-    aliases.push_back(name.starts_with('!') ? name.substr(1) : name);
-    begin = end + 1;
-  }
+  for (const std::string_view name : Split(older, ','))
+    aliases.emplace_back(name.substr(name.starts_with('!') ? 1 : 0));
   return names.substr(0, bar) + "," + older;
 }
 
