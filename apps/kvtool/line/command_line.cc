@@ -515,8 +515,6 @@ CommandLine::Asked CommandLine::Parse(int argc, char** argv) {
 
 bool CommandLine::parsed() const { return app_->parsed(); }
 
-const std::string& CommandLine::program() const { return app_->get_name(); }
-
 const CLI::Option* CommandLine::Find(const std::string& option) const {
   const CLI::Option* own = app_->get_option_no_throw(option);
   if (own != nullptr) return own;
