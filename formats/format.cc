@@ -59,14 +59,6 @@ void RequireRow(const OpenOptions& options, uint64_t rows, bool has_batch_axis,
       .Hint(std::string(hint));
 }
 
-SpoolFile::~SpoolFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-std::shared_ptr<const FileSource> SpoolFile::Release(std::string name) {
-  return FileSource::FromDescriptor(std::exchange(descriptor_, -1), std::move(name));
-}
-
 void WriteRows(const Snapshot& snapshot, const KvTensor& tensor, uint64_t begin, uint64_t count,
                Sink& sink) {
   // Buffer size when gathering a transposed tensor: large enough that whole pages of each row are

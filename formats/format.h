@@ -15,6 +15,7 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/output.h"
+#include "lib/core/base/utf8.h"
 #include "lib/core/snapshot/snapshot.h"
 #include "lib/core/weights/weights.h"
 
@@ -159,24 +160,6 @@ class BatchOfFile {
 void RequireRow(const OpenOptions& options, uint64_t rows, bool has_batch_axis,
                 std::string_view hint);
 
-// Helpers of readers that compute values and of writers of rows.
-
-// An unnamed temporary file for values that a reader computes; it is mapped once it is written.
-class SpoolFile : public Sink {
- public:
-  SpoolFile() : descriptor_(OpenSpool()), sink_(descriptor_, "temporary spool file") {}
-  ~SpoolFile() override;
-  SpoolFile(const SpoolFile&) = delete;
-  SpoolFile& operator=(const SpoolFile&) = delete;
-
-  void Write(ByteSpan bytes) override { sink_.Write(bytes); }
-  std::shared_ptr<const FileSource> Release(std::string name);
-
- private:
-  int descriptor_;
-  DescriptorSink sink_;
-};
-
 // Writes rows of a tensor as [token][head][dim], gathered in bounded memory, and releases the pages
 // that were read.
 void WriteRows(const Snapshot& snapshot, const KvTensor& tensor, uint64_t begin, uint64_t count,
@@ -207,16 +190,6 @@ inline std::string Listed(const std::vector<std::string>& names) {
   std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + shown, ", "));
   if (names.size() > 4) text += fmt::format(" and {} more", names.size() - 4);
   return text;
-}
-
-inline std::vector<std::string_view> Split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (;;) {
-    const size_t at = text.find(separator);
-    parts.push_back(text.substr(0, at));
-    if (at == text.npos) return parts;
-    text.remove_prefix(at + 1);
-  }
 }
 
 }  // namespace kv

@@ -20,6 +20,7 @@
 #include "lib/core/archive/records.h"
 #include "lib/core/archive/transformed_chunks.h"
 #include "lib/core/base/hash.h"
+#include "lib/core/base/spool_file.h"
 #include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
@@ -348,23 +349,16 @@ std::string DescribeLoss(const Approximation& approximation) {
 namespace {
 
 // All files of a source, one after another in a temporary file.
-class SpoolTarget : public RestoreTarget, private Sink {
+class SpoolTarget : public RestoreTarget {
  public:
-  SpoolTarget() : descriptor_(OpenSpool()) {}
-  ~SpoolTarget() override {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  SpoolTarget(const SpoolTarget&) = delete;
-  SpoolTarget& operator=(const SpoolTarget&) = delete;
-
   Sink& Begin(size_t file) override {
-    begins_[file] = size_;
-    return *this;
+    begins_[file] = spool_.size();
+    return spool_;
   }
   void End(size_t) override {}
 
   Source Take(const Archive& archive) {
-    const auto whole = FileSource::FromDescriptor(std::exchange(descriptor_, -1), "temporary file");
+    const auto whole = spool_.Release("temporary file");
     Source source;
     source.path = archive.data().name();
     source.is_folder = archive.is_folder();
@@ -377,18 +371,7 @@ class SpoolTarget : public RestoreTarget, private Sink {
   }
 
  private:
-  void Write(ByteSpan bytes) override {
-    while (!bytes.empty()) {
-      const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) throw Error(Finding::kWriteFailed, "cannot write the temporary file");
-      bytes = bytes.subspan(static_cast<size_t>(written));
-      size_ += static_cast<uint64_t>(written);
-    }
-  }
-
-  int descriptor_;
-  uint64_t size_ = 0;
+  SpoolFile spool_;
   std::map<size_t, uint64_t> begins_;  // by file; files come in any order
 };
 

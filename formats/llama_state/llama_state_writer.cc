@@ -74,15 +74,9 @@ void CheckLayers(const CacheToWrite& cache) {
 
 // Returns true if cache `i` is transposed, by a list such as "rows,transposed" or one word for all.
 bool IsTransposed(std::string_view order, size_t i) {
-  std::string_view word = order;
-  for (;; --i) {
-    const size_t comma = order.find(',');
-    word = order.substr(0, comma);
-    if (i == 0 || comma == order.npos) break;
-    order.remove_prefix(comma + 1);
-  }
-  while (!word.empty() && word.front() == ' ') word.remove_prefix(1);
-  return word == "transposed";
+  const std::vector<std::string_view> words = Split(order, ',');
+  const std::string_view word = words[std::min(i, words.size() - 1)];
+  return word.substr(std::min(word.find_first_not_of(' '), word.size())) == "transposed";
 }
 
 std::vector<CacheToWrite> CollectCaches(const Snapshot& snapshot) {

@@ -186,8 +186,7 @@ uint64_t DumpMeta::v_bytes() const {
 bool LooksLikeMeta(ByteSpan bytes) {
   if (bytes.size() > kMaxMetaBytes) return false;
   const std::string_view text = AsText(bytes);
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == text.npos || text[first] != '{') return false;
+  if (!Trimmed(text).starts_with('{')) return false;
   try {
     const Json json = ReadJson(text, {.bytes = kMaxMetaBytes});
     if (!json.is_object()) return false;

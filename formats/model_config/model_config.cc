@@ -88,8 +88,7 @@ std::optional<double> Real(const json& object, const char* key) {
 
 bool LooksLikeConfig(ByteSpan bytes) {
   const std::string_view text = AsText(bytes.first(std::min<size_t>(bytes.size(), 64)));
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  return first != text.npos && text[first] == '{';
+  return Trimmed(text).starts_with('{');
 }
 
 ModelGeometry ReadConfigGeometry(const FileSource& file) {

@@ -14,6 +14,7 @@
 #include "formats/tensors/tensor_snapshot.h"
 #include "formats/zip/zip.h"
 #include "lib/core/base/bytes.h"
+#include "lib/core/base/spool_file.h"
 
 namespace kv {
 

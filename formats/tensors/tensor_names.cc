@@ -333,10 +333,7 @@ constexpr NamePattern kPatterns[] = {
     {"kv_chunk", "LMCache 2024 local disk", Joined::kByNumber, "LMCache"},
 };
 
-char Folded(char c) {
-  if (c == '/') return '.';
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
+char Folded(char c) { return c == '/' ? '.' : Lower(c); }
 
 bool Take(std::string_view& text, std::string_view word) {
   if (text.size() < word.size() ||

@@ -85,14 +85,6 @@ TokenAxis ChooseTokenAxis(const KvTensors& found, const OpenOptions& options, si
   return evidence;
 }
 
-std::string Letters(std::string_view axes) {
-  std::string text(axes);
-  std::transform(text.begin(), text.end(), text.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-  return text;
-}
-
 // Decides by the values of some of the layers (Axes). Throws kAmbiguousFormat, naming --layout,
 // if they do not decide.
 Reading ReadByValues(const KvTensors& found, const OpenOptions& options,
@@ -116,7 +108,7 @@ Reading ReadByValues(const KvTensors& found, const OpenOptions& options,
                         evidence.margin(), TokenAxis::kDecidingMargin)
           : fmt::format("their values ({}) cannot be compared", Name(k.dtype));
   const std::string flags =
-      fmt::format("--layout {} or {}", Letters(orders.token_first), Letters(orders.head_first));
+      fmt::format("--layout {} or {}", Lower(orders.token_first), Lower(orders.head_first));
   if (orders.usual) {
     const Axes& axes = *orders.usual == TokenPlace::kBeforeHeads ? token_first : head_first;
     return {axes,

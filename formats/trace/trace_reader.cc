@@ -326,8 +326,7 @@ Source NpySet(const std::string& path) {
 
 bool LooksLikeText(const Source& source) {
   const std::string_view text = AsText(source.files.at(0).data->bytes()).substr(0, 4096);
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  return !source.is_folder && first != std::string_view::npos && text[first] == '{';
+  return !source.is_folder && Trimmed(text).starts_with('{');
 }
 
 template <TensorFile (*Read)(Source, const OpenOptions&)>

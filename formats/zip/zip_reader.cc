@@ -11,6 +11,7 @@
 #include "formats/format.h"
 #include "formats/zip/zip.h"
 #include "lib/core/base/bytes.h"
+#include "lib/core/base/spool_file.h"
 
 namespace kv {
 uint32_t Crc32(ByteSpan bytes) {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/core/base/descriptor.h"
 #include "lib/corpus/corpus.h"
 #include "lib/fields/fields.h"
 #include "lib/report/html.h"
@@ -23,9 +24,6 @@ namespace kv::corpus {
 class Spill {
  public:
   explicit Spill(size_t memory = size_t{1} << 20) : memory_(memory) {}
-  ~Spill();
-  Spill(const Spill&) = delete;
-  Spill& operator=(const Spill&) = delete;
 
   // Throws kWriteFailed.
   void Append(std::string_view bytes);
@@ -37,7 +35,7 @@ class Spill {
   void Flush();
 
   const size_t memory_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   uint64_t in_file_ = 0;
   std::string tail_;  // bytes not yet in the file
 };

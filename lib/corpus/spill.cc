@@ -9,6 +9,7 @@
 #include <queue>
 
 #include "lib/core/base/bytes.h"
+#include "lib/core/base/descriptor.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/file.h"
 #include "lib/corpus/merge.h"
@@ -21,10 +22,6 @@ constexpr size_t kRecordPlace = sizeof(std::pair<uint64_t, uint32_t>);
 
 }  // namespace
 
-Spill::~Spill() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
 void Spill::Append(std::string_view bytes) {
   tail_.append(bytes);
   // Writes in larger pieces, even if nothing may stay in memory.
@@ -33,23 +30,16 @@ void Spill::Append(std::string_view bytes) {
 }
 
 void Spill::Flush() {
-  if (descriptor_ < 0) descriptor_ = OpenSpool();
-  for (size_t at = 0; at < tail_.size();) {
-    const ssize_t written = ::pwrite(descriptor_, tail_.data() + at, tail_.size() - at,
-                                     static_cast<off_t>(in_file_ + at));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) {
-      throw Error(Finding::kWriteFailed, "cannot write a temporary file: {}", std::strerror(errno));
-    }
-    at += static_cast<size_t>(written);
-  }
+  if (descriptor_.get() < 0) descriptor_.Reset(OpenSpool());
+  if (!WriteAll(descriptor_.get(), AsBytes(tail_), in_file_))
+    throw Error(Finding::kWriteFailed, "cannot write a temporary file: {}", std::strerror(errno));
   in_file_ += tail_.size();
   tail_.clear();
 }
 
 void Spill::Read(uint64_t offset, char* to, size_t size) const {
   while (size > 0 && offset < in_file_) {
-    const ssize_t got = ::pread(descriptor_, to, std::min<uint64_t>(size, in_file_ - offset),
+    const ssize_t got = ::pread(descriptor_.get(), to, std::min<uint64_t>(size, in_file_ - offset),
                                 static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) throw Error(Finding::kReadFailed, "cannot read a temporary file");

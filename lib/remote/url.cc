@@ -11,6 +11,7 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv::remote {
 namespace {
@@ -38,12 +39,7 @@ Notice& WaitNotice() {
 }
 
 bool StartsWithScheme(std::string_view text, std::string_view scheme) {
-  if (text.size() <= scheme.size()) return false;
-  for (size_t i = 0; i < scheme.size(); ++i) {
-    const char c = text[i];
-    if ((c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c) != scheme[i]) return false;
-  }
-  return true;
+  return text.size() > scheme.size() && Lower(text.substr(0, scheme.size())) == scheme;
 }
 
 std::string WithoutSecrets(const std::string& url) {
@@ -125,20 +121,6 @@ bool TakePrefix(std::string_view& text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return false;
   text.remove_prefix(prefix.size());
   return true;
-}
-
-std::string_view Trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == text.npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
-}
-
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return lower;
 }
 
 }  // namespace

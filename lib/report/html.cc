@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "lib/core/base/number.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv::report {
 namespace {
@@ -254,9 +255,8 @@ ul{padding-left:1.2rem}footer{color:var(--dim);font-size:.85rem;margin-top:2rem}
 std::string FileName(std::string_view title) {
   std::string name;
   for (const char c : title.substr(0, 60)) {
-    const bool upper = c >= 'A' && c <= 'Z';
-    const bool plain = upper || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
-    if (plain) name += upper ? static_cast<char>(c - 'A' + 'a') : c;
+    const bool plain = (Lower(c) >= 'a' && Lower(c) <= 'z') || IsDigit(c);
+    if (plain) name += Lower(c);
     if (!plain && !name.empty() && name.back() != '-') name += '-';
   }
   while (!name.empty() && name.back() == '-') name.pop_back();

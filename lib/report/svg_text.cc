@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "lib/core/base/bytes.h"
+#include "lib/core/base/utf8.h"
 #include "lib/fields/value.h"
 #include "lib/report/svg.h"
 
@@ -131,12 +132,8 @@ double ChooseStep(const Axis& axis) {
 bool IsFollowing(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
 std::vector<std::string_view> SplitWords(std::string_view text) {
-  std::vector<std::string_view> words;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find(' ', at), text.size());
-    if (end > at) words.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
+  std::vector<std::string_view> words = Split(text, ' ');
+  std::erase(words, "");
   return words;
 }
 

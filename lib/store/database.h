@@ -36,7 +36,6 @@ class IndexFiles {
 
   const Folder& folder() const { return folder_; }
   const std::string& name() const { return name_; }
-  const std::string& journal() const { return journal_; }
   std::string path() const { return folder_.Join(name_); }
   // Returns the name under which SQLite knows this file system.
   const char* vfs_name() const { return vfs_name_.c_str(); }

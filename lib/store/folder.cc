@@ -34,21 +34,8 @@ std::optional<Folder> Folder::Open(const std::string& path) {
   throw OpenError(path);
 }
 
-Folder::~Folder() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-Folder::Folder(Folder&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
-
-Folder& Folder::operator=(Folder&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(path_, other.path_);
-  return *this;
-}
-
 std::optional<Folder> Folder::Below(const std::string& name) const {
-  const int descriptor = ::openat(descriptor_, name.c_str(), kFolderFlags | O_NOFOLLOW);
+  const int descriptor = ::openat(descriptor_.get(), name.c_str(), kFolderFlags | O_NOFOLLOW);
   if (descriptor >= 0) return Folder(descriptor, Join(name));
   if (errno == ENOENT) return std::nullopt;
   if (errno == ENOTDIR || errno == ELOOP) {
@@ -63,7 +50,7 @@ std::optional<Folder> Folder::Below(const std::string& name) const {
 Folder Folder::MakeBelow(const std::string& name) const {
   // Mode 0700: the store contains conversation content.
   constexpr mode_t kOnlyOwner = 0700;
-  if (::mkdirat(descriptor_, name.c_str(), kOnlyOwner) == 0) {
+  if (::mkdirat(descriptor_.get(), name.c_str(), kOnlyOwner) == 0) {
     Sync();
   } else if (errno != EEXIST) {
     throw output::IoError("cannot make the folder", Join(name));
@@ -75,7 +62,7 @@ Folder Folder::MakeBelow(const std::string& name) const {
 
 std::vector<std::string> Folder::Names() const {
   // Uses its own descriptor, because reading moves the position.
-  const int again = ::openat(descriptor_, ".", kFolderFlags);
+  const int again = ::openat(descriptor_.get(), ".", kFolderFlags);
   DIR* const entries = again < 0 ? nullptr : ::fdopendir(again);
   if (entries == nullptr) {
     const Error error = OpenError(path_);
@@ -100,7 +87,7 @@ std::vector<std::string> Folder::Names() const {
 
 std::optional<struct stat> Folder::Find(const std::string& name) const {
   struct stat status;
-  if (::fstatat(descriptor_, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+  if (::fstatat(descriptor_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
     if (errno == ENOENT) return std::nullopt;
     throw OpenError(Join(name));
   }
@@ -111,7 +98,7 @@ std::optional<struct stat> Folder::Find(const std::string& name) const {
 int Folder::OpenDescriptor(const std::string& name) const {
   if (!Find(name)) return -1;
   // The file may have become a FIFO between the two calls; O_NONBLOCK opens one without a writer.
-  const int descriptor = ::openat(descriptor_, name.c_str(),
+  const int descriptor = ::openat(descriptor_.get(), name.c_str(),
                                   O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   struct stat status;
   if (descriptor >= 0 && ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode))
@@ -129,45 +116,45 @@ std::shared_ptr<const FileSource> Folder::OpenFile(const std::string& name) cons
 }
 
 bool Folder::Remove(const std::string& name) const {
-  return ::unlinkat(descriptor_, name.c_str(), 0) == 0;
+  return ::unlinkat(descriptor_.get(), name.c_str(), 0) == 0;
 }
 
 void Folder::Rename(const std::string& from, const std::string& to) const {
-  if (::renameat(descriptor_, from.c_str(), descriptor_, to.c_str()) != 0)
+  if (::renameat(descriptor_.get(), from.c_str(), descriptor_.get(), to.c_str()) != 0)
     throw output::IoError("cannot be renamed", Join(from));
 }
 
-void Folder::Sync() const { ::fsync(descriptor_); }  // as far as the file system can
+void Folder::Sync() const { ::fsync(descriptor_.get()); }  // as far as the file system can
 
 NewFile::NewFile(const Folder& folder, std::string name) : folder_(folder), name_(std::move(name)) {
   constexpr mode_t kMode = 0666;
-  descriptor_ = sys::OpenUnnamed(folder.descriptor(), ".", 0, kMode);
-  if (descriptor_ < 0 && !output::LacksUnnamedFiles(errno))
+  descriptor_.Reset(sys::OpenUnnamed(folder.descriptor(), ".", 0, kMode));
+  if (descriptor_.get() < 0 && !output::LacksUnnamedFiles(errno))
     throw output::IoError("cannot create", folder_.Join(name_));
-  for (int attempt = 0; descriptor_ < 0; ++attempt) {
+  for (int attempt = 0; descriptor_.get() < 0; ++attempt) {
     temporary_ = fmt::format(".{}.kvtool-{}-{}.tmp", name_, ::getpid(), attempt);
-    descriptor_ = ::openat(folder.descriptor(), temporary_.c_str(),
-                           O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, kMode);
-    if (descriptor_ < 0 && errno != EEXIST)
+    descriptor_.Reset(::openat(folder.descriptor(), temporary_.c_str(),
+                               O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, kMode));
+    if (descriptor_.get() < 0 && errno != EEXIST)
       throw output::IoError("cannot create", folder_.Join(name_));
   }
 }
 
 NewFile::~NewFile() {
-  ::close(descriptor_);
   if (!temporary_.empty()) folder_.Remove(temporary_);
 }
 
 void NewFile::Write(ByteSpan bytes) {
-  output::PwriteAll(descriptor_, size_, bytes, folder_.Join(name_));
+  output::PwriteAll(descriptor_.get(), size_, bytes, folder_.Join(name_));
   size_ += bytes.size();
 }
 
 void NewFile::Commit() {
   const std::string path = folder_.Join(name_);
-  if (::fsync(descriptor_) != 0 && errno != EINVAL) throw output::IoError("cannot write", path);
+  if (::fsync(descriptor_.get()) != 0 && errno != EINVAL)
+    throw output::IoError("cannot write", path);
   const int folder = folder_.descriptor();
-  const int done = temporary_.empty() ? sys::LinkUnnamed(descriptor_, folder, name_.c_str())
+  const int done = temporary_.empty() ? sys::LinkUnnamed(descriptor_.get(), folder, name_.c_str())
                                       : output::RenameNoReplace(temporary_, name_, folder);
   if (done != 0 && errno == EEXIST) throw Error(Finding::kExists, "exists").File(path);
   if (done != 0) throw output::IoError("cannot give the temporary file its final name", path);

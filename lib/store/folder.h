@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/core/base/descriptor.h"
 #include "lib/core/base/file.h"
 
 struct stat;
@@ -23,9 +24,6 @@ class Folder {
   // Opens the folder that the user names, which may be a link to one. Returns nullopt if the name
   // does not exist. Throws kExists if it is not a folder.
   static std::optional<Folder> Open(const std::string& path);
-  ~Folder();
-  Folder(Folder&& other) noexcept;
-  Folder& operator=(Folder&& other) noexcept;
 
   // Opens the folder `name` in this one; nullopt if it is missing. Throws kUnsafeName for a link or
   // anything else that is not a folder.
@@ -45,14 +43,14 @@ class Folder {
   void Rename(const std::string& from, const std::string& to) const;
   void Sync() const;
 
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return descriptor_.get(); }
   const std::string& path() const { return path_; }
   std::string Join(const std::string& name) const { return path_ + "/" + name; }
 
  private:
   Folder(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
 
-  int descriptor_;
+  Descriptor descriptor_;
   std::string path_;
 };
 
@@ -72,7 +70,7 @@ class NewFile : public Sink {
  private:
   const Folder& folder_;
   std::string name_, temporary_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   uint64_t size_ = 0;
 };
 // Returns true for the hidden names that NewFile uses, or used in earlier versions.

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string_view>
 
+#include "lib/core/base/descriptor.h"
 #include "lib/store/database.h"
 
 namespace kv::store {
@@ -187,16 +188,9 @@ struct IndexCalls {
   }
 
   static int Write(sqlite3_file* file, const void* bytes, int count, sqlite3_int64 at) {
-    const char* from = static_cast<const char*>(bytes);
-    while (count > 0) {
-      const ssize_t put = ::pwrite(Opened(file).descriptor, from, static_cast<size_t>(count), at);
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) return WriteError();
-      from += put;
-      at += put;
-      count -= static_cast<int>(put);
-    }
-    return SQLITE_OK;
+    const ByteSpan all(static_cast<const std::byte*>(bytes), static_cast<size_t>(count));
+    const bool done = WriteAll(Opened(file).descriptor, all, static_cast<uint64_t>(at));
+    return done ? SQLITE_OK : WriteError();
   }
 
   static int Truncate(sqlite3_file* file, sqlite3_int64 size) {

@@ -46,26 +46,19 @@ void WriteMarker(const Folder& folder) {
 StoreLock::StoreLock(int descriptor, std::string path, bool alone,
                      const std::function<void()>& waiting)
     : descriptor_(descriptor), path_(std::move(path)) {
-  try {
-    Lock(alone ? LOCK_EX : LOCK_SH, waiting);
-  } catch (const Error&) {
-    ::close(descriptor_);
-    throw;
-  }
+  Lock(alone ? LOCK_EX : LOCK_SH, waiting);
 }
 
-StoreLock::~StoreLock() { ::close(descriptor_); }
-
 void StoreLock::Lock(int how, const std::function<void()>& waiting) {
-  if (::flock(descriptor_, how | LOCK_NB) == 0) return;
+  if (::flock(descriptor_.get(), how | LOCK_NB) == 0) return;
   if (waiting) waiting();
-  while (::flock(descriptor_, how) != 0) {
+  while (::flock(descriptor_.get(), how) != 0) {
     if (errno != EINTR) throw SystemError(Finding::kOpenFailed, "cannot lock", path_);
   }
 }
 
 void StoreLock::BeAlone(const std::function<void()>& waiting) {
-  ::flock(descriptor_, LOCK_UN);  // two holders of a shared lock would wait for each other
+  ::flock(descriptor_.get(), LOCK_UN);  // two holders of a shared lock would wait for each other
   Lock(LOCK_EX, waiting);
 }
 

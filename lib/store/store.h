@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lib/core/archive/archive.h"
+#include "lib/core/base/descriptor.h"
 #include "lib/core/base/output.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
@@ -135,16 +136,13 @@ class StoreLock {
  public:
   // Takes over the descriptor of the locked file; `path` is for messages.
   StoreLock(int descriptor, std::string path, bool alone, const std::function<void()>& waiting);
-  ~StoreLock();
-  StoreLock(const StoreLock&) = delete;
-  StoreLock& operator=(const StoreLock&) = delete;
   void BeAlone(const std::function<void()>& waiting);  // exclusive from now on
   void Share();                                        // shared from now on
 
  private:
   void Lock(int how, const std::function<void()>& waiting);
 
-  int descriptor_;
+  Descriptor descriptor_;
   std::string path_;
 };
 

@@ -15,10 +15,11 @@
 #include <vector>
 
 #include "lib/api/kvtool.hpp"
+#include "tests/api/cases.h"
 
 namespace {
 
-using Buffer = std::vector<uint8_t>;
+using namespace api_cases;
 
 struct Memory {
   Buffer bytes;
@@ -46,22 +47,6 @@ struct Memory {
   }
 };
 
-Buffer Values(uint64_t tokens, uint32_t channels, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> state(channels);
-  Buffer raw(2 * tokens * channels);
-  for (size_t i = 0; i < tokens * channels; ++i) {
-    float& x = state[i % channels];
-    x = 0.9f * x + normal(random);
-    uint32_t bits;
-    std::memcpy(&bits, &x, sizeof bits);
-    const auto half = static_cast<uint16_t>(bits >> 16);
-    std::memcpy(&raw[2 * i], &half, sizeof half);
-  }
-  return raw;
-}
-
 // Two layers; K of one is [head][token][dim].
 struct Cache {
   static constexpr uint32_t kTokens = 1500, kHeads = 2, kDim = 128;
@@ -81,7 +66,7 @@ struct Cache {
       desc.head_dim = kDim;
       desc.tokens = kTokens;
       descs.push_back(desc);
-      rows.push_back(Values(kTokens, kHeads * kDim, i));
+      rows.push_back(Page(kTokens, kHeads * kDim, i));
       raw.push_back(rows.back());
       if (i != 2) continue;
       for (size_t head = 0; head < kHeads; ++head) {
@@ -100,16 +85,6 @@ struct Cache {
 kvt_file File(const char* name, const kvt_source* source) {
   return {sizeof(kvt_file), 0, name, source};
 }
-
-struct Context {
-  explicit Context(kvt_pool* pool = nullptr, uint32_t level = KVT_DEFAULT) {
-    const kvt_params params = {sizeof params, level, 0, pool};
-    REQUIRE(kvt_ctx_create(&params, &ctx) == 0);
-  }
-  ~Context() { kvt_ctx_free(ctx); }
-  operator kvt_ctx*() const { return ctx; }
-  kvt_ctx* ctx = nullptr;
-};
 
 Buffer Write(kvt_ctx* ctx, const Cache& cache) {
   Memory out;
@@ -363,7 +338,7 @@ TEST_CASE("contexts say how many layers in a row archives of level max join") {
 
 TEST_CASE("kvtool.hpp packs and unpacks files, and lets a callback's exception out") {
   const kvtool::Context context(KVT_FAST);
-  const std::map<std::string, Buffer> folder = {{"a/b.bin", Values(300, 64, 1)}, {"empty", {}}};
+  const std::map<std::string, Buffer> folder = {{"a/b.bin", Page(300, 64, 1)}, {"empty", {}}};
   bool gone = false;
   std::vector<kvtool::File> files;
   for (const auto& [name, bytes] : folder) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lib/study/dense/mlp.h"
+#include "tests/support/mlp_weights.h"
 
 namespace kv {
 namespace {
@@ -85,6 +86,13 @@ struct BareGemms {
   std::vector<int> in, out;
 };
 
+// Returns the floating-point operations of a row.
+double CountFlop(const Mlp& mlp) {
+  double flop = 0;
+  for (const MlpLinear& linear : mlp.linears()) flop += 2.0 * linear.in * linear.out;
+  return flop;
+}
+
 template <typename T>
 void RunShape(benchmark::State& state, const Shape& shape, MlpNumbers numbers) {
   std::mt19937 random(1);
@@ -96,10 +104,10 @@ void RunShape(benchmark::State& state, const Shape& shape, MlpNumbers numbers) {
   double own = 1e9, floor = 1e9;
   for (auto _ : state) {
     KeepBest(floor, [&] { bare.Run(); });
-    KeepBest(own, [&] { mlp.Run(x.data(), shape.in, shape.rows, y.data(), shape.out, pool); });
+    KeepBest(own, [&] { test::RunMlp(mlp, x.data(), shape.rows, y.data(), pool); });
     benchmark::DoNotOptimize(y.data());
   }
-  const double flop = static_cast<double>(mlp.FlopPerRow()) * shape.rows;
+  const double flop = CountFlop(mlp) * shape.rows;
   state.counters["own_ms"] = own * 1e3;
   state.counters["gemm_ms"] = floor * 1e3;
   state.counters["own_over_gemm"] = own / floor;
@@ -137,10 +145,10 @@ void Llava(benchmark::State& state) {
   std::vector<float> y(kRows * 128);
   ThreadPool pool(static_cast<int>(state.range(0)));
   for (auto _ : state) {
-    for (const Mlp& mlp : mlps) mlp.Run(x.data(), 640, kRows, y.data(), 128, pool);
+    for (const Mlp& mlp : mlps) test::RunMlp(mlp, x.data(), kRows, y.data(), pool);
     benchmark::DoNotOptimize(y.data());
   }
-  const double flop = static_cast<double>(mlps[0].FlopPerRow() * kRows * mlps.size());
+  const double flop = CountFlop(mlps[0]) * static_cast<double>(kRows * mlps.size());
   state.counters["gflop"] = flop * 1e-9;
   state.counters["gflops"] = benchmark::Counter(
       flop * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);

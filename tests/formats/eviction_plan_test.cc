@@ -6,6 +6,7 @@
 #include "formats/plan/plan.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/study/eviction/budget.h"
+#include "tests/support/keep_plan.h"
 
 namespace kv::eviction_plan_test {
 namespace {
@@ -101,7 +102,7 @@ TEST_CASE("plans of replays are sound, and spoilt ones are found", "[plan]") {
       last.kept = {{position, 1}};
       EvictionPlanWalk again = EvictionPlanWalk(cache);
       for (const PlanEvent& event : events) again.Apply(event);
-      const bool is_held = position == last.token || Contains(before, position);
+      const bool is_held = position == last.token || test::Keeps(before, position);
       CHECK(again.Apply(last).has_value() == !is_held);
     }
   }

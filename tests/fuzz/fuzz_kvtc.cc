@@ -7,8 +7,8 @@
 
 #include "lib/core/base/error.h"
 #include "lib/engines/dynamo/kvtc.h"
-#include "lib/engines/sglang/page_stream.h"
 #include "tests/fuzz/accepted.h"
+#include "tests/support/sglang_pages.h"
 
 namespace {
 

@@ -10,9 +10,9 @@
 
 #include "lib/core/snapshot/rope.h"
 #include "lib/engines/sglang/ascend.h"
-#include "lib/engines/sglang/page_stream.h"
 #include "lib/study/transform/steps.h"
 #include "tests/golden/quant_arrays.h"
+#include "tests/support/sglang_pages.h"
 
 namespace kv::golden {
 namespace {
@@ -317,7 +317,7 @@ void CheckAscendProgramme(const json& vector, Run& run) {
   const Npz npz(vector.at("file"));
   const auto [tokens, rank] = npz.Matrix("projected");
   const std::vector<float> projected = npz.Floats("projected");
-  const uint64_t budget = sglang::AscendBudget(npz.Count("features"), npz.Count("ratio"));
+  const uint64_t budget = 16 * npz.Count("features") / npz.Count("ratio");
   CHECK(budget == npz.Count("budget"));
   const sglang::Allocation found = sglang::Allocate(Rows{projected, tokens, rank}, budget);
   CHECK(found.schema == SchemaIn(npz, "size", "type", AscendTypes()));

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "lib/core/base/half.h"
+#include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/attention_trace.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/engines/cacheblend/replay.h"
@@ -40,11 +40,7 @@ struct BlendCase {
   KvTensor Store(const std::vector<float>& values, uint64_t tokens, Order order) {
     const uint64_t row = uint64_t{kv_heads} * dim, width = Info(dtype).block_bytes;
     Bytes plain(tokens * row * width);
-    for (size_t i = 0; i < tokens * row; ++i) {
-      if (dtype == DType::kF32) StoreLE(&plain[4 * i], values[i]);
-      if (dtype == DType::kF16) StoreLE(&plain[2 * i], F32ToF16(values[i]));
-      if (dtype == DType::kBF16) StoreLE(&plain[2 * i], F32ToBF16(values[i]));
-    }
+    FromFloats(dtype, std::span(values).first(tokens * row), plain.data());
     std::byte* bytes = Keep(plain.size());
     Reorder(plain, Order::kTokenHeadDim, {bytes, plain.size()}, order, tokens, kv_heads, dim,
             static_cast<uint32_t>(width));

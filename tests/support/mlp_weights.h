@@ -2,12 +2,15 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <random>
 
+#include "lib/core/base/parallel.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/weights/weights.h"
+#include "lib/study/dense/mlp.h"
 
 namespace kv::test {
 
@@ -73,6 +76,17 @@ inline Snapshot MakeCache(const CacheShape& shape, uint32_t seed = 1) {
     snapshot.layers.push_back({i, {}, {}, std::move(k), std::move(v)});
   }
   return snapshot;
+}
+
+// Maps rows without gaps, tile by tile over the pool.
+inline void RunMlp(const Mlp& mlp, const float* x, uint64_t rows, float* y, ThreadPool& pool) {
+  const uint64_t step = mlp.tile_rows();
+  pool.ParallelFor(CeilDiv(rows, step), [&](uint64_t tile) {
+    Mlp::Scratch scratch;
+    const uint64_t begin = tile * step;
+    mlp.RunTile(x + begin * mlp.in(), mlp.in(), std::min(step, rows - begin), y + begin * mlp.out(),
+                mlp.out(), scratch);
+  });
 }
 
 }  // namespace kv::test

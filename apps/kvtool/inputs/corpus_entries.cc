@@ -298,34 +298,31 @@ CommandInputs FindInputs(const InputOptions& inputs, const FolderRules& rules,
 
 ResultsFile::ResultsFile(const std::string& path, const corpus::ResultsHead& head, bool anew)
     : path_(path), head_(head) {
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) {
+  descriptor_.Reset(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (descriptor_.get() < 0) {
     throw Error(Finding::kOpenFailed, "cannot open: {}", std::strerror(errno)).File(path);
   }
   try {
     struct stat status;
-    if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    if (::fstat(descriptor_.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
       throw Error(Finding::kUsage,
                   "--results: is not a regular file, so results cannot be appended");
     }
-    if (!TakesLock(descriptor_)) throw Error(Finding::kExists, "another run writes to it");
-    if (anew && ::ftruncate(descriptor_, 0) != 0) {
+    if (!TakesLock(descriptor_.get())) throw Error(Finding::kExists, "another run writes to it");
+    if (anew && ::ftruncate(descriptor_.get(), 0) != 0) {
       throw WriteFailure();
     }
     Load();
   } catch (Error& error) {
-    ::close(descriptor_);
     throw error.File(path);
   }
 }
 
-ResultsFile::~ResultsFile() { ::close(descriptor_); }
-
 void ResultsFile::Load() {
   std::optional<corpus::ResultsHead> there;
   size_t whole = 0;
-  if (::lseek(descriptor_, 0, SEEK_END) > 0) {
-    const auto file = FileSource::FromDescriptor(::dup(descriptor_), path_);
+  if (::lseek(descriptor_.get(), 0, SEEK_END) > 0) {
+    const auto file = FileSource::FromDescriptor(::dup(descriptor_.get()), path_);
     const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()), file->size());
     whole = text.rfind('\n') + 1;  // npos + 1 is 0
     there = corpus::ReadResults(text, [&](const nlohmann::ordered_json& line, size_t number) {
@@ -347,7 +344,7 @@ void ResultsFile::Load() {
           .Hint("choose another name, or start again with -f");
     }
   }
-  if (::ftruncate(descriptor_, static_cast<off_t>(there ? whole : 0)) != 0) {
+  if (::ftruncate(descriptor_.get(), static_cast<off_t>(there ? whole : 0)) != 0) {
     throw WriteFailure();
   }
   continues_ = there.has_value();
@@ -366,20 +363,14 @@ void ResultsFile::Append(const nlohmann::ordered_json& line) {
   const std::string text = JsonText(line, -1) + "\n";
   const std::lock_guard lock(mutex_);
   if (is_torn_) return;  // the process that tore the last line has reported it
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t written = ::write(descriptor_, text.data() + at, text.size() - at);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      is_torn_ = true;
-      throw WriteFailure().File(path_);
-    }
-    at += static_cast<size_t>(written);
-  }
+  if (WriteAll(descriptor_.get(), AsBytes(text))) return;
+  is_torn_ = true;
+  throw WriteFailure().File(path_);
 }
 
 void ResultsFile::Finish() {
   output::SyncName(path_);
-  if (::fsync(descriptor_) == 0) return;
+  if (::fsync(descriptor_.get()) == 0) return;
   throw WriteFailure().File(path_);
 }
 

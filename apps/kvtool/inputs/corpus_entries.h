@@ -16,6 +16,7 @@
 #include "apps/kvtool/inputs/command_files.h"
 #include "apps/kvtool/line/command_line.h"
 #include "formats/format.h"
+#include "lib/core/base/descriptor.h"
 #include "lib/corpus/corpus.h"
 
 namespace kv {
@@ -123,9 +124,6 @@ class ResultsFile {
   // With `anew` existing contents are dropped. Throws kUsage for the results of another run, for
   // files that are not results, and for special files; kIo errors.
   ResultsFile(const std::string& path, const corpus::ResultsHead& head, bool anew);
-  ~ResultsFile();
-  ResultsFile(const ResultsFile&) = delete;
-  ResultsFile& operator=(const ResultsFile&) = delete;
 
   const corpus::ResultsHead& head() const { return head_; }
   // Returns true if an earlier run with the same settings began the file.
@@ -142,7 +140,7 @@ class ResultsFile {
 
   const std::string path_;
   const corpus::ResultsHead head_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   std::map<std::string, int> known_;  // exit status by key
   std::mutex mutex_;
   bool continues_ = false;

@@ -204,12 +204,8 @@ std::string ParserNames(const std::string& names, std::vector<std::string>& alia
   const size_t bar = names.find('|');
   if (bar == names.npos) return names;
   const std::string older = names.substr(bar + 1);
-  for (size_t begin = 0; begin < older.size();) {
-    const size_t end = std::min(older.find(',', begin), older.size());
-    const std::string name = older.substr(begin, end - begin);
-    aliases.push_back(name.starts_with('!') ? name.substr(1) : name);
-    begin = end + 1;
-  }
+  for (const std::string_view name : Split(older, ','))
+    aliases.emplace_back(name.substr(name.starts_with('!') ? 1 : 0));
   return names.substr(0, bar) + "," + older;
 }
 
@@ -518,8 +514,6 @@ CommandLine::Asked CommandLine::Parse(int argc, char** argv) {
 }
 
 bool CommandLine::parsed() const { return app_->parsed(); }
-
-const std::string& CommandLine::program() const { return app_->get_name(); }
 
 const CLI::Option* CommandLine::Find(const std::string& option) const {
   const CLI::Option* own = app_->get_option_no_throw(option);

@@ -149,7 +149,6 @@ class CommandLine {
   // Throws kUsage in one line, with a suggestion where a flag or a key looks mistyped.
   Asked Parse(int argc, char** argv);
   bool parsed() const;  // for a verb: true if this verb was given
-  const std::string& program() const;
   // Returns true if the command line or the file sets the option, for the command or its verb.
   bool Given(const std::string& option) const;
   std::string Value(const std::string& option) const;  // as given there or in the environment

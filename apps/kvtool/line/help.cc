@@ -279,7 +279,7 @@ std::string TopicHelp(const ShelfEntry& shelf) {
 
 // Returns true if a word of the text begins with `word` or, if `anywhere`, contains it.
 bool Mentions(std::string_view text, std::string_view word, bool anywhere) {
-  const auto is_same = [](char a, char b) { return std::tolower(a) == std::tolower(b); };
+  const auto is_same = [](char a, char b) { return Lower(a) == Lower(b); };
   for (std::string_view rest = text;;) {
     const auto found = std::ranges::search(rest, word, is_same);
     if (found.empty()) return false;

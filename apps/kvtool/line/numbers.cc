@@ -14,6 +14,7 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
+#include "lib/core/base/utf8.h"
 #include "lib/core/codec/planes/gear.h"
 #include "lib/study/eviction/policy.h"
 
@@ -329,8 +330,7 @@ std::vector<double> ParseRatios(const std::string& text, std::string_view flag) 
 
 std::vector<std::string> ParsePolicies(std::string_view text, std::string_view flag) {
   std::vector<std::string> names;
-  std::string lower(text);
-  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  const std::string lower = Lower(text);
   if (lower == "all") {
     names = PolicyWords();
     names.pop_back();

@@ -119,11 +119,6 @@ Error ExplainVerb(const CLI::App& app, int argc, char** argv) {
             HintOfUse(app));
 }
 
-bool HasText(const std::string& text, std::string_view word) {
-  const auto is_same = [](char a, char b) { return std::tolower(a) == std::tolower(b); };
-  return !std::ranges::search(text, word, is_same).empty();
-}
-
 // Returns "--k, --v": options whose text contains the unknown flag's word, as for --types.
 std::string OptionsAbout(std::string_view flag, const CLI::App& app,
                          const Option::WriteNotes& notes) {
@@ -133,7 +128,8 @@ std::string OptionsAbout(std::string_view flag, const CLI::App& app,
   size_t count = 0;
   for (const CLI::Option* option : app.get_options()) {
     const bool is_shown = !IsHidden(*option, notes) && !option->get_lnames().empty();
-    if (!is_shown || word.size() < kLeastLetters || !HasText(option->get_description(), word))
+    if (!is_shown || word.size() < kLeastLetters ||
+        !ContainsIgnoringCase(option->get_description(), word))
       continue;
     if (++count <= kMost) all += (all.empty() ? "--" : ", --") + option->get_lnames().front();
   }

@@ -305,8 +305,6 @@ void Archive::DecodeOwnRows(const ArchivedChunk& chunk, CodecScratch& scratch,
   }
 }
 
-bool Archive::HasNeighbours() const { return neighbours_->any; }
-
 std::shared_ptr<const RowOrder> Archive::FindOrder(const ChunkHead& head) const {
   if (!head.by_cells) return nullptr;
   std::shared_ptr<const RowOrder> order =

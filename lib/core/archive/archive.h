@@ -141,8 +141,6 @@ class Archive {
   // itself, before reading its payload. Throws as DecodeChunk, and kLostChunk if one is missing.
   std::vector<size_t> NeededBy(const ArchivedChunk& chunk,
                                const std::function<void(const ArchivedChunk&)>& bring = {}) const;
-  // Returns true if any chunk is predicted from others.
-  bool HasNeighbours() const;
 
   // Decodes one chunk into `raw`, which is resized, and checks both hashes. Also decodes the chunks
   // that it needs, unless they are in the cache.
@@ -190,7 +188,6 @@ class Archive {
   std::vector<ArchivedChunk> chunks_;
   std::vector<Damage> damage_;
   std::optional<uint64_t> index_offset_, source_hash_;
-  uint64_t index_end_ = 0;
   std::optional<Snapshot> description_;
   std::vector<std::array<bool, 2>> holds_tensor_;
   std::vector<ReferenceName> reference_names_;

@@ -136,7 +136,6 @@ class ArchiveReader {
     }
     in.ExpectEnd("the index");
     a_.index_offset_ = record.offset;
-    a_.index_end_ = record.end();
   }
 
   void Walk() {

@@ -10,6 +10,7 @@
 #include "lib/core/archive/records.h"
 #include "lib/core/base/arena.h"
 #include "lib/core/base/bytes.h"
+#include "lib/core/base/spool_file.h"
 
 namespace kv {
 namespace {
@@ -35,43 +36,9 @@ struct Place {
 
 using PlaceKey = std::pair<uint32_t, bool>;  // layer number, is value
 
-class Spool {
- public:
-  explicit Spool(uint64_t size) : descriptor_(OpenSpool()) {
-    if (::ftruncate(descriptor_, static_cast<off_t>(size)) != 0) {
-      ::close(descriptor_);
-      throw Error(Finding::kWriteFailed, "cannot size the temporary file");
-    }
-  }
-  ~Spool() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  Spool(const Spool&) = delete;
-  Spool& operator=(const Spool&) = delete;
-
-  void WriteAt(uint64_t offset, ByteSpan bytes) const {
-    while (!bytes.empty()) {
-      const ssize_t written =
-          ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) throw Error(Finding::kWriteFailed, "cannot write the temporary file");
-      bytes = bytes.subspan(static_cast<size_t>(written));
-      offset += static_cast<uint64_t>(written);
-    }
-  }
-  std::shared_ptr<const FileSource> Map() {
-    const int descriptor = descriptor_;
-    descriptor_ = -1;
-    return FileSource::FromDescriptor(descriptor, "temporary file");
-  }
-
- private:
-  int descriptor_;
-};
-
 // Writes a decoded chunk to its place.
 void WriteChunk(const ChunkHead& head, const Place& place, Bytes& raw, Bytes& scratch,
-                const Spool& spool) {
+                const SpoolFile& spool) {
   const uint64_t units = head.units, tokens = head.tokens, heads = head.heads;
   const uint64_t head_row = place.head_row(), part = units * head.unit_bytes;
   const Order coded = head.heads == 1 ? place.order : head.order;
@@ -180,7 +147,9 @@ Snapshot LoadTensors(const Archive& archive, const Selection& wanted, ThreadPool
   const uint64_t size = PlaceTensors(snapshot, wanted, places);
   const std::vector<const ArchivedChunk*> chunks = ListChunks(archive, wanted, places);
 
-  Spool spool(size);
+  SpoolFile spool;
+  if (::ftruncate(spool.descriptor(), static_cast<off_t>(size)) != 0)
+    throw Error(Finding::kWriteFailed, "cannot size the temporary file");
   if (progress != nullptr) {
     uint64_t total = 0;
     for (const ArchivedChunk* chunk : chunks) total += chunk->head.raw_bytes;
@@ -202,7 +171,7 @@ Snapshot LoadTensors(const Archive& archive, const Selection& wanted, ThreadPool
     if (progress != nullptr) progress->Advance(chunk.head.raw_bytes);
   });
 
-  const std::shared_ptr<const FileSource> bytes = spool.Map();
+  const std::shared_ptr<const FileSource> bytes = spool.Release("temporary file");
   for (const auto& [key, place] : places) {
     KvTensor& tensor = *place.tensor;
     const bool heads_known = tensor.heads_known;

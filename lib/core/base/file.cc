@@ -14,6 +14,7 @@
 #include <optional>
 #include <utility>
 
+#include "lib/core/base/descriptor.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/system.h"
@@ -22,18 +23,6 @@ namespace kv {
 
 namespace fs = std::filesystem;
 namespace {
-
-void WriteAll(int descriptor, ByteSpan bytes, const std::string& name) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      if (errno == EPIPE) throw ClosedPipe();
-      throw SystemError(Finding::kWriteFailed, "cannot write", name);
-    }
-    bytes = bytes.subspan(static_cast<size_t>(written));
-  }
-}
 
 // Devices such as /dev/zero and terminals may never end.
 void RefuseDevice(int descriptor, const std::string& name) {
@@ -45,22 +34,6 @@ void RefuseDevice(int descriptor, const std::string& name) {
       .File(name)
       .Hint("read the bytes you want into a file, or through a pipe: head -c BYTES");
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return number_; }
-  int Release() { return std::exchange(number_, -1); }
-  void Reset(int number) { number_ = number; }
-
- private:
-  int number_;
-};
 
 // Copies an input that cannot be mapped into an unnamed file. Returns -1 for an empty one, which
 // needs no file.
@@ -78,7 +51,8 @@ int Spool(int from, const std::string& name, uint64_t most) {
       throw Error(Finding::kLimit, "more than {} bytes from a stream", most).File(name);
     }
     if (spool.get() < 0) spool.Reset(OpenSpool());
-    WriteAll(spool.get(), ByteSpan(buffer).first(static_cast<size_t>(got)), "temporary spool file");
+    DescriptorSink(spool.get(), "temporary spool file")
+        .Write(ByteSpan(buffer).first(static_cast<size_t>(got)));
   }
 }
 
@@ -268,7 +242,11 @@ void Sink::Skip(uint64_t count) {
   }
 }
 
-void DescriptorSink::Write(ByteSpan bytes) { WriteAll(descriptor_, bytes, name_); }
+void DescriptorSink::Write(ByteSpan bytes) {
+  if (WriteAll(descriptor_, bytes)) return;
+  if (errno == EPIPE) throw ClosedPipe();
+  throw SystemError(Finding::kWriteFailed, "cannot write", name_);
+}
 
 bool IsSafeRelativePath(std::string_view name) {
   if (name.empty() || name.front() == '/' || name.find('\\') != name.npos ||
@@ -395,13 +373,7 @@ void FetchedFile::Fetch(const Run& run) {
   Bytes buffer(end - begin);
   reader_->Read(begin, buffer);
   // Written by a call, not through the mapping: a full disk is then an error, not a signal.
-  for (uint64_t at = 0; at < buffer.size();) {
-    const ssize_t written = ::pwrite(descriptor_, buffer.data() + at, buffer.size() - at,
-                                     static_cast<off_t>(begin + at));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) NoRoom("write");
-    at += static_cast<uint64_t>(written);
-  }
+  if (!WriteAll(descriptor_, buffer, begin)) NoRoom("write");
 }
 
 void FetchedFile::Settle(Run& run, State state) {

@@ -82,16 +82,7 @@ int RenameNoReplace(const std::string& from, const std::string& to, int folder) 
 }
 
 void PwriteAll(int descriptor, uint64_t offset, ByteSpan bytes, const std::string& name) {
-  while (!bytes.empty()) {
-    const ssize_t written =
-        ::pwrite(descriptor, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      throw IoError("cannot write", name);
-    }
-    bytes = bytes.subspan(static_cast<size_t>(written));
-    offset += static_cast<uint64_t>(written);
-  }
+  if (!WriteAll(descriptor, bytes, offset)) throw IoError("cannot write", name);
 }
 
 // A hole at the end does not extend a file, so its size is set.
@@ -147,9 +138,9 @@ std::optional<int> DescriptorNamed(const fs::path& path) {
 AtomicFile::AtomicFile(fs::path path, const OutputRules& rules)
     : path_(std::move(path)), rules_(rules) {
   if (const std::optional<int> named = DescriptorNamed(path_)) {
-    stream_ = ::fcntl(*named, F_DUPFD_CLOEXEC, 3);
+    stream_.Reset(::fcntl(*named, F_DUPFD_CLOEXEC, 3));
     if (path_ == "-") path_ = "stdout";  // for messages
-    if (stream_ < 0) throw IoError("cannot write", path_.string());
+    if (stream_.get() < 0) throw IoError("cannot write", path_.string());
     return;
   }
   struct stat status;
@@ -157,8 +148,8 @@ AtomicFile::AtomicFile(fs::path path, const OutputRules& rules)
     const mode_t kind = status.st_mode & S_IFMT;
     if (kind == S_IFBLK) throw NoOutput(path_, "a block device");
     if (kind == S_IFCHR || kind == S_IFIFO) {
-      stream_ = ::open(path_.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC);
-      if (stream_ < 0) throw IoError("cannot open for writing", path_.string());
+      stream_.Reset(::open(path_.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
+      if (stream_.get() < 0) throw IoError("cannot open for writing", path_.string());
       return;
     }
     RefuseExisting(path_, rules_.overwrite);
@@ -173,62 +164,59 @@ AtomicFile::AtomicFile(fs::path path, const OutputRules& rules)
 void AtomicFile::OpenForReplacing() {
   const mode_t mode = rules_.like ? 0600 : 0666;
   RemoveLeftovers(path_);  // a folder may have been written to this path before
-  descriptor_ = sys::OpenUnnamed(AT_FDCWD, ParentOf(path_).c_str(), 0, mode);
-  if (descriptor_ >= 0) return;
+  descriptor_.Reset(sys::OpenUnnamed(AT_FDCWD, ParentOf(path_).c_str(), 0, mode));
+  if (descriptor_.get() >= 0) return;
   if (!LacksUnnamedFiles(errno)) throw IoError("cannot create", path_.string());
   do {
-    if (descriptor_ >= 0) ::close(descriptor_);
+    descriptor_.Reset();
     temporary_ = Temporary(path_);
-    descriptor_ = ::open(temporary_.name().c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, mode);
-    if (descriptor_ < 0) {
+    descriptor_.Reset(
+        ::open(temporary_.name().c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, mode));
+    if (descriptor_.get() < 0) {
       const Error error = IoError("cannot create", path_.string());
       temporary_.Release();
       throw error;
     }
-  } while (!temporary_.Claim(descriptor_));
-}
-
-AtomicFile::~AtomicFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  if (stream_ >= 0) ::close(stream_);
+  } while (!temporary_.Claim(descriptor_.get()));
 }
 
 void AtomicFile::Write(ByteSpan bytes) {
-  if (stream_ >= 0 && descriptor_ < 0) {
-    DescriptorSink(stream_, path_.string()).Write(bytes);
+  if (stream_.get() >= 0 && descriptor_.get() < 0) {
+    DescriptorSink(stream_.get(), path_.string()).Write(bytes);
   } else {
-    PwriteAll(descriptor_, size_, bytes, path_.string());
+    PwriteAll(descriptor_.get(), size_, bytes, path_.string());
   }
   size_ += bytes.size();
 }
 
 void AtomicFile::Skip(uint64_t count) {
-  if (descriptor_ < 0) return Sink::Skip(count);
+  if (descriptor_.get() < 0) return Sink::Skip(count);
   size_ += count;
 }
 
 void AtomicFile::WriteAt(uint64_t offset, ByteSpan bytes) {
-  KV_ASSERT(descriptor_ >= 0);
-  PwriteAll(descriptor_, offset, bytes, path_.string());
+  KV_ASSERT(descriptor_.get() >= 0);
+  PwriteAll(descriptor_.get(), offset, bytes, path_.string());
 }
 
 void AtomicFile::NeedSeeking() {
-  if (descriptor_ < 0) descriptor_ = OpenSpool();
+  if (descriptor_.get() < 0) descriptor_.Reset(OpenSpool());
 }
 
 void AtomicFile::Commit() {
   if (rules_.before_commit) rules_.before_commit();
-  if (stream_ < 0) {
-    EndAt(descriptor_, size_, path_.string());
-    if (rules_.like) GiveAway(descriptor_, *rules_.like, rules_.like->mode);
-    if (::fsync(descriptor_) != 0 && errno != EINVAL) throw IoError("cannot write", path_.string());
+  if (stream_.get() < 0) {
+    EndAt(descriptor_.get(), size_, path_.string());
+    if (rules_.like) GiveAway(descriptor_.get(), *rules_.like, rules_.like->mode);
+    if (::fsync(descriptor_.get()) != 0 && errno != EINVAL)
+      throw IoError("cannot write", path_.string());
     return Place();
   }
-  if (descriptor_ < 0) return;
-  DescriptorSink out(stream_, path_.string());
+  if (descriptor_.get() < 0) return;
+  DescriptorSink out(stream_.get(), path_.string());
   Bytes buffer(std::min(size_, kCopyBytes));
   for (uint64_t at = 0; at < size_;) {
-    const ssize_t got = ::pread(descriptor_, buffer.data(), std::min(size_ - at, kCopyBytes),
+    const ssize_t got = ::pread(descriptor_.get(), buffer.data(), std::min(size_ - at, kCopyBytes),
                                 static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) throw IoError("cannot read the temporary file of", path_.string());
@@ -244,12 +232,12 @@ void AtomicFile::Place() {
     throw IoError("cannot give the temporary file its final name", path_.string());
   };
   if (!temporary_) {
-    if (sys::LinkUnnamed(descriptor_, AT_FDCWD, path_.c_str()) == 0)
+    if (sys::LinkUnnamed(descriptor_.get(), AT_FDCWD, path_.c_str()) == 0)
       return SyncFolder(ParentOf(path_));
     if (errno != EEXIST || rules_.overwrite == Overwrite::kRefuse) fail();
     temporary_ = Temporary(path_);
-    temporary_.Claim(descriptor_);
-    if (sys::LinkUnnamed(descriptor_, AT_FDCWD, temporary_.name().c_str()) != 0) {
+    temporary_.Claim(descriptor_.get());
+    if (sys::LinkUnnamed(descriptor_.get(), AT_FDCWD, temporary_.name().c_str()) != 0) {
       const int why = errno;
       temporary_.Release();
       errno = why;
@@ -347,18 +335,14 @@ void ReplaceFolder(const std::string& fresh, const std::string& path, ExchangeCa
   if (!MoveFolder(parked, fresh)) RemoveOrRemember(parked);
 }
 
-FolderFile::~FolderFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
 void FolderFile::Write(ByteSpan bytes) {
-  PwriteAll(descriptor_, size_, bytes, name_);
+  PwriteAll(descriptor_.get(), size_, bytes, name_);
   size_ += bytes.size();
 }
 
 void FolderFile::Close() {
-  EndAt(descriptor_, size_, name_);
-  const int descriptor = std::exchange(descriptor_, -1);
+  EndAt(descriptor_.get(), size_, name_);
+  const int descriptor = descriptor_.Release();
   if (::close(descriptor) != 0 && errno != EINTR) throw IoError("cannot write", name_);
 }
 
@@ -370,7 +354,7 @@ AtomicFolder::AtomicFolder(fs::path path, const OutputRules& rules)
   replaces_ = fs::symlink_status(path_, ignored).type() != fs::file_type::not_found;
   if (replaces_) RequireReplaceable(path_, rules_);
   do {
-    if (descriptor_ >= 0) ::close(descriptor_);
+    descriptor_.Reset();
     working_ = Temporary(path_);
     const char* name = working_.name().c_str();
     if (::mkdir(name, rules_.like ? 0700 : 0777) != 0) {
@@ -378,14 +362,10 @@ AtomicFolder::AtomicFolder(fs::path path, const OutputRules& rules)
       working_.Release();
       throw error;
     }
-    descriptor_ = ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor_ < 0) throw IoError("cannot create the folder", path_.string());
-  } while (!working_.Claim(descriptor_));
-  sys::SetMark(descriptor_, kMarkAttribute);  // no mark if attributes are lacking
-}
-
-AtomicFolder::~AtomicFolder() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+    descriptor_.Reset(::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (descriptor_.get() < 0) throw IoError("cannot create the folder", path_.string());
+  } while (!working_.Claim(descriptor_.get()));
+  sys::SetMark(descriptor_.get(), kMarkAttribute);  // no mark if attributes are lacking
 }
 
 std::unique_ptr<FolderFile> AtomicFolder::Create(const std::string& name, bool executable) {
@@ -438,8 +418,8 @@ void AtomicFolder::SetFolderMode(int descriptor) const {
 
 void AtomicFolder::Commit() {
   if (rules_.before_commit) rules_.before_commit();
-  SetFolderMode(descriptor_);
-  if (sys::SyncTree(descriptor_, working_.name().c_str()) != 0)
+  SetFolderMode(descriptor_.get());
+  if (sys::SyncTree(descriptor_.get(), working_.name().c_str()) != 0)
     throw IoError("cannot write", path_.string());
   if (replaces_) {
     ReplaceFolder(working_.name(), path_.string());

@@ -12,6 +12,7 @@
 #include <string>
 #include <system_error>
 
+#include "lib/core/base/descriptor.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/system.h"
 #include "lib/core/base/temporary.h"
@@ -56,9 +57,6 @@ struct OutputRules {
 class AtomicFile : public Sink {
  public:
   AtomicFile(std::filesystem::path path, const OutputRules& rules);
-  ~AtomicFile() override;
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
 
   void Write(ByteSpan bytes) override;
   void Skip(uint64_t count) override;
@@ -66,9 +64,9 @@ class AtomicFile : public Sink {
   void WriteAt(uint64_t offset, ByteSpan bytes);
   // Must be called first by writers that seek back; a stream is then spooled until Commit.
   void NeedSeeking();
-  bool is_stream() const { return stream_ >= 0; }
+  bool is_stream() const { return stream_.get() >= 0; }
   uint64_t size() const { return size_; }  // bytes written in order
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return descriptor_.get(); }
   void Commit();
 
  private:
@@ -78,8 +76,7 @@ class AtomicFile : public Sink {
   std::filesystem::path path_;
   OutputRules rules_;
   Temporary temporary_;  // empty while the file has no name
-  int descriptor_ = -1;
-  int stream_ = -1;
+  Descriptor descriptor_, stream_;
   uint64_t size_ = 0;
 };
 
@@ -87,16 +84,13 @@ class AtomicFile : public Sink {
 class FolderFile : public Sink {
  public:
   FolderFile(int descriptor, std::string name) : descriptor_(descriptor), name_(std::move(name)) {}
-  ~FolderFile() override;
-  FolderFile(const FolderFile&) = delete;
-  FolderFile& operator=(const FolderFile&) = delete;
 
   void Write(ByteSpan bytes) override;
   void Skip(uint64_t count) override { size_ += count; }
   void Close();  // throws kWriteFailed
 
  private:
-  int descriptor_;
+  Descriptor descriptor_;
   std::string name_;
   uint64_t size_ = 0;
 };
@@ -107,9 +101,6 @@ class FolderFile : public Sink {
 class AtomicFolder {
  public:
   AtomicFolder(std::filesystem::path path, const OutputRules& rules);
-  ~AtomicFolder();
-  AtomicFolder(const AtomicFolder&) = delete;
-  AtomicFolder& operator=(const AtomicFolder&) = delete;
 
   // Creates a file and the folders in its name. Names must have passed IsSafeRelativePath.
   std::unique_ptr<FolderFile> Create(const std::string& name, bool executable = false);
@@ -122,7 +113,7 @@ class AtomicFolder {
   std::filesystem::path path_;
   OutputRules rules_;
   Temporary working_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   bool replaces_ = false;
 };
 

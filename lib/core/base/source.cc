@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "lib/core/base/descriptor.h"
 #include "lib/core/base/file.h"
 
 namespace kv {
@@ -33,19 +34,12 @@ class SmallFileSpool {
 
   void Finish(std::vector<SourceFile>& files) {
     Flush();
-    const auto whole = FileSource::FromDescriptor(std::exchange(descriptor_, -1), "spool");
+    const auto whole = FileSource::FromDescriptor(spool_.Release(), "spool");
     for (Part& part : parts_) {
       files[part.place].data =
           FileSource::Slice(whole, part.offset, part.size, std::move(part.name));
     }
   }
-
-  SmallFileSpool() : descriptor_(OpenSpool()) {}
-  ~SmallFileSpool() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  SmallFileSpool(const SmallFileSpool&) = delete;
-  SmallFileSpool& operator=(const SmallFileSpool&) = delete;
 
  private:
   static constexpr size_t kFlushBytes = 1 << 20;
@@ -56,11 +50,11 @@ class SmallFileSpool {
   };
 
   void Flush() {
-    DescriptorSink(descriptor_, "temporary spool file").Write(pending_);
+    DescriptorSink(spool_.get(), "temporary spool file").Write(pending_);
     pending_.clear();
   }
 
-  int descriptor_;
+  Descriptor spool_{OpenSpool()};
   uint64_t offset_ = 0;
   Bytes pending_;
   std::vector<Part> parts_;

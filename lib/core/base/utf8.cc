@@ -109,6 +109,33 @@ std::string Nearest(std::string_view word, std::span<const std::string> words) {
   return best;
 }
 
+std::vector<std::string_view> Split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const size_t at = text.find(separator);
+    parts.push_back(text.substr(0, at));
+    if (at == text.npos) return parts;
+    text.remove_prefix(at + 1);
+  }
+}
+
+std::string_view Trimmed(std::string_view text, std::string_view blanks) {
+  const size_t first = text.find_first_not_of(blanks);
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
+
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = Lower(c);
+  return lower;
+}
+
+bool ContainsIgnoringCase(std::string_view text, std::string_view part) {
+  const auto same = [](char a, char b) { return Lower(a) == Lower(b); };
+  return std::search(text.begin(), text.end(), part.begin(), part.end(), same) != text.end();
+}
+
 bool HasWord(std::string_view list, std::string_view word) {
   if (word.empty() || word.find(' ') != word.npos) return false;
   for (size_t at = list.find(word); at != list.npos; at = list.find(word, at + 1)) {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace kv {
 
@@ -55,6 +56,17 @@ inline std::string_view PluralEnding(uint64_t count) { return count == 1 ? "" : 
 
 // Returns true if `word` is one of the words in `list`, which are separated by single spaces.
 bool HasWord(std::string_view list, std::string_view word);
+
+// Returns the parts between separators; the part of an empty text is empty.
+std::vector<std::string_view> Split(std::string_view text, char separator);
+
+// Returns a text without the blanks at its ends.
+std::string_view Trimmed(std::string_view text, std::string_view blanks = " \t\r\n");
+
+// These change ASCII letters only.
+inline char Lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+std::string Lower(std::string_view text);
+bool ContainsIgnoringCase(std::string_view text, std::string_view part);
 
 // Makes untrusted text safe to print: control characters (ControlLength) and bytes that are not
 // UTF-8 become \xNN. Newlines stay only if `lines` is set.

@@ -6,6 +6,8 @@
 
 #include "lib/core/kernels/dequantise.h"
 
+#include <cstring>
+
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/half.h"
 #include "lib/core/kernels/convert.h"
@@ -78,54 +80,47 @@ void ToFloats(DType dtype, std::span<const std::byte> values, std::span<float> o
   const std::byte* from = values.data();
   switch (dtype) {
     case DType::kF32:
-      Widen<float>(from, out);
-      return;
+      return Widen<float>(from, out);
     case DType::kF64:
-      Widen<double>(from, out);
-      return;
+      return Widen<double>(from, out);
     case DType::kF16:
-      HalfToFloat(from, out.data(), out.size());
-      return;
+      return HalfToFloat(from, out.data(), out.size());
     case DType::kBF16:
-      BFloatToFloat(from, out.data(), out.size());
-      return;
+      return BFloatToFloat(from, out.data(), out.size());
     case DType::kI8:
-      Widen<int8_t>(from, out);
-      return;
+      return Widen<int8_t>(from, out);
     case DType::kU8:
     case DType::kBool:
-      Widen<uint8_t>(from, out);
-      return;
+      return Widen<uint8_t>(from, out);
     case DType::kI16:
-      Widen<int16_t>(from, out);
-      return;
+      return Widen<int16_t>(from, out);
     case DType::kU16:
-      Widen<uint16_t>(from, out);
-      return;
+      return Widen<uint16_t>(from, out);
     case DType::kI32:
-      Widen<int32_t>(from, out);
-      return;
+      return Widen<int32_t>(from, out);
     case DType::kU32:
-      Widen<uint32_t>(from, out);
-      return;
+      return Widen<uint32_t>(from, out);
     case DType::kI64:
-      Widen<int64_t>(from, out);
-      return;
+      return Widen<int64_t>(from, out);
     case DType::kU64:
-      Widen<uint64_t>(from, out);
-      return;
+      return Widen<uint64_t>(from, out);
     case DType::kF8E4M3:
     case DType::kF8E5M2:
-      DequantiseFloat8(dtype, {reinterpret_cast<const uint8_t*>(from), out.size()}, 1, out.data());
-      return;
+      return DequantiseFloat8(dtype, {reinterpret_cast<const uint8_t*>(from), out.size()}, 1,
+                              out.data());
     case DType::kQ8_0:
-      DequantiseQ8_0(from, out);
-      return;
+      return DequantiseQ8_0(from, out);
     default:
       for (size_t i = 0; i < out.size(); i += kBlock) {
         Block(dtype, from + i / kBlock * Info(dtype).block_bytes, out.data() + i);
       }
   }
+}
+
+void FromFloats(DType dtype, std::span<const float> values, std::byte* out) noexcept {
+  if (dtype == DType::kF16) return FloatToHalf(values.data(), out, values.size());
+  if (dtype == DType::kBF16) return FloatToBFloat(values.data(), out, values.size());
+  if (!values.empty()) std::memcpy(out, values.data(), values.size_bytes());
 }
 
 }  // namespace kv

@@ -13,4 +13,7 @@ namespace kv {
 // value = d * q [+ m]. `out` has exactly as many elements as `values` holds.
 void ToFloats(DType dtype, std::span<const std::byte> values, std::span<float> out) noexcept;
 
+// Rounds floats to kF32, kF16 or kBF16, to nearest even.
+void FromFloats(DType dtype, std::span<const float> values, std::byte* out) noexcept;
+
 }  // namespace kv

@@ -12,7 +12,6 @@ namespace kv {
 constexpr uint32_t kResidualClasses = 32;
 constexpr uint32_t kResidualSymbolBits = 7;
 constexpr uint32_t kResidualMagnitudes = 64;  // 0, and 63 buckets of larger distances
-constexpr uint32_t kMostResidualBits = 13;    // most raw bits of one value
 
 // The type of the floats.
 struct ResidualGrid {

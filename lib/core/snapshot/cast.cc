@@ -2,11 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/snapshot/cast.h"
 
-#include <cstring>
 #include <functional>
 
 #include "lib/core/base/bytes.h"
-#include "lib/core/kernels/convert.h"
+#include "lib/core/kernels/dequantise.h"
 #include "lib/core/kernels/hadamard.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/rope.h"
@@ -19,13 +18,7 @@ Bytes CastTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value
   std::vector<float> values = GatherFloats(tensor, 0, tensor.tokens(), Order::kTokenHeadDim);
   UndoHadamard(snapshot, tensor, is_value, values);
   Bytes out(BytesOf(dtype, values.size()));
-  if (dtype == DType::kF16) {
-    FloatToHalf(values.data(), out.data(), values.size());
-  } else if (dtype == DType::kBF16) {
-    FloatToBFloat(values.data(), out.data(), values.size());
-  } else {
-    std::memcpy(out.data(), values.data(), out.size());
-  }
+  FromFloats(dtype, values, out.data());
   return out;
 }
 

@@ -14,6 +14,7 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
+#include "lib/core/base/utf8.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv {
@@ -135,12 +136,10 @@ Error BadScaling(std::string_view text) {
 // Parses "8,1,4,8192" into any number of positive numbers.
 std::vector<double> ParseNumbers(std::string_view list, std::string_view whole) {
   std::vector<double> numbers;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    const auto value = ParseNumber<double>(list.substr(begin, end - begin));
+  for (const std::string_view number : Split(list, ',')) {
+    const auto value = ParseNumber<double>(number);
     if (!value || !(*value > 0) || *value > 1e12) throw BadScaling(whole);
     numbers.push_back(*value);
-    begin = end + 1;
   }
   return numbers;
 }

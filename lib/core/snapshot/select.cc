@@ -172,13 +172,6 @@ uint64_t KeptTokens(const KeepPlan& plan) {
   return tokens;
 }
 
-bool Contains(const KeepPlan& plan, uint32_t token) {
-  const auto after =
-      std::upper_bound(plan.begin(), plan.end(), token,
-                       [](uint32_t value, const KeepRange& range) { return value < range.begin; });
-  return after != plan.begin() && token < std::prev(after)->end();
-}
-
 bool IsApplicable(const KeepPlan& plan, uint64_t length) {
   uint64_t previous_end = 0;
   for (const KeepRange& range : plan) {

@@ -47,7 +47,6 @@ struct KeepRange {
 using KeepPlan = std::vector<KeepRange>;
 
 uint64_t KeptTokens(const KeepPlan& plan);
-bool Contains(const KeepPlan& plan, uint32_t token);
 
 // Returns true if the ranges are ascending, disjoint, non-empty and inside [0, length), which MNN
 // requires before it moves a byte. Adjacent ranges are allowed here.

@@ -49,17 +49,6 @@ uint64_t CountComponents(const CodeSchema& schema) {
   return components;
 }
 
-std::string Name(const CodeSchema& schema) {
-  std::string name;
-  for (size_t i = 0; i < schema.size();) {
-    const CodeType type = schema[i].type;
-    uint64_t size = 0;
-    for (; i < schema.size() && schema[i].type == type; ++i) size += schema[i].size;
-    name += fmt::format("{}{}*{}", name.empty() ? "" : "+", Info(type).name, size);
-  }
-  return name;
-}
-
 uint64_t TransformSide::components() const {
   uint64_t sum = 0;
   for (const TransformPart& part : parts) sum += part.rank();

@@ -52,8 +52,6 @@ using CodeSchema = std::vector<CodeGroup>;
 // Returns the bits of one token, including scales.
 uint64_t CountBits(const CodeSchema& schema);
 uint64_t CountComponents(const CodeSchema& schema);
-// Returns "int8*16+int4*128"; adjacent groups of one type form one term.
-std::string Name(const CodeSchema& schema);
 
 // A basis of the features of some adjacent layers: orthonormal without weights. With weights it is
 // orthonormal in the product that multiplies each feature by its weight.

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "lib/core/base/number.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv {
 namespace {
@@ -53,25 +54,17 @@ bool IsOptimizer(std::string_view name) {
   return top.find("optim") != std::string_view::npos && top.size() < name.size();
 }
 
-std::string_view Trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\n\r\f\v";
-  const size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
+constexpr std::string_view kBlanks = " \t\n\r\f\v";
 
 std::string PrefixName(std::string_view item) {
-  const std::string_view name = Trimmed(item);
+  const std::string_view name = Trimmed(item, kBlanks);
   return std::string(name.substr(name.rfind('.') + 1));
 }
 
 std::vector<std::string_view> SplitList(std::string_view list) {
-  std::vector<std::string_view> items;
-  for (size_t begin = 0, end = 0; begin <= list.size(); begin = end + 1) {
-    end = std::min(list.find(',', begin), list.size());
-    const std::string_view item = Trimmed(list.substr(begin, end - begin));
-    if (!item.empty()) items.push_back(item);
-  }
+  std::vector<std::string_view> items = Split(list, ',');
+  for (std::string_view& item : items) item = Trimmed(item, kBlanks);
+  std::erase(items, "");
   return items;
 }
 

@@ -10,6 +10,7 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
+#include "lib/core/base/utf8.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
@@ -301,12 +302,10 @@ KeyStateFlag ParseKeyState(std::string_view text, std::string_view flag) {
   };
   if (text.substr(0, 3) != "at:") throw bad();
   KeyStateFlag at{KeyState::kAt, {}};
-  for (size_t begin = 3; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const auto value = ParseNumber<int64_t>(text.substr(begin, end - begin));
+  for (const std::string_view position : Split(text.substr(3), ',')) {
+    const auto value = ParseNumber<int64_t>(position);
     if (!value || *value > INT32_MAX || *value < -INT32_MAX) throw bad();
     at.at.push_back(*value);
-    begin = end + 1;
   }
   return at;
 }

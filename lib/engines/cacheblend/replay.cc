@@ -7,13 +7,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <random>
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
-#include "lib/core/kernels/convert.h"
+#include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv::blend {
@@ -526,16 +525,6 @@ bool IsPlainFloat(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
 }
 
-void Narrow(DType dtype, const float* values, uint64_t count, std::byte* out) {
-  if (dtype == DType::kF16) {
-    FloatToHalf(values, out, count);
-  } else if (dtype == DType::kBF16) {
-    FloatToBFloat(values, out, count);
-  } else {
-    std::memcpy(out, values, count * sizeof(float));
-  }
-}
-
 // Returns all rows of one tensor, [token][head][dim]: rows of the full run where `recomputed` is 1,
 // the chunks' rows elsewhere.
 Bytes BlendRows(const CachePair& caches, size_t layer, bool is_value, DType dtype,
@@ -552,7 +541,7 @@ Bytes BlendRows(const CachePair& caches, size_t layer, bool is_value, DType dtyp
       if (recomputed[begin + t] == 0) continue;
       std::copy_n(&full[t * channels], channels, &old[t * channels]);
     }
-    Narrow(dtype, old.data(), count * channels, &rows[begin * channels * width]);
+    FromFloats(dtype, std::span(old).first(count * channels), &rows[begin * channels * width]);
   }
   return rows;
 }

@@ -12,7 +12,6 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/half.h"
-#include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/weights/weights.h"
@@ -38,13 +37,6 @@ std::vector<float> Widened(const TensorView& view, DType cache_dtype, WeightsCas
     for (float& value : values) value = F16ToF32(TruncateToHalf(value));
   }
   return values;
-}
-
-// Rounds floats to a type and stores them.
-void StoreAs(DType dtype, const float* from, uint64_t count, std::byte* to) {
-  if (dtype == DType::kF16) return FloatToHalf(from, to, count);
-  if (dtype == DType::kBF16) return FloatToBFloat(from, to, count);
-  std::memcpy(to, from, count * sizeof(float));
 }
 
 // Destination of [token][head][dim] values of the result.
@@ -85,8 +77,8 @@ void CompressGroups(const KvTensor& tensor, const Segment& segment, uint32_t fac
       }
       mlp.RunTile(x.data(), mlp.in(), end - begin, y.data(), mlp.out(), scratch);
       for (uint64_t row = begin; row < end; ++row) {
-        StoreAs(tensor.dtype, &y[(row - begin) * mlp.out()], mlp.out(),
-                target.At(token_in_result + row % segment.groups, row / segment.groups));
+        FromFloats(tensor.dtype, std::span(y).subspan((row - begin) * mlp.out(), mlp.out()),
+                   target.At(token_in_result + row % segment.groups, row / segment.groups));
       }
     }
   };

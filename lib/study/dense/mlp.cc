@@ -43,7 +43,6 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include <algorithm>
-#include <atomic>
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/half.h"
@@ -111,12 +110,6 @@ Mlp::Mlp(std::array<MlpLinear, 3> linears, MlpNumbers numbers)
   tile_rows_ = std::clamp(kTileBytes / bytes_per_row, kLeastTileRows, kMostTileRows);
 }
 
-uint64_t Mlp::FlopPerRow() const {
-  uint64_t flop = 0;
-  for (const MlpLinear& linear : linears_) flop += uint64_t{2} * linear.in * linear.out;
-  return flop;
-}
-
 void Mlp::RunTile(const float* x, uint64_t x_stride, uint64_t rows, float* y, uint64_t y_stride,
                   Scratch& scratch) const {
   if (numbers_ == MlpNumbers::kF32) {
@@ -169,20 +162,6 @@ void Mlp::RunHalves(const float* x, uint64_t x_stride, uint64_t rows, float* y, 
     from = to;
     from_stride = to_stride;
   }
-}
-
-void Mlp::Run(const float* x, uint64_t x_stride, uint64_t rows, float* y, uint64_t y_stride,
-              ThreadPool& pool) const {
-  const uint64_t tiles = (rows + tile_rows_ - 1) / tile_rows_;
-  std::atomic<uint64_t> next{0};
-  pool.ParallelFor(std::min<uint64_t>(tiles, static_cast<uint64_t>(pool.threads())), [&](uint64_t) {
-    Scratch scratch;
-    for (uint64_t tile; (tile = next.fetch_add(1)) < tiles;) {
-      const uint64_t begin = tile * tile_rows_;
-      RunTile(x + begin * x_stride, x_stride, std::min(tile_rows_, rows - begin),
-              y + begin * y_stride, y_stride, scratch);
-    }
-  });
 }
 
 namespace ref {

@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "lib/core/base/parallel.h"
-
 namespace kv {
 
 // The type that every Linear rounds its result to, once, after adding the bias: the cache's dtype.
@@ -34,7 +32,6 @@ class Mlp {
   uint32_t out() const { return linears_[2].out; }
   MlpNumbers numbers() const { return numbers_; }
   const std::array<MlpLinear, 3>& linears() const { return linears_; }
-  uint64_t FlopPerRow() const;
 
   // Returns the rows of a tile, chosen so that its activations stay in the L2 cache.
   uint64_t tile_rows() const { return tile_rows_; }
@@ -49,9 +46,6 @@ class Mlp {
   // Maps one tile of `rows` rows, x_stride floats apart, to y, on the calling thread.
   void RunTile(const float* x, uint64_t x_stride, uint64_t rows, float* y, uint64_t y_stride,
                Scratch& scratch) const;
-  // Maps any number of rows, tile by tile over the pool. The result does not depend on the threads.
-  void Run(const float* x, uint64_t x_stride, uint64_t rows, float* y, uint64_t y_stride,
-           ThreadPool& pool) const;
 
  private:
   void RunFloats(const float* x, uint64_t x_stride, uint64_t rows, float* y, uint64_t y_stride,

@@ -28,6 +28,8 @@ struct KeyRows {
   size_t dim = 0;
 };
 
+// Writes keys [begin, begin + count) as floats, [key][dim].
+void WidenKeys(const KeyRows& keys, size_t begin, size_t count, float* out) noexcept;
 // Computes logits[i] = scale * (query . key i).
 void QueryLogits(const float* query, const KeyRows& keys, float scale, float* logits) noexcept;
 

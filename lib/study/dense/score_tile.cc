@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <algorithm>
-#include <cstring>
 
 #include "lib/core/base/error.h"
-#include "lib/core/kernels/convert.h"
 #include "lib/study/dense/gemm.h"
 #include "lib/study/dense/score.h"
 
@@ -14,24 +12,6 @@ namespace {
 // Keys per panel: 1024 x 128 floats are widened into 512 KiB, which stays in L2 beside the queries;
 // shorter panels cost the GEMM more than they save.
 constexpr size_t kPanelKeys = 1024;
-
-void WidenKeys(const KeyRows& keys, size_t begin, size_t count, float* out) {
-  for (size_t i = 0; i < count; ++i) {
-    const std::byte* row = keys.data + (begin + i) * keys.stride;
-    float* to = out + i * keys.dim;
-    switch (keys.type) {
-      case KeyType::kF16:
-        HalfToFloat(row, to, keys.dim);
-        break;
-      case KeyType::kBF16:
-        BFloatToFloat(row, to, keys.dim);
-        break;
-      case KeyType::kF32:
-        std::memcpy(to, row, keys.dim * sizeof(float));
-        break;
-    }
-  }
-}
 
 }  // namespace
 

@@ -2,9 +2,11 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "lib/core/base/error.h"
+#include "lib/core/kernels/convert.h"
 #include "lib/study/dense/score.h"
 
 namespace kv {
@@ -13,6 +15,24 @@ namespace {
 constexpr size_t kFlashKeys = 64;
 
 }  // namespace
+
+void WidenKeys(const KeyRows& keys, size_t begin, size_t count, float* out) noexcept {
+  for (size_t i = 0; i < count; ++i) {
+    const std::byte* row = keys.data + (begin + i) * keys.stride;
+    float* to = out + i * keys.dim;
+    switch (keys.type) {
+      case KeyType::kF16:
+        HalfToFloat(row, to, keys.dim);
+        break;
+      case KeyType::kBF16:
+        BFloatToFloat(row, to, keys.dim);
+        break;
+      case KeyType::kF32:
+        std::memcpy(to, row, keys.dim * sizeof(float));
+        break;
+    }
+  }
+}
 
 void AddRowBlockSums(float* row, size_t count, size_t block, double weight, float* sums) noexcept {
   // In place is safe: block b is read before its sum is written to row[b], since b <= b * block.

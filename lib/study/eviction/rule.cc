@@ -11,7 +11,6 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
-#include "lib/core/kernels/convert.h"
 
 namespace kv::eviction {
 namespace {
@@ -346,21 +345,10 @@ std::vector<float> FloatKeys(const LayerAttention& attention, std::span<const ui
   const size_t dim = attention.head_dim();
   std::vector<float> out(positions.size() * dim);
   std::vector<std::byte> row(attention.key_bytes());
+  const KeyRows key = {row.data(), attention.key_type(), row.size(), 1, dim};
   for (size_t j = 0; j < positions.size(); ++j) {
     attention.GatherKeys(kv_head, positions[j], 1, row.data());
-    float* to = out.data() + j * dim;
-    switch (attention.key_type()) {
-      case KeyType::kF16:
-        HalfToFloat(row.data(), to, dim);
-        break;
-      case KeyType::kBF16:
-        BFloatToFloat(row.data(), to, dim);
-        break;
-      case KeyType::kF32:
-        std::copy_n(reinterpret_cast<const std::byte*>(row.data()), row.size(),
-                    reinterpret_cast<std::byte*>(to));
-        break;
-    }
+    WidenKeys(key, 0, 1, out.data() + j * dim);
   }
   return out;
 }

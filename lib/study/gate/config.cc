@@ -190,16 +190,6 @@ std::string ReadCommit(const Node& node) {
   return commit;
 }
 
-std::vector<std::string> Split(std::string_view words, char by) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= words.size();) {
-    const size_t end = std::min(words.find(by, begin), words.size());
-    parts.emplace_back(words.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 ParamValue ReadParam(const ParamInfo& info, const Node& node) {
   if (info.words.empty()) {
     if (node.json.is_boolean()) return node.json.get<bool>() ? 1.0 : 0.0;
@@ -207,7 +197,8 @@ ParamValue ReadParam(const ParamInfo& info, const Node& node) {
     return node.Number();
   }
   if (info.words == "*") return node.Text();
-  std::vector<std::string> words = Split(info.words, '|');
+  const std::vector<std::string_view> parts = Split(info.words, '|');
+  std::vector<std::string> words(parts.begin(), parts.end());
   // A word's index is the engine's number for it.
   if (info.most && node.json.is_number())
     return words[node.Whole(0, static_cast<double>(*info.most))];

@@ -11,15 +11,10 @@
 namespace kv::gate {
 namespace {
 
-constexpr auto kTrue = Voice::kTrue;
-constexpr auto kReplay = Needs::kReplay;
-constexpr auto kEngine = Needs::kEngine;
-constexpr auto kClock = Needs::kClock;
-constexpr auto kHigher = Better::kHigher;
-constexpr auto kLower = Better::kLower;
-constexpr auto kNeither = Better::kNeither;
-constexpr auto kNumber = Kind::kNumber;
-constexpr auto kCount = Kind::kCount;
+using enum Voice;
+using enum Needs;
+using enum Better;
+using enum Kind;
 
 constexpr MetricInfo kMetrics[] = {
     {"whole_model_ratio", kTrue, kReplay, kHigher, kNumber,

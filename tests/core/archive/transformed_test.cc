@@ -9,6 +9,7 @@
 
 #include "lib/core/archive/approximate.h"
 #include "lib/core/base/hash.h"
+#include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/layout.h"
 #include "tests/support/archives.h"
 #include "tests/support/refusal.h"
@@ -77,7 +78,7 @@ Snapshot MakeCache(DType dtype, Order order, Source& source) {
   std::vector<float> values(2 * kLayers * kTokens * kRow);
   for (float& value : values) value = normal(random);
   Bytes bytes(3 + values.size() * unit);
-  NarrowRows(dtype, values, std::span(bytes).subspan(3));
+  FromFloats(dtype, values, &bytes[3]);
   source.files = {{"", FileSource::FromBytes(std::move(bytes), "cache")}};
   const std::byte* data = source.files[0].data->bytes().data() + 3;
   Snapshot snapshot;

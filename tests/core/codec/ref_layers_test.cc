@@ -4,9 +4,9 @@
 #include <map>
 #include <random>
 
-#include "lib/core/base/half.h"
 #include "lib/core/codec/chunk.h"
 #include "lib/core/codec/ref/ref.h"
+#include "lib/core/kernels/dequantise.h"
 #include "tests/support/refusal.h"
 #include "tests/support/targets.h"
 
@@ -48,11 +48,7 @@ Values operator+(Values a, const Values& b) {
 
 Bytes As(DType dtype, const Values& values) {
   Bytes bytes(values.size() * Info(dtype).block_bytes);
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (dtype == DType::kF32) StoreLE(bytes.data() + 4 * i, values[i]);
-    if (dtype == DType::kF16) StoreLE(bytes.data() + 2 * i, F32ToF16(values[i]));
-    if (dtype == DType::kBF16) StoreLE(bytes.data() + 2 * i, F32ToBF16(values[i]));
-  }
+  FromFloats(dtype, values, bytes.data());
   return bytes;
 }
 

@@ -6,8 +6,8 @@
 #include <map>
 #include <random>
 
-#include "lib/core/base/half.h"
 #include "lib/core/codec/chunk.h"
+#include "lib/core/kernels/dequantise.h"
 #include "tests/support/targets.h"
 
 namespace kv::ref_test {
@@ -44,11 +44,7 @@ std::vector<float> Values(uint64_t rows, uint32_t seed, float noise = 0, uint32_
 
 Bytes As(DType dtype, const std::vector<float>& values) {
   Bytes bytes(values.size() * Info(dtype).block_bytes);
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (dtype == DType::kF32) StoreLE(bytes.data() + 4 * i, values[i]);
-    if (dtype == DType::kF16) StoreLE(bytes.data() + 2 * i, F32ToF16(values[i]));
-    if (dtype == DType::kBF16) StoreLE(bytes.data() + 2 * i, F32ToBF16(values[i]));
-  }
+  FromFloats(dtype, values, bytes.data());
   return bytes;
 }
 

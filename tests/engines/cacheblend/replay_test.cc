@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/half.h"
 #include "tests/support/blend_case.h"
 #include "tests/support/targets.h"
 

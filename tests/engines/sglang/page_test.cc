@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "lib/engines/sglang/ascend.h"
-#include "lib/engines/sglang/page_stream.h"
 #include "tests/support/refusal.h"
+#include "tests/support/sglang_pages.h"
 
 namespace kv::sglang {
 namespace {

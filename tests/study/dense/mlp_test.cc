@@ -89,8 +89,8 @@ TEST_CASE("an MLP is what its reference says: near in float, equal in the 16-bit
         const uint64_t rows = 37, x_stride = shape.in + 3, y_stride = shape.out + 1;
         const std::vector<float> x = Inputs(rows * x_stride, numbers, random);
         std::vector<float> y(rows * y_stride, -7), expected(shape.out);
-        ThreadPool pool(2);
-        mlp.Run(x.data(), x_stride, rows, y.data(), y_stride, pool);
+        Mlp::Scratch scratch;
+        mlp.RunTile(x.data(), x_stride, rows, y.data(), y_stride, scratch);
         for (uint64_t r = 0; r < rows; ++r) {
           ref::RunMlp(mlp.linears(), numbers, &x[r * x_stride], expected.data());
           for (uint64_t i = 0; i < shape.out; ++i) {
@@ -106,12 +106,6 @@ TEST_CASE("an MLP is what its reference says: near in float, equal in the 16-bit
       }
     }
   }
-}
-
-TEST_CASE("an MLP counts its work", "[mlp]") {
-  std::mt19937 random(4);
-  const Mlp mlp(Linears({640, 128, 128, 128}, MlpNumbers::kF32, true, random), MlpNumbers::kF32);
-  CHECK(mlp.FlopPerRow() == 229376);
 }
 
 }  // namespace kv::mlp_test

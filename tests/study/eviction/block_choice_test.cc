@@ -7,6 +7,7 @@
 #include <random>
 
 #include "lib/core/base/bytes.h"
+#include "tests/support/keep_plan.h"
 
 namespace kv::eviction::block_choice_test {
 namespace {
@@ -61,8 +62,8 @@ TEST_CASE("equal scores keep the lower block, NaN goes first", "[h2o]") {
   scores[0] = NAN;
   scores[3] = -1.0;
   const BlockChoice with_nan = ChooseBlocks(config, 512, scores, FloorRule::kKeepAll);
-  CHECK_FALSE(Contains(with_nan.plan, 0));
-  CHECK_FALSE(Contains(with_nan.plan, 96));
+  CHECK_FALSE(test::Keeps(with_nan.plan, 0));
+  CHECK_FALSE(test::Keeps(with_nan.plan, 96));
 }
 
 TEST_CASE("a floor at the target keeps all, or in R6 just the floor", "[h2o]") {
@@ -102,7 +103,7 @@ TEST_CASE("decisions keep sink, recent and exactly the quantised budget", "[h2o]
     const auto sink = static_cast<uint32_t>(std::min<int64_t>(n, config.sink_tokens));
     const auto recent = static_cast<uint32_t>(std::min<int64_t>(n, config.recent_tokens));
     for (uint32_t t = 0; t < n; ++t) {
-      if (t < sink || t >= n - recent) REQUIRE(Contains(d.plan, t));
+      if (t < sink || t >= n - recent) REQUIRE(test::Keeps(d.plan, t));
     }
   }
 }

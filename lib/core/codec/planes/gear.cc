@@ -14,6 +14,7 @@
 #include <new>
 #include <utility>
 
+#include "lib/core/base/utf8.h"
 #include "lib/core/codec/context/model.h"
 #include "lib/core/kernels/planes.h"
 #include "lib/core/kernels/predict.h"
@@ -35,19 +36,14 @@ std::string_view Name(Predictor predictor) {
 
 PredictorSet ParsePredictors(std::string_view list, std::vector<std::string>* unknown) {
   PredictorSet set{.raw = false, .delta_seq = false, .xor_seq = false};
-  while (true) {
-    const size_t comma = list.find(',');
-    std::string_view name = list.substr(0, comma);
-    const size_t first = name.find_first_not_of(" \t");
-    name = first == name.npos ? "" : name.substr(first, name.find_last_not_of(" \t") - first + 1);
+  for (const std::string_view part : Split(list, ',')) {
+    const std::string_view name = Trimmed(part, " \t");
     set.raw |= name == Name(Predictor::kRaw);
     set.delta_seq |= name == Name(Predictor::kDeltaSeq);
     set.xor_seq |= name == Name(Predictor::kXorSeq);
     const bool is_known = name.empty() || name == Name(Predictor::kRaw) ||
                           name == Name(Predictor::kDeltaSeq) || name == Name(Predictor::kXorSeq);
     if (!is_known && unknown != nullptr) unknown->emplace_back(name);
-    if (comma == list.npos) break;
-    list.remove_prefix(comma + 1);
   }
   set.raw |= !set.delta_seq && !set.xor_seq;
   return set;

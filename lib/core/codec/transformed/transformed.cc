@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lib/core/kernels/convert.h"
+#include "lib/core/kernels/dequantise.h"
 #include "lib/core/kernels/ordered_product.h"
 #include "lib/core/kernels/rans.h"
 
@@ -195,30 +195,14 @@ void RestoreRows(const ChunkShape& shape, const TransformedRows& rows, std::span
                      std::span(values).subspan(t * columns, columns));
     }
   }
-  NarrowRows(shape.dtype, values, raw);
+  KV_ASSERT(raw.size() == values.size() * Info(shape.dtype).block_bytes);
+  FromFloats(shape.dtype, values, raw.data());
 }
 
 std::vector<float> WidenRows(DType dtype, ByteSpan raw) {
   std::vector<float> values(raw.size() / Info(dtype).block_bytes);
-  if (dtype == DType::kF16) {
-    HalfToFloat(raw.data(), values.data(), values.size());
-  } else if (dtype == DType::kBF16) {
-    BFloatToFloat(raw.data(), values.data(), values.size());
-  } else if (!values.empty()) {
-    std::memcpy(values.data(), raw.data(), raw.size());
-  }
+  ToFloats(dtype, raw, values);
   return values;
-}
-
-void NarrowRows(DType dtype, std::span<const float> values, std::span<std::byte> raw) {
-  KV_ASSERT(raw.size() == values.size() * Info(dtype).block_bytes);
-  if (dtype == DType::kF16) {
-    FloatToHalf(values.data(), raw.data(), values.size());
-  } else if (dtype == DType::kBF16) {
-    FloatToBFloat(values.data(), raw.data(), values.size());
-  } else if (!values.empty()) {
-    std::memcpy(raw.data(), values.data(), raw.size());
-  }
 }
 
 }  // namespace kv

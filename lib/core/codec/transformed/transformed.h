@@ -79,8 +79,6 @@ class HeadRotator {
   std::vector<float> cosines_, sines_;
 };
 
-// Converts values of one of these types, and back with rounding to nearest even.
 std::vector<float> WidenRows(DType dtype, ByteSpan raw);
-void NarrowRows(DType dtype, std::span<const float> values, std::span<std::byte> raw);
 
 }  // namespace kv

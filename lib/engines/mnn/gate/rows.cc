@@ -18,15 +18,10 @@ using namespace gate;
 
 namespace {
 
-constexpr auto kOriginal = Voice::kOriginal;
-constexpr auto kReplay = Needs::kReplay;
-constexpr auto kEngine = Needs::kEngine;
-constexpr auto kClock = Needs::kClock;
-constexpr auto kHigher = Better::kHigher;
-constexpr auto kLower = Better::kLower;
-constexpr auto kNeither = Better::kNeither;
-constexpr auto kNumber = Kind::kNumber;
-constexpr auto kFlag = Kind::kFlag;
+using enum Voice;
+using enum Needs;
+using enum Better;
+using enum Kind;
 
 // The figures of MNN's own gate under its keys, with its definitions. "Best" is the maximum over
 // the rows, even for latencies and fallbacks.

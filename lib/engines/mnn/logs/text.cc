@@ -11,14 +11,11 @@
 #include "lib/core/base/error.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
-#include "lib/core/base/utf8.h"
 
 namespace kv::mnn::logs {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\n\r\v\f\x1c\x1d\x1e\x1f";
-
-char LowerChar(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 
 size_t Digits(std::string_view text, size_t from) {
   return std::min(text.find_first_not_of("0123456789", from), text.size()) - from;
@@ -57,31 +54,12 @@ std::string PythonFloat(double value) {
 
 }  // namespace
 
-std::string_view Strip(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
-}
+std::string_view Strip(std::string_view text) { return Trimmed(text, kBlanks); }
 
-std::string_view StripAll(std::string_view text, char c) {
-  const size_t begin = text.find_first_not_of(c);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(c) - begin + 1);
-}
+std::string_view StripAll(std::string_view text, char c) { return Trimmed(text, {&c, 1}); }
 
 bool Contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
-}
-
-bool ContainsIgnoringCase(std::string_view text, std::string_view part) {
-  const auto same = [](char a, char b) { return LowerChar(a) == LowerChar(b); };
-  return std::search(text.begin(), text.end(), part.begin(), part.end(), same) != text.end();
-}
-
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(), LowerChar);
-  return lower;
 }
 
 void ForEachLine(std::string_view text, const std::function<void(std::string_view)>& use) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/core/base/utf8.h"
 #include "lib/study/gate/log_files.h"
 
 namespace kv::mnn::logs {
@@ -23,8 +24,6 @@ using gate::TruthAt;
 std::string_view Strip(std::string_view text);
 std::string_view StripAll(std::string_view text, char c);
 bool Contains(std::string_view text, std::string_view part);
-std::string Lower(std::string_view text);  // ASCII letters
-bool ContainsIgnoringCase(std::string_view text, std::string_view part);
 // Visits the lines without their ends, as str.splitlines finds them (ASCII line ends only).
 void ForEachLine(std::string_view text, const std::function<void(std::string_view)>& use);
 

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "lib/core/base/arena.h"
+#include "lib/core/base/utf8.h"
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/planes.h"
 #include "lib/core/snapshot/layout.h"
@@ -26,12 +27,6 @@ constexpr std::string_view kStages[] = {"both", "prefill", "decode"};
 constexpr std::string_view kPredictors[] = {"raw", "delta_seq", "xor_seq", "pair_delta",
                                             "pair_delta_delta_seq"};
 constexpr std::string_view kStreamNames[] = {"k_hi", "k_lo", "v_hi", "v_lo"};
-
-std::string_view Trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n");
-  if (begin == text.npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t\r\n") + 1 - begin);
-}
 
 void Skip(Result& result, const std::string& reason) {
   ++result.skipped;
@@ -351,10 +346,8 @@ std::string_view Name(Stream stream) { return kStreamNames[stream]; }
 
 std::vector<Predictor> ParsePredictorList(std::string_view list, std::string_view flag) {
   std::vector<Predictor> predictors;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    const std::string_view word = Trimmed(list.substr(begin, end - begin));
-    begin = end + 1;
+  for (const std::string_view part : Split(list, ',')) {
+    const std::string_view word = Trimmed(part);
     if (word.empty()) continue;
     const auto* known = std::find(std::begin(kPredictors), std::end(kPredictors), word);
     if (known == std::end(kPredictors)) {

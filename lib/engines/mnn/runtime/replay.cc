@@ -7,10 +7,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "lib/core/base/error.h"
-#include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/engines/mnn/h2o/mnn_replay.h"
@@ -36,16 +34,6 @@ bool AllStorable(const Snapshot& snapshot) {
 constexpr uint64_t kTileTokens = 64;  // values widened at once
 // Multiplications of one call from which threads pay.
 constexpr uint64_t kWorthThreads = uint64_t{1} << 20;
-
-void WidenRow(DType dtype, const std::byte* from, float* to, size_t count) {
-  if (dtype == DType::kF16) {
-    HalfToFloat(from, to, count);
-  } else if (dtype == DType::kBF16) {
-    BFloatToFloat(from, to, count);
-  } else {
-    std::memcpy(to, from, count * sizeof(float));
-  }
-}
 
 // Computes the attention of one decode step over a layer's cache as the runtime holds it, so that
 // everything the runtime lost is missing here too. Recorded queries attend to the cache itself;
@@ -168,8 +156,9 @@ class AttentionStep {
       for (uint64_t begin = 0; begin < piece.tokens; begin += kTileTokens) {
         const uint64_t tokens = std::min(kTileTokens, piece.tokens - begin);
         for (uint64_t t = 0; t < tokens; ++t) {
-          WidenRow(v.dtype, piece.data + kv_head * piece.head_step + (begin + t) * piece.token_step,
-                   &tile[t * dim], dim);
+          const std::byte* row =
+              piece.data + kv_head * piece.head_step + (begin + t) * piece.token_step;
+          ToFloats(v.dtype, {row, dim * v.unit_bytes()}, {&tile[t * dim], dim});
         }
         for (uint64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
           const float* weights = &logits_[head * length_ + piece.begin + begin];
