@@ -54,7 +54,11 @@ def gradients(
     device = next(model.parameters()).device
     ids = torch.tensor([tokens], device=device)
     cache = _capture_model.new_cache()
-    show = (lambda done: progress(done, samples + evicted)) if progress else (lambda done: None)
+
+    def show(done: int) -> None:
+        if progress:
+            progress(done, samples + evicted)
+
     with _frozen(model):
         with torch.no_grad():
             _capture_model.read_prompt(model, ids[:, :prompt_tokens], cache)
@@ -69,7 +73,8 @@ def gradients(
             visible = evicted_masks(modules, kv_heads, prompt_tokens, len(tokens), number, generator)
             again = _capture_model.fill_cache(_capture_model.new_cache(), prompt)
             with hiding(), narrowed_attention(modules, heads // kv_heads, visible.__getitem__):
-                state.sample(1, again, generator, lambda done, before=samples + number: show(before + done))
+                state.sample(1, again, generator)
+            show(samples + number + 1)
 
 
 def _require_masks(model: Any, modules: dict[int, Any]) -> None:
@@ -101,7 +106,7 @@ class _State:
     def __init__(self, model: Any, modules: dict[int, Any], rows: Any, heads: int, take: Callable[[int, Any], None]) -> None:
         self._model, self._modules, self._rows, self._heads, self._take = model, modules, rows, heads, take
 
-    def sample(self, samples: int, cache: Any, generator: Any, progress: Callable[[int], object]) -> None:
+    def sample(self, samples: int, cache: Any, generator: Any, progress: Callable[[int], object] | None = None) -> None:
         """Takes gradients of `samples` draws at one state. The cache holds the prompt, and gets the rows."""
         with torch.enable_grad(), _outputs(self._modules) as outputs:
             logits = self._model(self._rows, **_capture_model.with_cache(self._model, cache)).logits[0]
@@ -114,7 +119,8 @@ class _State:
                 found = torch.autograd.grad(total, [outputs[layer] for layer in layers], retain_graph=sample + 1 < samples)
                 for layer, gradient in zip(layers, found):
                     self._take(layer, gradient[0].reshape(gradient.shape[1], self._heads, -1))
-                progress(sample + 1)
+                if progress:
+                    progress(sample + 1)
 
 
 @contextlib.contextmanager
