@@ -123,6 +123,17 @@ std::string FullName(const std::string& name) {
   return found == full.end() ? name : found->second;
 }
 
+// Options of kvtool.capture that llama.cpp cannot serve are not taken for misspelt ones.
+Failure UnknownOption(const std::string& name) {
+  if (name == "--fisher" || name == "--fisher-evicted") {
+    return {kUnsupported, name +
+                              " is not supported: llama.cpp gives no gradients of attention; "
+                              "--sens measures weights of layers, and python -m kvtool.capture "
+                              "records gradients"};
+  }
+  return {kUsage, "'" + name + "' is not an option; --help names all"};
+}
+
 }  // namespace
 
 std::optional<Options> ParseOptions(const std::vector<std::string>& arguments) {
@@ -179,7 +190,7 @@ std::optional<Options> ParseOptions(const std::vector<std::string>& arguments) {
         option->second(arguments[++i]);
       }
     } else {
-      throw Failure(kUsage, "'" + name + "' is not an option; --help names all");
+      throw UnknownOption(name);
     }
   }
   Check(options);

@@ -29,6 +29,7 @@ namespace {
 struct TraceMetadata {
   bool is_marked = false;  // the file itself says that it is a trace
   std::optional<uint64_t> g_start;
+  uint64_t g_evicted = 0;
   std::map<uint32_t, LayerRule> rules;  // rules of layers that differ from the common rule
 };
 
@@ -121,6 +122,7 @@ TraceMetadata ReadTraceMetadata(const TensorFile& file, AttentionTrace& trace) {
   trace.kv_heads = static_cast<uint32_t>(values.Count("kv_heads").value_or(0));
   metadata.is_marked = version != nullptr;
   metadata.g_start = values.Count("g_start");
+  metadata.g_evicted = values.Count("g_evicted").value_or(0);
   metadata.rules = ReadRules(file.metadata);
   return metadata;
 }
@@ -350,6 +352,11 @@ class Builder {
     GradientRows& all = trace_.gradients ? *trace_.gradients : trace_.gradients.emplace();
     all.begin = metadata_.g_start.value_or(trace_.q_start);
     Agree(all.samples, shape[0], tensor, "samples");
+    if (metadata_.g_evicted > all.samples) {
+      throw BadTensor(tensor, "{} samples, but metadata 'g_evicted' counts {}", all.samples,
+                      metadata_.g_evicted);
+    }
+    all.evicted = metadata_.g_evicted;
     Agree(all.rows, shape[1], tensor, "rows of gradients");
     Agree(trace_.query_heads, shape[2], tensor, "query heads");
     if (layer.values && shape[3] != layer.values->shape[2]) {

@@ -229,6 +229,21 @@ TEST_CASE("gradients are read at their positions", "[trace]") {
   CHECK(refused({2, 3, 5, 6}, "5").find("5 query heads, expected 4") != std::string::npos);
   CHECK(refused({3, 4, 6}, "5").find("expected 4: samples") != std::string::npos);
   refused({0, 3, 4, 6}, "5");
+  // The last samples may be of evicted states.
+  const auto marked = [&](const char* evicted) {
+    Written written = make({2, 3, 4, 6}, "5");
+    written.metadata["g_evicted"] = evicted;
+    return written.Write(folder);
+  };
+  CHECK(trace.gradients->evicted == 0);
+  CHECK(OpenTrace(marked("1"), {}).gradients->recorded() == 1);
+  CHECK(OpenTrace(marked("2"), {}).gradients->recorded() == 0);
+  CHECK(Failure(marked("3"), Finding::kBadField).find("2 samples, but metadata 'g_evicted'") !=
+        std::string::npos);
+  for (const char* bad : {"-1", "1.5", "some", "99999999999"}) {
+    CHECK(Failure(marked(bad), Finding::kBadField).find("metadata 'g_evicted' is") !=
+          std::string::npos);
+  }
   Written halves = make({2, 3, 4, 6}, "5");
   halves.Add("g.1", DType::kF16, {2, 2, 4, 6});
   CHECK(Failure(halves.Write(folder), Finding::kBadField).find("3 rows of gradients, expected 2") !=

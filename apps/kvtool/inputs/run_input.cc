@@ -50,9 +50,11 @@ std::string TraceText(const AttentionTrace& trace) {
   if (!trace.gradients) return text;
   const auto with = std::count_if(trace.layers.begin(), trace.layers.end(),
                                   [](const TraceLayer& layer) { return layer.gradients; });
-  return text + fmt::format("; gradients of {} next tokens in {} layers, positions {} to {}",
-                            trace.gradients->samples, with, trace.gradients->begin,
-                            trace.gradients->end() - 1);
+  text += fmt::format("; gradients of {} next tokens in {} layers, positions {} to {}",
+                      trace.gradients->samples, with, trace.gradients->begin,
+                      trace.gradients->end() - 1);
+  if (trace.gradients->evicted == 0) return text;
+  return text + fmt::format(", {} of them at evicted states", trace.gradients->evicted);
 }
 
 }  // namespace

@@ -41,12 +41,19 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--forced", action="store_true", help="decode the text's own tokens after the first P, not the model's")
     result.add_argument(
-        "--fisher", type=_positive, metavar="K", help="K samples of gradients, from which replays predict the loss in nats"
+        "--fisher", type=_positive, default=0, metavar="K", help="K samples of gradients, from which replays predict the loss in nats"
+    )
+    result.add_argument(
+        "--fisher-evicted",
+        type=_positive,
+        default=0,
+        metavar="K",
+        help="K samples of gradients at states with randomly evicted keys, which predict the loss of evictions better (8)",
     )
     result.add_argument("--dtype", choices=("f32", "bf16", "f16"), default="f32", help="type that the model computes in (default: f32)")
     result.add_argument("--trace-dtype", choices=("f32", "bf16", "f16"), help="type that queries are stored in (default: the model's)")
     result.add_argument("--top-k", type=_positive, default=20, metavar="K", help="logits kept of each decoded row (default: 20)")
-    result.add_argument("--seed", type=int, default=0, help="seed of the samples for --fisher (default: 0)")
+    result.add_argument("--seed", type=int, default=0, help="seed of the samples of gradients (default: 0)")
     result.add_argument("--attention", metavar="NAME", help="transformers' attn_implementation: sdpa, eager, ...")
     result.add_argument("--threads", type=_positive, metavar="N", help="threads of torch")
     result.add_argument("-f", "--force", action="store_true", help="replace an existing run")
@@ -129,9 +136,10 @@ def _record(arguments: argparse.Namespace) -> None:
             capture.teacher_force(model, tokens[: prompt + count], prompt, progress=show)
         else:
             capture.generate(model, tokens[:prompt], count, stop=_stop_tokens(model), progress=show)
-        if arguments.fisher:
+        if arguments.fisher or arguments.fisher_evicted:
             show = _progress("gradients", arguments.quiet)
-            recorder.add_gradients(samples=arguments.fisher, seed=arguments.seed, progress=show)
+            draw = {"samples": arguments.fisher, "evicted": arguments.fisher_evicted, "seed": arguments.seed}
+            recorder.add_gradients(**draw, progress=show)
     if not arguments.quiet:
         decoded = len(recorder.tokens) - prompt
         print(

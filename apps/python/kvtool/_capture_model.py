@@ -163,6 +163,21 @@ def new_cache() -> Any:
     return DynamicCache()
 
 
+def cache_entries(cache: Any, layers: int) -> list[tuple[Any, Any]]:
+    """Returns K and V of each layer, [1, kv head, position, dim], in any version of
+    transformers."""
+    if hasattr(cache, "layers"):
+        return [(cache.layers[layer].keys, cache.layers[layer].values) for layer in range(layers)]
+    return [(cache.key_cache[layer], cache.value_cache[layer]) for layer in range(layers)]
+
+
+def fill_cache(cache: Any, entries: list[tuple[Any, Any]]) -> Any:
+    """Returns the cache, which was empty, with K and V of each layer."""
+    for layer, (keys, values) in enumerate(entries):
+        cache.update(keys, values, layer)
+    return cache
+
+
 def last_logits_only(model: Any) -> dict[str, int]:
     """Returns the argument that avoids computing the logits of all rows of a long prompt."""
     known = inspect.signature(model.forward).parameters

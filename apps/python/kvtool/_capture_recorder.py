@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -106,6 +107,7 @@ class Recorder:
         self._first = 0  # position of the first row of this forward
         self._rows = 0  # number of rows of this forward; 0 between forwards
         self._is_check = False  # True if a forward is compared with the recording instead of being recorded
+        self._is_hiding = False  # True if keys are hidden from this forward
         self._trace_dtype = DTYPES[trace_dtype] if trace_dtype else None
         self._seen: dict[str, int] = {}  # rows of this forward, by tensor
         self._asked: dict[int, tuple[Rule, Any, str]] = {}  # keys that the layers of this forward attended to
@@ -113,6 +115,7 @@ class Recorder:
         self._heads: dict[str, tuple[int, int]] = {}
         self._masks, self._rules, self._logits = Masks(), LayerRules(), Logits(top_k)
         self._gradients = False
+        self._evicted_samples = 0
 
     # Hooks that run before and after the model's forward.
 
@@ -173,7 +176,8 @@ class Recorder:
     def queries(self, layer: int, query: Any, rule: Rule, mask: Any, implementation: str) -> None:
         if not self._rows:
             raise CaptureError("a part of the model ran by itself; call the model that is recorded")
-        self._asked[layer] = (rule, mask, implementation)
+        if not self._is_hiding:
+            self._asked[layer] = (rule, mask, implementation)
         if not self._is_check:
             self._append(f"q.{layer}", query, self._trace_dtype)
 
@@ -201,9 +205,11 @@ class Recorder:
 
     # After the run: gradients, and the folder's completion.
 
-    def add_gradients(self, *, samples: int, seed: int = 0, progress: Callable[[int, int], object] | None = None) -> None:
-        """While active (after the run), processes the run's tokens again, for `samples` gradients of the
-        decode rows."""
+    def add_gradients(
+        self, *, samples: int, evicted: int = 0, seed: int = 0, progress: Callable[[int, int], object] | None = None
+    ) -> None:
+        """Processes the run's tokens again (after the run), for `samples` gradients of the decode rows and `evicted`
+        more of them at states that random keys were evicted from."""
         if self.prompt_tokens is None or self.prompt_tokens >= len(self.tokens):
             raise CaptureError("gradients need decode rows, and this run has none")
 
@@ -211,13 +217,24 @@ class Recorder:
             self.folder.append(f"g.{layer}", "F32", tuple(gradient.shape), raw_bytes(gradient.float()))
 
         heads = self._heads[f"q.{min(self.modules)}"][0]
-        draw: dict[str, Any] = {"samples": samples, "seed": seed, "progress": progress}
+        draw: dict[str, Any] = {"samples": samples, "evicted": evicted, "hiding": self._hiding, "seed": seed}
+        draw["progress"] = progress
         self._gradients = self._is_check = True  # these passes must follow the same rules
+        self._evicted_samples = evicted
         self._first = 0
         try:
             gradients(self.model, self.modules, self.tokens, self.prompt_tokens, heads=heads, take=take, **draw)
         finally:
             self._is_check = False
+
+    @contextlib.contextmanager
+    def _hiding(self) -> Iterator[None]:
+        """While active, masks differ from the recorded ones by intent, and are not compared."""
+        self._is_hiding = True
+        try:
+            yield
+        finally:
+            self._is_hiding = False
 
     def commit(self) -> None:
         if not self.tokens or self.prompt_tokens is None:
@@ -237,6 +254,7 @@ class Recorder:
             "model": facts["model"]["name"],
             **({"rope": _capture_model.rope_text(rope)} if rope else {}),
             **({"g_start": str(self.prompt_tokens)} if self._gradients else {}),
+            **({"g_evicted": str(self._evicted_samples)} if self._evicted_samples else {}),
             **self._rules.metadata(),
         }
         self.folder.commit(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
@@ -24,10 +24,15 @@ if TYPE_CHECKING:
     from ._arrays import Array
 
 
-class Figures:
-    """Sums over layers, from which a plan's figures follow."""
+EVICTED_SHARE = 2 / 3  # of samples at evicted states in nats from both kinds, as in the program
 
-    def __init__(self) -> None:
+
+class Figures:
+    """Sums over layers, from which a plan's figures follow. evicted: number of the last samples of gradients that are of
+    states with evicted keys."""
+
+    def __init__(self, evicted: int = 0) -> None:
+        self.evicted = evicted
         self.error2 = self.norm2 = self.cosine = self.mass = 0.0
         self.rows = self.head_rows = 0
         self.layer_cosines: list[float] = []
@@ -51,13 +56,32 @@ class Figures:
             inner = numpy.einsum("srd,rd->sr", gradient.reshape(len(gradient), rows, -1), difference)
             self.inner = inner if self.inner is None else self.inner + inner
 
-    def document(self) -> dict[str, float | None]:
+    def gradient_kl(self, recorded_only: bool = False) -> tuple[float | None, str | None]:
+        """Returns the predicted nats, and the states that their gradients were taken at. recorded_only: for the small
+        dense changes by types, which gradients at evicted states say nothing about."""
+        recorded = 0 if self.inner is None else len(self.inner) - self.evicted
+        if self.inner is None or (recorded_only and not recorded):
+            return None, None
+        halves = 0.5 * self.inner**2
+        at_recorded, at_evicted = halves[:recorded], halves[recorded:]
+        if recorded_only or not self.evicted:
+            rows, basis = at_recorded.mean(0), "recorded"
+        elif not recorded:
+            rows, basis = at_evicted.mean(0), "evicted"
+        else:
+            rows, basis = (1 - EVICTED_SHARE) * at_recorded.mean(0) + EVICTED_SHARE * at_evicted.mean(0), "both"
+        defined = rows[numpy.isfinite(rows)]
+        return (float(defined.mean()), basis) if len(defined) else (None, None)
+
+    def document(self, recorded_only: bool = False) -> dict[str, Any]:
         """Returns the figures under the names in documents of closed_loop."""
+        nats, basis = self.gradient_kl(recorded_only)
         return {
             "output_error": math.sqrt(self.error2) / math.sqrt(self.norm2) if self.norm2 > 0 else None,
             "cosine_loss": 1 - self.cosine / self.rows if self.rows else None,
             "lost_mass": 1 - self.mass / self.head_rows if self.head_rows else None,
-            "predicted_kl": None if self.inner is None else 0.5 * float((self.inner**2).mean()),
+            "predicted_kl": nats,
+            "basis": basis,
         }
 
     def weighted_kl(self, weights: Sequence[float]) -> float:
@@ -104,7 +128,8 @@ def open_loop(run: Run, plans: Sequence[Plan], types: Sequence[Types | None] | N
     first = run.shape.prompt_tokens
     kinds = types or [None] * len(plans)
     full_plan = keep_all(run.shape)
-    figures = [Figures() for _ in plans]
+    evicted = run.evicted_samples()
+    figures = [Figures(evicted) for _ in plans]
     for layer, (keys, values) in enumerate(run.caches()):
         # If a plan evicts nothing in the layer, its outputs there are those of the full cache.
         places = [0] * len(plans)

@@ -19,13 +19,15 @@ from ._loop_types import Types
 
 Record = dict[str, Any]
 # Quantiles (10 %, median, 90 %) of predicted over real KL in the study of docs/closed-loop.md, by the source of the
-# prediction and whether only types cause the loss. The program has the same (lib/study/eviction/quality.h); a test
-# compares them.
+# prediction (with gradients: the states that they were taken at) and whether only types cause the loss. The program has
+# the same (lib/study/eviction/quality.h); a test compares them.
 CALIBRATIONS = {
-    ("predicted_kl", False): (0.46, 0.72, 1.13),
-    ("weighted_kl", False): (0.69, 0.89, 1.54),
-    ("predicted_kl", True): (0.55, 0.72, 0.92),
-    ("weighted_kl", True): (0.66, 1.0, 1.95),
+    ("recorded", False): (0.46, 0.72, 1.13),
+    ("evicted", False): (0.63, 1.12, 1.86),
+    ("both", False): (0.65, 1.06, 1.69),
+    ("weights", False): (0.69, 0.89, 1.54),
+    ("recorded", True): (0.55, 0.72, 0.92),
+    ("weights", True): (0.66, 1.0, 1.95),
 }
 BATCH = 4  # plans that are evaluated together, which is cheaper than one by one, and are on disk at a time
 
@@ -112,11 +114,12 @@ def record(run: Run, case: Case, predicted: dict[str, Any], real: dict[str, Any]
 def expected(predicted: dict[str, Any], case: Case) -> dict[str, float | None]:
     """Returns the expected nats and their range, as replay-h2o prints them; None if no figure is in
     nats."""
-    method = "predicted_kl" if predicted["predicted_kl"] is not None else "weighted_kl"
-    nats = predicted[method]
+    nats, source = predicted["predicted_kl"], predicted["basis"]
+    if nats is None:
+        nats, source = predicted["weighted_kl"], "weights"
     if nats is None:
         return {"expected_nats": None, "low_nats": None, "high_nats": None}
-    p10, median, p90 = CALIBRATIONS[method, bool(case.types) and not case.evicts]
+    p10, median, p90 = CALIBRATIONS[source, bool(case.types) and not case.evicts]
     return {"expected_nats": nats / median, "low_nats": nats / p90, "high_nats": nats / p10}
 
 
@@ -124,9 +127,10 @@ def predict(run: Run, plans: Sequence[Plan], types: Sequence[Types | None] | Non
     """Returns the figures of each plan in the form of documents."""
     weights = layer_weights(run)
     found = []
-    for figures in open_loop(run, plans, types):
+    for plan, kinds, figures in zip(plans, types or [None] * len(plans), open_loop(run, plans, types)):
         weighted = figures.weighted_kl(weights) if weights else None
-        found.append({**figures.document(), "weighted_kl": weighted})
+        types_alone = bool(kinds) and not plan.events
+        found.append({**figures.document(recorded_only=types_alone), "weighted_kl": weighted})
     return found
 
 

@@ -134,6 +134,14 @@ class Run:
             raise ValueError(f"{self.trace_path}: g.{layer} is {rows.shape}: not one row for each decoded position")
         return as_f32(rows[:, begin:])
 
+    def evicted_samples(self) -> int:
+        """Number of the gradients' last samples that are of states with evicted keys."""
+        text = self.metadata.get("g_evicted") or "0"
+        samples = self._tensors.get("g.0", numpy.empty(0)).shape[0]
+        if not text.isdecimal() or int(text) > samples:
+            raise ValueError(f"{self.trace_path}: g_evicted '{text}' is not a count up to the {samples} samples of g.0")
+        return int(text)
+
     def caches(self) -> list[tuple[Array, Array]]:
         """Returns K and V of each layer, [position, kv head, dim] f32, at the end of the run."""
         layers, kv_heads, tokens, _ = self.shape

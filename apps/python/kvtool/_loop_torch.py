@@ -2,8 +2,7 @@
 # SPDX-FileCopyrightText: The kvtool authors
 """Applies plans in a model of transformers: it reads the run's own tokens again with masks. Imports torch.
 
-A hook before each attention module restricts the model's mask to the positions that the plan keeps in each kv head,
-so every model whose attention takes a mask is supported. The full run uses the same path with a plan that keeps
+The masks show each kv head the positions that the plan keeps. The full run uses the same path with a plan that keeps
 everything, so only the eviction differs between the two.
 """
 
@@ -18,7 +17,8 @@ from typing import Any
 import torch
 
 from . import _files
-from ._capture_model import new_cache, with_cache
+from ._capture_masks import narrowed_attention
+from ._capture_model import cache_entries, fill_cache, new_cache, with_cache
 from ._capture_recorder import raw_bytes
 from ._capture_rules import CaptureError
 from ._capture_taps import Sink, attention_modules, tapped
@@ -79,7 +79,7 @@ class Reader:
         with torch.inference_mode():
             cache = new_cache()
             self._read_prompt(cache)
-            self.prompt_cache = _entries(cache, layers)
+            self.prompt_cache = cache_entries(cache, layers)
             if self.prompt_cache[0][0].shape[1] != run.shape.kv_heads:
                 raise ValueError(f"{run.path}: the model does not have the run's {run.shape.kv_heads} kv heads")
             self.full = torch.cat(list(self._log_probabilities(keep_all(run.shape))))
@@ -139,8 +139,7 @@ class Reader:
             _keep_in(cache, types)
             self._read_prompt(cache)
         else:
-            for layer, (keys, values) in enumerate(self.prompt_cache):
-                cache.update(keys, values, layer)
+            fill_cache(cache, self.prompt_cache)
         for begin in range(prompt, tokens, BLOCK_ROWS):
             end = min(begin + BLOCK_ROWS, tokens)
             with self._masked(plan, begin, end):
@@ -162,39 +161,11 @@ class Reader:
             return None
         return reader(**named).logits.cpu()
 
-    @contextlib.contextmanager
-    def _masked(self, plan: Plan, begin: int, end: int) -> Iterator[None]:
+    def _masked(self, plan: Plan, begin: int, end: int) -> contextlib.AbstractContextManager[None]:
         """While active, every layer's attention sees what the plan shows to the rows from begin to
         end."""
         group = self.run.query_heads // self.run.shape.kv_heads
-        with contextlib.ExitStack() as stack:
-            for layer, module in self.modules.items():
-
-                def narrow(module: Any, given: Any, named: dict[str, Any], layer: int = layer) -> Any:
-                    if "attention_mask" not in named:
-                        raise ValueError(f"{type(module).__name__} gets no attention_mask: plans cannot be applied")
-                    seen = torch.from_numpy(plan.mask(layer, begin, end))
-                    states = next((value for value in (*given, *named.values()) if torch.is_tensor(value)), None)
-                    assert states is not None
-                    mask = _narrowed(named["attention_mask"], seen.to(states.device), group, states.dtype)
-                    return given, {**named, "attention_mask": mask}
-
-                stack.callback(module.register_forward_pre_hook(narrow, with_kwargs=True).remove)
-            yield
-
-
-def _narrowed(mask: Any, seen: Any, group: int, dtype: Any) -> Any:
-    """Returns the model's own mask, if it made one, without the positions that the plan hides: [1, query head, row,
-    position], to be added."""
-    seen = seen.repeat_interleave(group, 0)[None]
-    lowest = torch.finfo(dtype).min
-    if mask is None:
-        mask = torch.zeros((), dtype=dtype, device=seen.device)
-    elif mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, lowest)
-    if mask.dim() == 4:
-        mask = mask[..., : seen.shape[-1]]
-    return torch.where(seen, mask.to(dtype), lowest)
+        return narrowed_attention(self.modules, group, lambda layer: torch.from_numpy(plan.mask(layer, begin, end)))
 
 
 def _keep_in(cache: Any, types: Types) -> None:
@@ -213,14 +184,6 @@ def _keep_in(cache: Any, types: Types) -> None:
         return update(keys, values, layer, *rest, **named)
 
     cache.update = update_rounded
-
-
-def _entries(cache: Any, layers: int) -> list[tuple[Any, Any]]:
-    """Returns K and V of each layer, [1, kv head, position, dim], in any version of
-    transformers."""
-    if hasattr(cache, "layers"):
-        return [(cache.layers[layer].keys, cache.layers[layer].values) for layer in range(layers)]
-    return [(cache.key_cache[layer], cache.value_cache[layer]) for layer in range(layers)]
 
 
 # ---- open loop against closed loop ----

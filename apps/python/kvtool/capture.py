@@ -50,6 +50,7 @@ def record(
     trace_dtype: str | None = None,
     top_k: int = 20,
     fisher: int = 0,
+    fisher_evicted: int = 0,
     seed: int = 0,
     name: str | None = None,
     file: str | None = None,
@@ -60,7 +61,8 @@ def record(
     One sequence, from its first token on, in any number of forward passes with a cache. prompt_tokens: where the
     decode begins; by default after the first pass. trace_dtype: type of the queries, "f32", "f16" or "bf16"; by
     default the model's. top_k: number of logits kept for each decode row. fisher: number of gradient samples at the
-    end, which predict the loss in nats; seed: their random seed. name, file: those of the model, for run.json. force:
+    end, which predict the loss in nats; fisher_evicted: samples at states that random keys were evicted from, which
+    predict the loss of evictions better; seed: their random seed. name, file: those of the model, for run.json. force:
     replace an existing run.
 
     The folder appears when the block ends. After an exception, or Ctrl-C, there is none.
@@ -82,8 +84,8 @@ def record(
             stack.callback(after.remove)
             stack.enter_context(tapped(recorder.modules, recorder))
             yield recorder
-            if fisher:
-                recorder.add_gradients(samples=fisher, seed=seed)
+            if fisher or fisher_evicted:
+                recorder.add_gradients(samples=fisher, evicted=fisher_evicted, seed=seed)
         recorder.commit()
     except BaseException:
         recorder.folder.discard()

@@ -18,8 +18,9 @@ from test_run_folder import read  # noqa: E402
 from tiny_models import FAMILIES, WINDOW, make, release, tokens  # noqa: E402
 
 import kvtool  # noqa: E402
-from kvtool import capture  # noqa: E402
+from kvtool import _capture_fisher, capture  # noqa: E402
 from kvtool._capture_cli import main  # noqa: E402
+from kvtool._capture_fisher import KEPT_SHARES, evicted_masks  # noqa: E402
 from kvtool._capture_rules import Masks  # noqa: E402
 from kvtool._capture_taps import attention_modules, output_projection  # noqa: E402
 
@@ -379,6 +380,90 @@ def test_gradients_in_a_run(tmp_path):
     assert all(np.array_equal(run.trace[f"g.{layer}"], Run(tmp_path / "again").trace[f"g.{layer}"]) for layer in range(4))
 
 
+def hidden_rows(model, ids, visible):
+    """Log-probabilities of the decode rows from one pass without a cache, in which they see only `visible` positions."""
+    lowest = torch.finfo(torch.float64).min
+    whole = torch.ones(len(ids), len(ids)).tril().bool()
+    with contextlib.ExitStack() as stack:
+        for layer, module in attention_modules(model).items():
+            seen = torch.stack([torch.cat([whole[:PROMPT], rows]) for rows in visible[layer]]).repeat_interleave(2, 0)[None]
+
+            def hide(_, given, named, seen=seen):
+                return given, {**named, "attention_mask": torch.zeros(seen.shape).double().masked_fill(~seen, lowest)}
+
+            stack.callback(module.register_forward_pre_hook(hide, with_kwargs=True).remove)
+        return model(torch.tensor([ids]), use_cache=False).logits[0, PROMPT:].log_softmax(-1)
+
+
+def test_evicted_states_hide_keys_and_gradients_are_taken_there(monkeypatch):
+    """Compares with one pass without a cache whose decode rows are masked."""
+    monkeypatch.setattr(_capture_fisher, "KEPT_RECENT", 2)  # otherwise a run this short would keep nearly everything
+    model = make("llama", "eager").double()
+    ids = tokens(PROMPT + DECODE)[0].tolist()
+    found = {}
+    draw = {"samples": 1, "evicted": 5, "seed": 3, "heads": 4}
+    modules = attention_modules(model)
+    capture.gradients(model, modules, ids, PROMPT, **draw, take=lambda layer, g: found.setdefault(layer, []).append(g))
+    assert all(len(samples) == 6 for samples in found.values())
+    alone = {}
+    draw["samples"] = 0
+    capture.gradients(model, modules, ids, PROMPT, **draw, take=lambda layer, g: alone.setdefault(layer, []).append(g))
+    assert all(torch.equal(a, b) for layer in range(4) for a, b in zip(alone[layer], found[layer][1:]))
+    generator = torch.Generator().manual_seed(4)
+    for sample in range(5):
+        visible = evicted_masks(modules, 2, PROMPT, len(ids), sample, generator)
+        with torch.no_grad():
+            picked = torch.multinomial(hidden_rows(model, ids, visible).float().exp(), 1, generator=generator)
+        by = {layer: torch.zeros_like(found[layer][0].flatten(1)).requires_grad_(True) for layer in range(4)}
+        with moved(model, by):
+            hidden_rows(model, ids, visible).gather(1, picked).sum().backward()
+        for layer in range(4):
+            expected = by[layer].grad
+            assert torch.allclose(alone[layer][sample].flatten(1), expected, atol=2e-5 * float(expected.abs().max())), layer
+
+
+def test_evicted_masks_keep_sinks_recent_positions_and_a_share_of_the_rest():
+    generator = torch.Generator().manual_seed(0)
+    prompt, end = 4000, 4010
+    for sample, share in enumerate((*KEPT_SHARES, KEPT_SHARES[0])):
+        masks = evicted_masks({0: None, 2: None}, 2, prompt, end, sample, generator)
+        assert sorted(masks) == [0, 2] and masks[0].shape == (2, 10, end)
+        assert not torch.equal(masks[0], masks[2]) and not torch.equal(masks[0][0], masks[0][1])
+        for row in range(10):
+            seen = masks[0][1, row]
+            position = prompt + row
+            assert bool(seen[:4].all()) and bool(seen[position - 15 : position + 1].all()) and not bool(seen[position + 1 :].any())
+            assert abs(float(seen[4 : position - 15].double().mean()) - share) < 0.03
+            assert torch.equal(seen[4:3900], masks[0][1, 0, 4:3900])  # one draw for all rows
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_samples_at_evicted_states_are_marked(family, tmp_path):
+    refuse_broken_windows(family)
+    model = make(family)
+    with capture.record(model, tmp_path / "run", fisher=2, fisher_evicted=3, seed=7):
+        decode(model)
+    run = Run(tmp_path / "run")
+    assert run.metadata["g_evicted"] == "3" and run.trace["g.1"].shape[:3] == (5, DECODE, 4)
+    with capture.record(model, tmp_path / "before", fisher=2, seed=7):
+        decode(model)
+    before = Run(tmp_path / "before")
+    assert "g_evicted" not in before.metadata
+    assert all(np.array_equal(run.trace[f"g.{layer}"][:2], before.trace[f"g.{layer}"]) for layer in range(4))
+
+
+def test_evicted_states_need_a_mask(tmp_path):
+    model = make("llama")
+    ids = tokens(PROMPT + DECODE)[0].tolist()
+    modules = attention_modules(model)
+    named = {"samples": 0, "evicted": 1, "seed": 0, "heads": 4, "take": lambda layer, g: None}
+    with pytest.raises(capture.CaptureError, match="attention in every layer"):
+        capture.gradients(model, {layer: module for layer, module in modules.items() if layer != 1}, ids, PROMPT, **named)
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(capture.CaptureError, match="pass --attention sdpa"):
+        capture.gradients(model, modules, ids, PROMPT, **named)
+
+
 def test_trace_dtype(tmp_path):
     model = make("llama")
     with capture.record(model, tmp_path / "run", trace_dtype="f16"):
@@ -597,7 +682,7 @@ def test_command_decodes(folder):
     ],
 )
 def test_command_forces_the_text(words, prompt, decoded, folder):
-    assert command(folder, "--forced", "--fisher", "2", "--dtype", "bf16", "--trace-dtype", "f32", *words) == 0
+    assert command(folder, "--forced", "--fisher", "1", "--fisher-evicted", "1", "--dtype", "bf16", "--trace-dtype", "f32", *words) == 0
     run = Run(folder / "run")
     assert run.document["prompt_tokens"] == prompt and run.document["tokens"] == prompt + decoded
     assert run.trace["tokens"].tolist() == list(range(3, 3 + prompt + decoded))

@@ -262,7 +262,7 @@ def test_bands_are_the_programs(workplace):
     for alone, found in ((False, evicted), (True, stored)):
         calibration = found["calibration"]
         quantiles = tuple(calibration[name] for name in ("p10", "median", "p90"))
-        assert quantiles == _loop_measure.CALIBRATIONS["predicted_kl", alone]
+        assert quantiles == _loop_measure.CALIBRATIONS["recorded", alone]
     case = _loop_measure.make_case(run, _loop_measure.Wanted("plan", None, "plan.json"), ".")
     predicted = _loop_measure.predict(run, [case.plan])[0]
     banded = _loop_measure.expected(predicted, case)

@@ -61,6 +61,7 @@ def spelled_out(run, plan):
         "cosine_loss": 1 - cosines / rows,
         "lost_mass": 1 - mass / rows / QUERY_HEADS,
         "predicted_kl": (inner**2).mean() / 2,
+        "basis": "recorded",
     }
 
 
@@ -72,7 +73,9 @@ def test_figures_are_what_they_say(tmp_path, metadata):
     run = _loop_run.Run(random_run(tmp_path / "run", tokens=40, prompt=28, metadata=metadata))
     plan = some_plan(run, "random", "0.4")
     figures = _loop_figures.open_loop(run, [plan])[0].document()
-    assert figures == pytest.approx(spelled_out(run, plan), rel=1e-4)
+    expected = spelled_out(run, plan)
+    assert figures.pop("basis") == expected.pop("basis")
+    assert figures == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("granularity", ["layer", "kv-head"])
@@ -108,7 +111,45 @@ def test_a_query_that_sees_nothing_but_itself(run):
     plan = _loop_plan.plan_of(plan_document(events), run.shape)
     assert (plan.mask(0, 64, 96).sum(2) == 1).all()
     figures = _loop_figures.open_loop(run, [plan])[0].document()
-    assert all(math.isfinite(value) for value in figures.values())
+    assert figures.pop("basis") == "recorded" and all(math.isfinite(value) for value in figures.values())
+
+
+@pytest.mark.parametrize("evicted, basis", [(0, "recorded"), (3, "both"), (4, "evicted")])
+def test_samples_at_evicted_states_weigh_two_thirds_as_in_the_program(tmp_path, evicted, basis):
+    run = _loop_run.Run(random_run(tmp_path / "run", samples=4, metadata={"g_evicted": str(evicted)}))
+    path = tmp_path / "plan.json"
+    options = {"granularity": "kv-head", "no_quality": False, "quality_rows": 0}
+    told = _loop_measure.replay(run, "h2o", "0.5", path, **options)["runs"][0]["predicted_kl"]
+    plan = _loop_plan.read_plan(path, run.shape)
+    figures = _loop_figures.open_loop(run, [plan])[0]
+    halves = figures.inner**2 / 2
+    parts = [half.mean() for half in (halves[: 4 - evicted], halves[4 - evicted :]) if len(half)]
+    expected = (parts[0] + 2 * parts[1]) / 3 if len(parts) == 2 else parts[0]
+    assert figures.gradient_kl() == (pytest.approx(expected), basis)
+    assert told["basis"] == basis and told["nats"] == pytest.approx(expected, rel=1e-5)
+    case = _loop_measure.Case("h2o", "0.5", plan)
+    banded = _loop_measure.expected(_loop_measure.predict(run, [plan])[0], case)
+    quantiles = tuple(told["calibration"][name] for name in ("p10", "median", "p90"))
+    assert quantiles == _loop_measure.CALIBRATIONS[basis, False]
+    assert banded == {name: pytest.approx(told[name], rel=1e-5) for name in banded}
+    of_types = figures.gradient_kl(recorded_only=True)
+    assert of_types == ((None, None) if evicted == 4 else (pytest.approx(parts[0]), "recorded"))
+
+
+@pytest.mark.parametrize("text", ["5", "-1", "x", "1.5"])
+def test_marks_of_evicted_states_that_do_not_match_are_refused(tmp_path, text):
+    run = _loop_run.Run(random_run(tmp_path / "run", samples=4, metadata={"g_evicted": text}))
+    with pytest.raises(ValueError, match="g_evicted"):
+        _loop_measure.predict(run, [_loop_plan.keep_all(run.shape)])
+
+
+def test_rows_that_are_not_finite_leave_the_mean(run):
+    figures = _loop_figures.open_loop(run, [some_plan(run)])[0]
+    kept = 0.5 * float((figures.inner[:, 1:] ** 2).mean())
+    figures.inner[0, 0] = math.nan
+    assert figures.gradient_kl() == (pytest.approx(kept), "recorded")
+    figures.inner[:] = math.inf
+    assert figures.gradient_kl() == (None, None)
 
 
 def test_without_gradients_no_nats(tmp_path):

@@ -54,7 +54,11 @@ struct TraceLayer {
 struct GradientRows {
   uint64_t begin = 0, rows = 0;  // positions [begin, begin + rows)
   uint64_t samples = 0;
+  // Number of the last samples that were drawn, and their gradients taken, at states with evicted
+  // keys; the others are of the recorded state.
+  uint64_t evicted = 0;
 
+  uint64_t recorded() const { return samples - evicted; }
   uint64_t end() const { return begin + rows; }
   bool Has(uint64_t position) const { return position >= begin && position < end(); }
 };

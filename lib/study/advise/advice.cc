@@ -362,8 +362,8 @@ void NoteLosses(const Runs& runs, const Advice& advice, std::vector<std::string>
   }
   notes.push_back(fmt::format("losses are predicted, and {}; brackets show this range",
                               CalibrationText(FindCalibration(kind))));
-  std::string large =
-      eviction::RemarkOnLargeKl(advice.found.best ? Shown(kind, advice.expected_loss()) : 0);
+  std::string large = eviction::RemarkOnLargeKl(
+      advice.found.best ? Shown(kind, advice.expected_loss()) : 0, FindBasis(kind));
   if (!large.empty()) notes.push_back(std::move(large));
 }
 
@@ -464,8 +464,26 @@ CrossChecked CrossCheck(const Measured& measured, uint32_t candidates, const Lim
 
 const eviction::Calibration& FindCalibration(LossKind kind) {
   KV_ASSERT(kind != LossKind::kOutput);
-  return kind == LossKind::kFisher ? eviction::kGradientCalibration
-                                   : eviction::kSensitivityCalibration;
+  const auto method =
+      IsFisher(kind) ? eviction::KlMethod::kGradients : eviction::KlMethod::kSensitivity;
+  return eviction::FindCalibration(method, eviction::Cause::kEviction, FindBasis(kind));
+}
+
+eviction::Basis FindBasis(LossKind kind) {
+  if (kind == LossKind::kFisherEvicted) return eviction::Basis::kEvicted;
+  return kind == LossKind::kFisherBoth ? eviction::Basis::kBoth : eviction::Basis::kRecorded;
+}
+
+std::optional<LossKind> FindFisherKind(const Runs& runs) {
+  bool has_recorded = true, has_evicted = true;
+  for (const auto& run : runs) {
+    const std::optional<GradientRows>& rows = run->trace().gradients;
+    has_recorded = has_recorded && rows && rows->recorded() > 0;
+    has_evicted = has_evicted && rows && rows->evicted > 0;
+  }
+  if (has_recorded && has_evicted) return LossKind::kFisherBoth;
+  if (has_evicted) return LossKind::kFisherEvicted;
+  return has_recorded ? std::optional(LossKind::kFisher) : std::nullopt;
 }
 
 double Shown(LossKind kind, double loss) {
@@ -528,7 +546,7 @@ Advice Advise(const Runs& runs, const AdviceRequest& request, ThreadPool& pool,
   }
   advice.effects = MeasureEffects(runs, advice.candidates, request.measure, pool, progress);
   const auto count = static_cast<uint32_t>(advice.candidates.size());
-  if (request.measure.kind == LossKind::kFisher) advice.effects.measured.independent = kIndependent;
+  if (IsFisher(request.measure.kind)) advice.effects.measured.independent = kIndependent;
   Searched searched = SearchWithMargin(advice.measured(), count, request.limits, pool);
   advice.found = std::move(searched.found);
   advice.check = std::move(searched.check);

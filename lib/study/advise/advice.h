@@ -176,8 +176,12 @@ double Shown(LossKind kind, double loss);
 double ShownError(LossKind kind, double loss, double standard_error);
 // Returns the loss that Shown() displays as `shown`.
 double LossShownAs(LossKind kind, double shown);
-// Returns the calibration of one of the two kinds of loss in nats.
+// Returns the calibration of one of the kinds of loss in nats.
 const eviction::Calibration& FindCalibration(LossKind kind);
+// Returns the states of the gradients of a kind of loss; kRecorded without gradients.
+eviction::Basis FindBasis(LossKind kind);
+// Returns the best kind of loss for which all runs have gradients, if there is one.
+std::optional<LossKind> FindFisherKind(const Runs& runs);
 // Returns how many units of a choice evict the first token in some run.
 uint32_t UnitsWithoutFirst(const Measured& measured, const Choice& choice);
 

@@ -21,21 +21,43 @@ struct HeadSums {
   std::vector<uint8_t> is_defined;  // [row]: 1 if the figures above are finite
 };
 
-bool IsDefined(LossKind kind, std::span<const AttentionRows> heads, uint64_t row) {
+// A sample of gradients whose effects are one channel, and the factor that gives their squares the
+// sample's weight in the mean over channels; 1 if all samples weigh the same.
+struct Channel {
+  uint64_t sample = 0;
+  double factor = 1;
+};
+
+std::vector<Channel> ListChannels(const GradientRows& rows, LossKind kind) {
+  std::vector<Channel> channels;
+  const std::vector<eviction::SampleGroup> groups = eviction::GroupSamples(rows, FindBasis(kind));
+  double count = 0;
+  for (const eviction::SampleGroup& group : groups) count += group.size();
+  for (const eviction::SampleGroup& group : groups) {
+    const double factor = std::sqrt(group.share * count / group.size());
+    for (uint64_t s = group.begin; s < group.end; ++s) channels.push_back({s, factor});
+  }
+  return channels;
+}
+
+bool IsDefined(std::span<const Channel> channels, std::span<const AttentionRows> heads,
+               uint64_t row) {
   return std::all_of(heads.begin(), heads.end(), [&](const AttentionRows& head) {
     if (!std::isfinite(head.error2[row]) || !std::isfinite(head.dot[row])) return false;
-    return kind != LossKind::kFisher ||
-           std::all_of(head.log_p_change.begin(), head.log_p_change.end(),
-                       [&](const auto& sample) { return std::isfinite(sample[row]); });
+    return std::all_of(channels.begin(), channels.end(), [&](const Channel& of) {
+      return std::isfinite(head.log_p_change[of.sample][row]);
+    });
   });
 }
 
-HeadSums SumHeads(LossKind kind, uint64_t channels, std::span<const AttentionRows> heads) {
+// `channels` is empty for losses that need no gradients; `count` is the number of all channels.
+HeadSums SumHeads(LossKind kind, uint64_t count, std::span<const Channel> channels,
+                  std::span<const AttentionRows> heads) {
   const uint64_t rows = heads.front().rows();
-  HeadSums sums{std::vector<double>(rows), std::vector<double>(channels * rows),
+  HeadSums sums{std::vector<double>(rows), std::vector<double>(count * rows),
                 std::vector<double>(rows), std::vector<uint8_t>(rows)};
   for (uint64_t row = 0; row < rows; ++row) {
-    sums.is_defined[row] = IsDefined(kind, heads, row);
+    sums.is_defined[row] = IsDefined(channels, heads, row);
     for (const AttentionRows& head : heads) {
       sums.norm2[row] += head.norm2[row];
       sums.error2[row] += head.error2[row];
@@ -45,8 +67,9 @@ HeadSums SumHeads(LossKind kind, uint64_t channels, std::span<const AttentionRow
         sums.effect[row] += head.dot[row] - head.norm2[row];
         sums.effect[rows + row] += head.changed_norm2[row] - head.norm2[row];
       } else {
-        for (uint64_t s = 0; s < channels; ++s)
-          sums.effect[s * rows + row] += head.log_p_change[s][row];
+        for (size_t c = 0; c < channels.size(); ++c)
+          sums.effect[c * rows + row] +=
+              channels[c].factor * head.log_p_change[channels[c].sample][row];
       }
     }
   }
@@ -111,7 +134,7 @@ void RequireLoss(const MeasureRequest& request, const AdviseRun& run) {
       throw Error(Finding::kUsage, "--sensitivity: has no weight for layer {}", attention.layer())
           .File(run.name());
     }
-    if (kind == LossKind::kFisher && !eviction::HasChanges(attention)) {
+    if (IsFisher(kind) && !eviction::HasChanges(attention)) {
       throw Error(Finding::kUsage, "layer {} has no gradients: no loss in nats", attention.layer())
           .File(run.name());
     }
@@ -168,7 +191,7 @@ class Measurer {
   void AddRun(const AdviseRun& run) {
     RequireLoss(request_, run);
     uint64_t begin = run.prompt(), end = run.end();
-    if (request_.kind == LossKind::kFisher) {
+    if (IsFisher(request_.kind)) {
       begin = std::max(begin, run.trace().gradients->begin);
       end = std::min(end, run.trace().gradients->end());
     }
@@ -184,14 +207,17 @@ class Measurer {
     RunRows rows;
     rows.rows = effects_.rows.back().positions.size();
     rows.population = effects_.rows.back().population;
-    if (request_.kind == LossKind::kFisher) rows.channels = run.trace().gradients->samples;
+    if (IsFisher(request_.kind)) {
+      channels_ = ListChannels(*run.trace().gradients, request_.kind);
+      rows.channels = channels_.size();
+    }
     if (request_.kind == LossKind::kSensitivity) {
       rows.channels = 2;
       for (const LayerAttention& attention : run.layers()) {
         rows.weight.push_back(request_.weights.at(attention.layer()));
       }
     }
-    if (request_.kind != LossKind::kFisher) {
+    if (!IsFisher(request_.kind)) {
       rows.norm2.assign(effects_.measured.groups, std::vector<float>(rows.rows));
     }
     whole_ = WholeCache(run);
@@ -232,11 +258,11 @@ class Measurer {
         const std::span<const AttentionRows> heads(alternative.heads);
         const size_t count = heads.size() / units;
         const HeadSums sums = SumHeads(request_.kind, effects_.measured.runs.back().channels,
-                                       heads.subspan(u * count, count));
+                                       channels_, heads.subspan(u * count, count));
         AddOption(bytes * held.at_end / whole_.at_end, bytes * held.over_steps / whole_.over_steps,
                   Narrowed(sums.effect), DropsFirst(alternative.plan, u, units),
                   unit.options[c + 1]);
-        if (request_.kind == LossKind::kFisher) {
+        if (IsFisher(request_.kind)) {
           unit.options[c + 1].error2.push_back(Narrowed(sums.error2));
         }
         for (size_t row = 0; row < norm2.size(); ++row) {
@@ -304,9 +330,10 @@ class Measurer {
   uint32_t candidates_;
   const MeasureRequest& request_;
   Effects effects_;
-  size_t first_unit_ = 0;  // first unit of the current layer
-  Held whole_;             // tokens of the current run, from WholeCache
-  double bytes_ = 0;       // bytes of a token in all layers
+  size_t first_unit_ = 0;          // first unit of the current layer
+  std::vector<Channel> channels_;  // of the current run; empty without gradients
+  Held whole_;                     // tokens of the current run, from WholeCache
+  double bytes_ = 0;               // bytes of a token in all layers
   // [row] of the current run: 1 if undefined in some part of the model
   std::vector<uint8_t> is_undefined_;
 };
@@ -317,8 +344,8 @@ std::vector<Alternative> MakeAlternatives(const LayerAttention& attention,
                                           const eviction::MeasuredRows& rows, ThreadPool& pool) {
   std::vector<const eviction::LayerPlan*> each;
   for (const eviction::LayerPlan& plan : plans) each.push_back(&plan);
-  auto of_plan = eviction::MeasureHeads(
-      attention, each, rows, pool, request.kind == LossKind::kFisher, AttentionFigures::kNoTopK);
+  auto of_plan = eviction::MeasureHeads(attention, each, rows, pool, IsFisher(request.kind),
+                                        AttentionFigures::kNoTopK);
   std::vector<Alternative> alternatives;
   for (size_t c = 0; c < plans.size(); ++c)
     alternatives.push_back({std::move(of_plan[c]), std::move(plans[c]), 1});

@@ -92,7 +92,7 @@ double FisherLoss(const Sum& sum) {
 template <typename Sum>
 double GroupLoss(LossKind kind, const RunRows& run, uint32_t group, const Sum& sum) {
   if (kind == LossKind::kSensitivity) return CosineLoss(run, group, sum);
-  if (kind == LossKind::kFisher) return FisherLoss(sum);
+  if (IsFisher(kind)) return FisherLoss(sum);
   double error2 = 0;
   for (size_t i = 0; i < sum.size(); ++i) error2 += static_cast<double>(sum[i]);
   return error2 / std::max(run.norm2_sum, kLeastNorm2);
@@ -170,6 +170,8 @@ double LargestLoss(const std::vector<double>& values) {
 std::string_view Name(LossKind kind) {
   switch (kind) {
     case LossKind::kFisher:
+    case LossKind::kFisherEvicted:
+    case LossKind::kFisherBoth:
       return "gradients";
     case LossKind::kSensitivity:
       return "sensitivity";
@@ -178,6 +180,8 @@ std::string_view Name(LossKind kind) {
   }
   return "?";
 }
+
+bool IsFisher(LossKind kind) { return kind != LossKind::kSensitivity && kind != LossKind::kOutput; }
 
 double SumNorm2(const RunRows& run) {
   double sum = 0;
@@ -284,7 +288,7 @@ std::shared_ptr<const Mixture::Tables> Mixture::MakeTables(const Measured& measu
 Mixture::Mixture(const Measured& measured, Choice choice)
     : measured_(measured), tables_(MakeTables(measured)), choice_(std::move(choice)) {
   KV_ASSERT(choice_.size() == measured.units.size() && !measured.runs.empty());
-  KV_ASSERT(measured.independent == 0 || measured.kind == LossKind::kFisher);
+  KV_ASSERT(measured.independent == 0 || IsFisher(measured.kind));
   for (size_t run = 0; run < measured.runs.size(); ++run) {
     sums_.push_back(Sums(measured, choice_, run));
     std::vector<double>& losses = of_group_.emplace_back();

@@ -15,15 +15,21 @@ namespace kv::advise {
 
 // The data that a loss is computed from, best first.
 enum class LossKind {
-  kFisher,       // nats, from gradients: 1/2 mean of (sum over units of g.do)^2
+  // nats, from gradients at recorded states, at evicted states or both: 1/2 mean of (sum over units
+  // of g.do)^2
+  kFisher,
+  kFisherEvicted,
+  kFisherBoth,
   kSensitivity,  // nats, from weights: sum over layers of weight * 2 * (1 - mean cosine)
   kOutput,       // relative error of the attention outputs, Frobenius over rows and layers
 };
 std::string_view Name(LossKind kind);
+bool IsFisher(LossKind kind);
 
 // The effect of an option on a unit, in one run. Effects of the units of a group add up row by row.
 // Layout [channel][row]:
-//   kFisher       one channel per sampled token: g.do
+//   kFisher...    one channel per sampled token: g.do, times the root of the token's weight in the
+//                 mean over channels
 //   kSensitivity  o.o' - o.o, then o'.o' - o.o
 //   kOutput       |o - o'|^2
 using Effect = std::vector<float>;
@@ -35,7 +41,7 @@ struct Option {
   // over all decode steps.
   std::vector<double> kept, held;
   std::vector<Effect> effect;  // [run]; empty: no effect, as for an option that keeps everything
-  // For kFisher, [run][row]: |o' - o|^2, which smooths the noise of few sampled tokens.
+  // For gradients, [run][row]: |o' - o|^2, which smooths the noise of few sampled tokens.
   std::vector<std::vector<float>> error2;
   uint32_t drops_first = 0;  // number of runs in which the first token is evicted
 };
@@ -52,7 +58,7 @@ struct RunRows {
   uint64_t rows = 0, channels = 1;
   uint64_t population = 0;                // number of rows that these are a sample of
   double fixed_kept = 0, fixed_held = 0;  // shares of layers that have no options
-  std::vector<std::vector<float>> norm2;  // [group][row]: o.o; empty for kFisher
+  std::vector<std::vector<float>> norm2;  // [group][row]: o.o; empty for gradients
   double norm2_sum = 0;                   // sum of all norm2
   std::vector<double> weight;             // [group]: for kSensitivity
 };
@@ -63,7 +69,7 @@ struct Measured {
   uint32_t groups = 1;
   std::vector<RunRows> runs;
   std::vector<Unit> units;
-  // For kFisher during the search: the share of the loss in which the effects of units count as
+  // For gradients during the search: the share of the loss in which the effects of units count as
   // independent, each as its squared error times a weight per unit. Without it, a search over many
   // options picks those that by chance do little, or cancel each other, in the sampled rows and
   // tokens.

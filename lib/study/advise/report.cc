@@ -211,6 +211,14 @@ const Fields<Report>& MethodFields() {
        "outputs",
        [](const Report& of) { return Name(GetLossKind(of)); },
        OneOf("gradients", "sensitivity", "output-error")},
+      {"basis",
+       "States that the gradients were taken at: recorded, or with evicted keys; null without "
+       "gradients",
+       [](const Report& of) {
+         const LossKind kind = GetLossKind(of);
+         return IsFisher(kind) ? std::optional(Name(FindBasis(kind))) : std::nullopt;
+       },
+       OneOf("recorded", "evicted", "both", nullptr)},
       {"unit",
        "Unit of all losses: nats of KL of the next token, or relative error of attention outputs "
        "(Frobenius)",
@@ -305,6 +313,10 @@ std::string LossName(LossKind kind) {
   switch (kind) {
     case LossKind::kFisher:
       return "expected KL of the next token, from gradients";
+    case LossKind::kFisherEvicted:
+      return "expected KL of the next token, from gradients at evicted states";
+    case LossKind::kFisherBoth:
+      return "expected KL of the next token, from gradients at recorded and evicted states";
     case LossKind::kSensitivity:
       return "expected KL of the next token, from layer sensitivities";
     case LossKind::kOutput:

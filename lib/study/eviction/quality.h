@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lib/core/base/parallel.h"
+#include "lib/core/snapshot/attention_trace.h"
 #include "lib/study/attention/attention.h"
 #include "lib/study/attention/layer_attention.h"
 #include "lib/study/eviction/budget.h"
@@ -34,6 +35,7 @@ MeasuredRows ChooseRows(uint64_t prompt, uint64_t end, uint64_t most, uint64_t s
 struct LogPChange {
   uint64_t samples = 0, rows = 0;
   std::vector<double> values = {};  // [sample][measured row]; NaN where undefined or without g
+  uint64_t evicted = 0;             // number of the last samples that are of evicted states
 
   double at(uint64_t sample, uint64_t row) const { return values[sample * rows + row]; }
   // Adds a change of the same shape; an empty object takes the shape of the other.
@@ -89,22 +91,27 @@ AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan&
 // runs.
 struct Calibration {
   double p10, median, p90;
+  std::string_view models = "SmolLM2-135M";  // that the study ran
 };
-// Measured in 498 runs of SmolLM2-135M-Instruct (Q4_1) with 4 samples a row: 336 of
-// docs/closed-loop.md (8 policies, 4 budgets, 6 texts, plans on all layers and on some) and 162 of
-// the study before it (10 policies, 3 ratios, 3 texts). Alone, the two studies have the quantiles
-// 0.46, 0.73, 1.20 and 0.47, 0.70, 1.02.
-inline constexpr Calibration kGradientCalibration = {0.46, 0.72, 1.13};
-// Measured in 60 runs of the older study, those with a KL below 0.2, with one weight per layer
-// measured on one of the texts.
-inline constexpr Calibration kSensitivityCalibration = {0.69, 0.89, 1.54};
-// Measured in 75 runs of the same model with its weights widened to F32, on 3 texts of 1,024
-// tokens: pairs of types in llama.cpp (-ctk, -ctv) and in torch, rows from 512 on, 4 or 8 samples a
-// row. All 90 runs of docs/closed-loop.md have 0.59, 0.73, 0.93.
-inline constexpr Calibration kQuantGradientCalibration = {0.55, 0.72, 0.92};
-// Measured in the same runs, with layer weights measured on a fourth text. The method underrates
-// the difference between K (0.76) and V (1.55).
-inline constexpr Calibration kQuantSensitivityCalibration = {0.66, 1.0, 1.95};
+
+// The states that the gradients of a prediction were taken at. At the recorded state, heads that
+// are certain of a token are saturated, and no gradient sees what evicting it does; at evicted
+// states gradients do. The mean of both is within a factor of 2 more often than each
+// (docs/closed-loop.md).
+enum class Basis { kRecorded, kEvicted, kBoth };
+std::string_view Name(Basis basis);
+// Returns the best basis for losses by eviction that a trace with such samples has.
+Basis FindBasis(const GradientRows& rows);
+
+// Samples of one kind of state, and their share in a prediction. Shares add up to 1.
+struct SampleGroup {
+  uint64_t begin = 0, end = 0;
+  double share = 1;
+
+  double size() const { return static_cast<double>(end - begin); }
+};
+// Returns the samples of a trace that a prediction on this basis takes.
+std::vector<SampleGroup> GroupSamples(const GradientRows& rows, Basis basis);
 
 // The cause of a change of outputs. Errors of stored values have any direction, those of lost
 // tokens do not.
@@ -116,8 +123,12 @@ enum class KlMethod {
 };
 std::string_view Name(KlMethod method);
 
-// Returns the calibration of this method in the study of this cause.
-const Calibration& FindCalibration(KlMethod method, Cause cause);
+// Returns the calibration of this method in the study of this cause. Types are predicted from the
+// recorded state alone.
+const Calibration& FindCalibration(KlMethod method, Cause cause, Basis basis = Basis::kRecorded);
+
+// Number of rows that a prediction names.
+inline constexpr size_t kTopRows = 4;
 
 struct PredictedKl {
   KlMethod method = KlMethod::kGradients;
@@ -129,8 +140,13 @@ struct PredictedKl {
   uint64_t population = 0;  // number of rows that they were drawn from
   uint64_t samples = 0;     // next tokens drawn for each row; 0 without gradients
   Cause cause = Cause::kEviction;
+  Basis basis = Basis::kRecorded;  // with gradients
+  // Positions of the rows that lose most, the largest loss first, and their share of `nats`; NaN if
+  // nothing is lost.
+  std::vector<uint64_t> top_rows = {};
+  double top_share = 0;
 
-  const Calibration& calibration() const { return FindCalibration(method, cause); }
+  const Calibration& calibration() const { return FindCalibration(method, cause, basis); }
   // Returns the real KL that runs of the study had at such a prediction: their median, and the
   // range of the middle four fifths.
   double expected() const { return nats / calibration().median; }
@@ -143,10 +159,17 @@ struct PredictedKl {
 std::string CalibrationText(const Calibration& calibration);
 // Explains an expected KL: "in nats of the next token, mean of the decode rows, ...".
 std::string ExpectedKlText(const PredictedKl& kl);
-// A larger expected KL is likely too low, because the formulas are the first term of the loss only.
+// A larger expected KL is likely too low unless its gradients are of evicted states, because at the
+// recorded state the formulas are the first term of the loss only.
 inline constexpr double kMostTrustedKl = 0.2;
 // Returns a remark if the largest expected KL is beyond kMostTrustedKl; otherwise "".
-std::string RemarkOnLargeKl(double largest);
+std::string RemarkOnLargeKl(double largest, Basis basis = Basis::kRecorded);
+// Returns which rows lose most, for a loss that a few of many rows carry; otherwise "".
+std::string RemarkOnTopRows(const PredictedKl& kl);
+// A note for types of a trace whose gradients are all of evicted states.
+inline constexpr std::string_view kNoRecordedState =
+    "no loss in nats: all gradients of the trace are of evicted states, which say nothing about "
+    "types (python -m kvtool.capture MODEL --fisher 4 ... adds those of the recorded state)";
 // A note for results without a loss in nats.
 inline constexpr std::string_view kNoNats =
     "no loss in nats: the trace has no gradients (python -m kvtool.capture MODEL --fisher 4 ... "
@@ -154,8 +177,10 @@ inline constexpr std::string_view kNoNats =
 
 // Predicts from the sum of the changes that all layers make together; a mixture of plans has the
 // sum of its parts. Rows that are NaN for some sample are left out. `population` is the number of
-// rows that `change` was drawn from. Returns nothing if no row is left.
-std::optional<PredictedKl> PredictKl(const LogPChange& change, uint64_t population);
+// rows that `change` was drawn from, `positions` has their positions, or counts them if it is
+// empty. Returns nothing if no row is left.
+std::optional<PredictedKl> PredictKl(const LogPChange& change, uint64_t population,
+                                     std::span<const uint64_t> positions = {});
 
 // KL that one layer's output error causes, per relative squared error of its output.
 using LayerWeights = std::map<uint32_t, double>;
@@ -163,6 +188,7 @@ using LayerWeights = std::map<uint32_t, double>;
 // anything. Rows that are undefined in some layer are left out. Returns nothing if no row is left
 // or outputs were not measured.
 std::optional<PredictedKl> PredictKl(std::span<const LayerQuality> layers,
-                                     const LayerWeights& weights, uint64_t population);
+                                     const LayerWeights& weights, uint64_t population,
+                                     std::span<const uint64_t> positions = {});
 
 }  // namespace kv::eviction

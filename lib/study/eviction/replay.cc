@@ -62,12 +62,14 @@ class Prediction {
     if (!method_) return std::nullopt;
     if (auto why = WhyNot(run)) return why;
     if (method_ == KlMethod::kSensitivity) {
-      run.predicted_kl = PredictKl(run.layers, *request_.sensitivity, measured.population);
+      run.predicted_kl =
+          PredictKl(run.layers, *request_.sensitivity, measured.population, measured.positions);
     } else {
       const GradientRows& rows = *trace_.gradients;
       const uint64_t begin = std::max(measured.first, rows.begin);
       const uint64_t end = std::min(measured.first + measured.population, rows.end());
-      run.predicted_kl = PredictKl(changes_.at(index), end - std::min(begin, end));
+      run.predicted_kl =
+          PredictKl(changes_.at(index), end - std::min(begin, end), measured.positions);
     }
     if (run.predicted_kl) return std::nullopt;
     return method_ == KlMethod::kGradients

@@ -148,12 +148,15 @@ void NoteNats(const ReplayResult& result, std::vector<std::string>& texts) {
   if (predicted != nullptr) {
     texts.push_back(fmt::format("expected KL is {}; brackets show this range",
                                 ExpectedKlText(*predicted->predicted_kl)));
+    const std::string top = RemarkOnTopRows(*predicted->predicted_kl);
+    if (!top.empty()) texts.push_back(fmt::format("expected KL of {}: {}", predicted->policy, top));
   }
   double largest = 0;
   for (const ReplayRun& run : result.runs) {
     if (run.predicted_kl) largest = std::max(largest, run.predicted_kl->expected());
   }
-  std::string large = RemarkOnLargeKl(largest);
+  std::string large =
+      predicted == nullptr ? "" : RemarkOnLargeKl(largest, predicted->predicted_kl->basis);
   if (!large.empty()) texts.push_back(std::move(large));
   if (!result.kl_method && result.runs.front().quality) texts.emplace_back(kNoNats);
 }

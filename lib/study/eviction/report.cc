@@ -240,6 +240,10 @@ std::optional<uint64_t> SamplesIfAny(const PredictedKl& kl) {
   return kl.samples == 0 ? std::nullopt : std::optional(kl.samples);
 }
 
+std::optional<std::string_view> GetBasisIfAny(const PredictedKl& kl) {
+  return kl.method == KlMethod::kGradients ? std::optional(Name(kl.basis)) : std::nullopt;
+}
+
 // The documents of eviction and of quantisation differ in their text for results without samples.
 Fields<PredictedKl> MakeKlFields(Fields<PredictedKl>::Field samples) {
   return {
@@ -247,6 +251,10 @@ Fields<PredictedKl> MakeKlFields(Fields<PredictedKl>::Field samples) {
        "gradients: 1/2 of the squared sum over layers of g . (o' - o), with the trace's gradients; "
        "sensitivity: sum over layers of weight times 2 (1 - cosine)",
        [](const PredictedKl& kl) { return Name(kl.method); }, OneOf("gradients", "sensitivity")},
+      {"basis",
+       "States that the gradients were taken at: recorded, or with evicted keys; with both, those "
+       "with evicted keys count two thirds; null without gradients",
+       GetBasisIfAny, OneOf("recorded", "evicted", "both", nullptr)},
       {"nats", "Predicted nats of the method, not calibrated", &PredictedKl::nats, AtLeast(0)},
       {"standard_error",
        "Standard error of nats, from drawn rows and drawn next tokens; null: unknown",
@@ -258,6 +266,10 @@ Fields<PredictedKl> MakeKlFields(Fields<PredictedKl>::Field samples) {
       {"rows", "Number of rows measured", &PredictedKl::rows, AtLeast(1)},
       {"of_rows", "Rows that could be measured", &PredictedKl::population, AtLeast(1)},
       std::move(samples),
+      {"top_rows", "Positions of the rows that lose most, the largest loss first",
+       &PredictedKl::top_rows},
+      {"top_share", "Share of nats that top_rows lose; null: nothing is lost",
+       &PredictedKl::top_share, Nullable(AtLeast(0))},
       {"calibration", "Quantiles of predicted over real KL in the study (docs/closed-loop.md)",
        &PredictedKl::calibration, CalibrationFields()}};
 }

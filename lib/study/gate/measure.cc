@@ -270,7 +270,9 @@ void SetQuant(const quantisation::ReplayResult& replayed, const std::string& not
   } else if (replayed.kl_method) {
     out.Undefined("quant.predicted_kl", "a layer has no figures: NaN or infinite values");
   } else {
-    out.Missing("quant.predicted_kl", "the trace has no gradients");
+    out.Missing("quant.predicted_kl", replayed.lacks_recorded_state
+                                          ? "all gradients of the trace are of evicted states"
+                                          : "the trace has no gradients");
   }
   if (outcome.mean.undefined_rows > 0) {
     const std::string why =

@@ -92,11 +92,13 @@ PairFigures ComputeFigures(const std::vector<PairRows>& heads, std::vector<doubl
   return means.Figures();
 }
 
-eviction::LogPChange SumChanges(const std::vector<PairRows>& heads) {
+// Sums the changes by the first `samples` gradients, those at the recorded state: types change a
+// little everywhere, which gradients there see.
+eviction::LogPChange SumChanges(const std::vector<PairRows>& heads, uint64_t samples) {
   eviction::LogPChange sum;
   for (const PairRows& head : heads) {
-    eviction::LogPChange change{head.log_p_change.size(), head.kl.size(), {}};
-    for (const std::vector<double>& sample : head.log_p_change)
+    eviction::LogPChange change{samples, head.kl.size(), {}};
+    for (const std::vector<double>& sample : std::span(head.log_p_change).first(samples))
       change.values.insert(change.values.end(), sample.begin(), sample.end());
     sum.Add(change);
   }
@@ -131,7 +133,9 @@ LayerFigures Describe(const LayerAttention& attention, const StoredLayer& stored
     figures.all.push_back(ComputeFigures(heads, figures.cosines.back()));
     std::vector<PairFigures>& of_heads = figures.heads.emplace_back();
     for (const PairRows& head : heads) of_heads.push_back(ComputeFigures(head));
-    if (!heads.front().log_p_change.empty()) figures.changes.push_back(SumChanges(heads));
+    if (!heads.front().log_p_change.empty()) {
+      figures.changes.push_back(SumChanges(heads, attention.trace().gradients->recorded()));
+    }
     if (IsFinite(stored, pairs[pair])) continue;
     // Rows that see no changed key or value say nothing about the type.
     const uint64_t rows = figures.all.back().rows;
@@ -170,8 +174,10 @@ ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
       eviction::ChooseRows(request.prompt_tokens, trace.end_position(), request.rows, request.seed);
   if (!request.weights.empty()) {
     result.kl_method = eviction::KlMethod::kSensitivity;
-  } else if (trace.gradients) {
+  } else if (trace.gradients && trace.gradients->recorded() > 0) {
     result.kl_method = eviction::KlMethod::kGradients;
+  } else {
+    result.lacks_recorded_state = trace.gradients.has_value();
   }
   StoreRequest store = request.store;
   store.first_tokens = request.prompt_tokens;
@@ -274,9 +280,10 @@ Outcome Evaluate(const ReplayResult& result, const std::vector<size_t>& choice) 
   }
   for (size_t i = 0; i < std::size(kMeans); ++i) outcome.mean.*kMeans[i] = means[i].Get();
   if (result.kl_method == eviction::KlMethod::kGradients)
-    outcome.kl = eviction::PredictKl(change, result.measured.population);
+    outcome.kl = eviction::PredictKl(change, result.measured.population, result.measured.positions);
   if (result.kl_method == eviction::KlMethod::kSensitivity)
-    outcome.kl = eviction::PredictKl(qualities, result.weights, result.measured.population);
+    outcome.kl = eviction::PredictKl(qualities, result.weights, result.measured.population,
+                                     result.measured.positions);
   if (outcome.kl) outcome.kl->cause = eviction::Cause::kQuantisation;
   return outcome;
 }

@@ -57,6 +57,7 @@ struct ReplayResult {
   eviction::MeasuredRows measured;
   uint64_t tokens = 0;
   std::optional<eviction::KlMethod> kl_method;
+  bool lacks_recorded_state = false;  // true if all gradients of the trace are of evicted states
   eviction::LayerWeights weights;
 };
 

@@ -318,7 +318,10 @@ TextTable PairTable(const Report& report) {
 }
 
 std::vector<std::string> WriteNotes(const ReplayResult& result) {
-  if (!result.kl_method) return {std::string(eviction::kNoNats)};
+  if (!result.kl_method) {
+    return {
+        std::string(result.lacks_recorded_state ? eviction::kNoRecordedState : eviction::kNoNats)};
+  }
   std::vector<std::string> notes;
   double largest = 0;
   for (size_t pair = 0; pair < result.pairs.size(); ++pair) {

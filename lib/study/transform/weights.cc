@@ -39,7 +39,7 @@ class HeadPass {
         values_(MakeMatrix(head_.v, tokens_, v_dim_)),
         range_(range),
         count_(range.end - range.begin),
-        samples_(std::min(rows_.samples, kMostSamples)) {
+        samples_(std::min(rows_.recorded(), kMostSamples)) {
     made_.k.resize(samples_ * count_ * dim_);
     made_.v.resize(samples_ * count_ * v_dim_);
   }
@@ -124,8 +124,12 @@ void AddSquares(const CacheRows& rows, double share, std::vector<double>& sums) 
 void RequireGradients(const Snapshot& snapshot, const AttentionTrace& trace) {
   for (const LayerKv& layer : snapshot.layers) {
     const TraceLayer* rows = trace.Find(layer.index);
-    if (trace.gradients && rows != nullptr && rows->queries && rows->gradients) continue;
-    throw Error(Finding::kTraceMismatch, "the trace has no queries and gradients of layer {}",
+    // The errors of a transform are small and dense, so only gradients at the recorded state weigh
+    // them.
+    const bool has_recorded = trace.gradients && trace.gradients->recorded() > 0;
+    if (has_recorded && rows != nullptr && rows->queries && rows->gradients) continue;
+    throw Error(Finding::kTraceMismatch,
+                "the trace has no queries and gradients at the recorded state of layer {}",
                 layer.index)
         .File(trace.path)
         .Hint("python -m kvtool.capture MODEL --fisher 8 records them");
@@ -148,7 +152,7 @@ RunGradients CollectGradients(const Snapshot& snapshot, const AttentionTrace& tr
                               TokenRange range, ThreadPool& pool) {
   const LayerKv& first = snapshot.layers.front();
   const uint64_t layers = snapshot.layers.size(), heads = first.k.heads;
-  const uint64_t samples = std::min(trace.gradients->samples, kMostSamples);
+  const uint64_t samples = std::min(trace.gradients->recorded(), kMostSamples);
   const uint64_t count = range.end - range.begin;
   const auto empty = [&](const KvTensor& tensor) {
     const uint64_t features = layers * tensor.channels();

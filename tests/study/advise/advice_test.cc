@@ -72,7 +72,8 @@ std::vector<double> PlainOutput(const AttentionCase& made, size_t layer, uint32_
   return out;
 }
 
-// 1/2 mean over rows and samples of (sum over layers, heads, columns of g (o' - o))^2.
+// 1/2 mean over rows and samples of (sum over layers, heads, columns of g (o' - o))^2. With samples
+// of both kinds, those at evicted states weigh two thirds.
 double NatsByHand(const AttentionCase& made, const std::vector<PlanOfLayer>& plans) {
   const GradientRows& rows = *made.trace.gradients;
   double nats = 0;
@@ -94,9 +95,14 @@ double NatsByHand(const AttentionCase& made, const std::vector<PlanOfLayer>& pla
         }
       }
     }
-    for (const double of_sample : change) nats += of_sample * of_sample / 2;
+    for (uint64_t s = 0; s < rows.samples; ++s) {
+      const bool is_evicted = s >= rows.recorded();
+      const uint64_t count = is_evicted ? rows.evicted : rows.recorded();
+      const double share = count == rows.samples ? 1 : is_evicted ? 2.0 / 3 : 1.0 / 3;
+      nats += share * change[s] * change[s] / 2 / static_cast<double>(count);
+    }
   }
-  return nats / static_cast<double>(rows.rows * rows.samples);
+  return nats / static_cast<double>(rows.rows);
 }
 
 // Replays one layer in which all heads keep the same tokens, by the eviction study's own replay.
@@ -214,11 +220,15 @@ TEST_CASE("a plan measured from its tokens costs what was predicted", "[advise][
 }
 
 TEST_CASE("gradients give the nats that a plain computation gives", "[advise]") {
+  const auto [evicted, kind] = GENERATE(std::pair<uint64_t, LossKind>{0, LossKind::kFisher},
+                                        std::pair<uint64_t, LossKind>{1, LossKind::kFisherBoth},
+                                        std::pair<uint64_t, LossKind>{3, LossKind::kFisherEvicted});
   const auto made = MakeAttentionCase({2, 4, 2, 8, 96}, 38);
-  AddGradients(*made, {70, 20, 3}, 5);
+  AddGradients(*made, {70, 20, 3, evicted}, 5);
   ThreadPool pool(2);
   const Runs runs = ListRuns({made.get()}, pool);
-  const AdviceRequest request = SmallRequest(LossKind::kFisher, eviction::Granularity::kKvHead);
+  CHECK(FindFisherKind(runs) == kind);
+  const AdviceRequest request = SmallRequest(kind, eviction::Granularity::kKvHead);
   const Advice advice = Advise(runs, request, pool);
   CHECK(advice.effects.rows[0].positions.size() == 20);
   std::mt19937 random(4);
@@ -235,6 +245,23 @@ TEST_CASE("gradients give the nats that a plain computation gives", "[advise]") 
   // The displayed value is the expected KL: in the study, predictions were lower than real losses.
   CHECK(Shown(LossKind::kFisher, 0.72) == Approx(1));
   CHECK(LossShownAs(LossKind::kFisher, 1) == Approx(0.72));
+}
+
+TEST_CASE("runs with gradients of different states share what all of them have", "[advise]") {
+  std::vector<std::unique_ptr<AttentionCase>> made;
+  for (const uint64_t evicted : {0, 1, 3}) {
+    made.push_back(MakeAttentionCase({}, 43));
+    AddGradients(*made.back(), {kPrompt, 96, 3, evicted}, 6);
+  }
+  ThreadPool pool(2);
+  const auto kind = [&](std::vector<const AttentionCase*> cases) {
+    return FindFisherKind(ListRuns(cases, pool));
+  };
+  const AttentionCase *recorded = made[0].get(), *both = made[1].get(), *evicted = made[2].get();
+  CHECK(kind({recorded, both}) == LossKind::kFisher);
+  CHECK(kind({both, both}) == LossKind::kFisherBoth);
+  CHECK(kind({both, evicted}) == LossKind::kFisherEvicted);
+  CHECK_FALSE(kind({recorded, evicted}));
 }
 
 TEST_CASE("events of a mixed plan say what each head holds", "[advise]") {

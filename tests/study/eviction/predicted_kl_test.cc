@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "lib/engines/mnn/h2o/report.h"
 #include "lib/study/eviction/quality.h"
@@ -58,11 +59,18 @@ double Reference(const AttentionCase& made, const LayerPlan& plan, uint32_t head
   return change;
 }
 
-// Half the mean of squares over rows and samples, without the rows that `skip` marks.
+// Half the mean of squares over rows and samples, without the rows that `skip` marks. With samples
+// of both kinds, those at evicted states weigh two thirds.
 double ReferenceNats(
     const AttentionCase& made, const ReplayRun& run, uint64_t prompt,
     const std::function<bool(uint64_t row)>& skip = [](uint64_t) { return false; }) {
   const GradientRows& rows = *made.trace.gradients;
+  const bool has_both = rows.evicted > 0 && rows.recorded() > 0;
+  const auto weight = [&](uint64_t sample) {
+    if (!has_both) return 1 / static_cast<double>(rows.samples);
+    return sample < rows.recorded() ? 1.0 / 3 / static_cast<double>(rows.recorded())
+                                    : 2.0 / 3 / static_cast<double>(rows.evicted);
+  };
   double sum = 0, count = 0;
   for (uint64_t row = std::max(prompt, rows.begin); row < rows.end(); ++row) {
     if (skip(row)) continue;
@@ -74,9 +82,9 @@ double ReferenceNats(
           change += Reference(made, plan, head, sample, row);
         }
       }
-      sum += change * change / 2;
-      ++count;
+      sum += weight(sample) * change * change / 2;
     }
+    ++count;
   }
   return sum / count;
 }
@@ -120,6 +128,57 @@ TEST_CASE("predicted nats are half the mean square of g . do summed over layers 
   request.policies = {"window"};
   request.measure_quality = false;
   CHECK_FALSE(RunOn(*made, request).runs[0].predicted_kl);
+}
+
+TEST_CASE("samples at evicted states weigh two thirds, and have calibrations of their own",
+          "[h2o][kl][figures]") {
+  ReplayRequest request = SmallRequest();
+  request.policies = {"window", "full"};
+  const std::pair<uint64_t, Basis> cases[] = {
+      {0, Basis::kRecorded}, {3, Basis::kBoth}, {4, Basis::kBoth}, {5, Basis::kEvicted}};
+  std::set<double> medians;
+  for (const auto& [evicted, basis] : cases) {
+    INFO(evicted);
+    const auto made = MakeAttentionCase({}, 41);
+    AddGradients(*made, {64, 96, 5, evicted}, 42);
+    // A row that is undefined in a sample of either kind leaves the mean of both.
+    const TensorView& g = *made->trace.layers[1].gradients;
+    for (const auto& [sample, position] : {std::pair{0, 130}, std::pair{4, 140}}) {
+      const int64_t at = sample * g.strides[0] + (position - 64) * g.strides[1];
+      StoreLE(const_cast<std::byte*>(g.data) + at, NAN);
+    }
+    const ReplayResult result = RunOn(*made, request);
+    const PredictedKl& kl = *result.runs[0].predicted_kl;
+    CHECK(kl.basis == basis);
+    CHECK(kl.samples == 5);
+    CHECK(kl.rows == 94);
+    CHECK(result.undefined_gradients.rows == 2);
+    const auto skip = [](uint64_t row) { return row == 130 || row == 140; };
+    CHECK(kl.nats ==
+          Approx(ReferenceNats(*made, result.runs[0], result.prompt, skip)).epsilon(1e-5));
+    CHECK(kl.standard_error > 0);
+    CHECK(kl.expected() == Approx(kl.nats / FindCalibration(kl.method, kl.cause, basis).median));
+    medians.insert(kl.calibration().median);
+    CHECK(std::isnan(result.runs[1].predicted_kl->top_share));
+  }
+  CHECK(medians.size() == 3);
+}
+
+TEST_CASE("the rows that lose most are named", "[kl]") {
+  const uint64_t positions[] = {40, 50, 60, 70, 80, 90};
+  // d^2 / 2 is 8, 2, 0.5, 18, undefined, 0.5.
+  const LogPChange change{1, 6, {4, -2, 1, 6, NAN, 1}};
+  const PredictedKl kl = *PredictKl(change, 6, positions);
+  CHECK(kl.top_rows == std::vector<uint64_t>{70, 40, 50, 60});
+  CHECK(kl.top_share == Approx(28.5 / 29));
+  CHECK(PredictKl(change, 6)->top_rows == std::vector<uint64_t>{3, 0, 1, 2});
+  CHECK(RemarkOnTopRows(kl).empty());  // too few rows for a remark
+  std::vector<double> values(100, 1);
+  values[7] = 20;
+  CHECK(RemarkOnTopRows(*PredictKl({1, 100, values}, 100)) ==
+        "4 of 100 rows carry 81 % of it, at positions 7, 0, 1, 2");
+  values[7] = 2;
+  CHECK(RemarkOnTopRows(*PredictKl({1, 100, values}, 100)).empty());
 }
 
 TEST_CASE("windows, softcaps and recorded probabilities predict alike", "[h2o][kl]") {
@@ -256,6 +315,10 @@ TEST_CASE("standard errors are those of two stages of sampling", "[kl]") {
   CHECK(all.nats == Approx(10.5));
   // Within rows: variances 8 and 72, mean 40, over 2 rows x 2 samples.
   CHECK(all.standard_error == Approx(std::sqrt(40.0 / 4)));
+  // With samples of both kinds the variances add up by the squares of their shares.
+  const LogPChange both{4, 2, {1, 5, 3, 7, 1, 5, 3, 7}, 2};
+  CHECK(PredictKl(both, 2)->nats == Approx(10.5));
+  CHECK(PredictKl(both, 2)->standard_error == Approx(std::sqrt((1 + 4) / 9.0 * 40 / 4)));
   // Out of 10 rows: the variance between the means 2.5 and 18.5 is 128.
   CHECK(PredictKl(change, 10)->standard_error == Approx(std::sqrt(0.8 * 128 / 2 + 0.2 * 40 / 4)));
   // With one sample per row: the whole variance.

@@ -290,7 +290,11 @@ class AdviseCommand : public Command {
       }
       return LossKind::kOutput;
     }
-    return LossKind::kFisher;
+    if (const std::optional<LossKind> kind = advise::FindFisherKind(runs)) return *kind;
+    throw Error(Finding::kUsage,
+                "the runs' gradients are of different states: of the recorded one, and of evicted "
+                "ones")
+        .Hint("capture all runs with the same --fisher and --fisher-evicted");
   }
 
   advise::AdviceRequest RequestFor(const advise::Runs& runs) const {
