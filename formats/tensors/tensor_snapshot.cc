@@ -373,7 +373,7 @@ void SetRotation(const TensorFile& file, const KvTensors& found, Snapshot& snaps
   if (IsTransformers(file)) return AssumeRotated(snapshot, transformers);
   if (IsPairs(found)) {
     if (found.layers.begin()->second.k->view.rank() == 4)
-      AssumeRotated(snapshot, transformers + "; arrays of four axes are its legacy cache");
+      AssumeRotated(snapshot, transformers + "; four axes are its legacy cache's");
     return;
   }
   for (const std::string_view words : {"past_key_values", "present", "{x}_cache"}) {
