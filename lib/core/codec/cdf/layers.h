@@ -80,7 +80,7 @@ class NeighbourTaps {
   std::vector<float> x_, still_;
 };
 
-// Write and read one neighbour in the head of a frame. Reading throws kTruncated and kBadFrame.
+// Write and read one neighbour in the header of a frame. Reading throws kTruncated and kBadFrame.
 void WriteNeighbour(const Neighbour& neighbour, ByteWriter& out);
 Neighbour ReadNeighbour(ByteReader& reader);
 

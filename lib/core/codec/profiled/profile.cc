@@ -161,7 +161,7 @@ std::shared_ptr<const Profile> Profile::Read(ByteSpan file) {
   ByteReader reader(file);
   if (!HasMagic(file)) throw Error(Finding::kBadMagic, "this is not a profile").At(0);
   if (file.size() > kMostProfileBytes) {
-    throw Error(Finding::kLimit, "the profile has {} bytes; {} are the most", file.size(),
+    throw Error(Finding::kLimit, "the profile has {} bytes; at most {} are read", file.size(),
                 kMostProfileBytes);
   }
   reader.Skip(kProfileMagic.size(), "magic");
