@@ -118,7 +118,7 @@ TEST_CASE("a decoder that fails once is asked again; one that always fails stops
     if (call >= 40) throw std::runtime_error("bit rot");
   };
   request.codec = &rotten;
-  CHECK_THROWS_WITH(RunCase(*made, request), Catch::Contains("does not come back from its blob"));
+  CHECK_THROWS_WITH(RunCase(*made, request), Catch::Contains("cannot be restored from its blob"));
 }
 
 TEST_CASE("a full queue delays and loses nothing", "[lossless]") {
