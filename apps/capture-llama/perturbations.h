@@ -10,7 +10,7 @@
 #include "apps/capture-llama/engine.h"
 #include "apps/capture-llama/plan.h"
 
-// Changes of what the engine computes, made in its graph.
+// Changes to what the engine computes, made in its graph.
 namespace kv::capture {
 
 // Hides evicted positions: writes -inf into the scores that the softmax will read, so that any plan

@@ -290,8 +290,8 @@ std::optional<RecurrentState> FindRecurrent(ByteReader in, Scope scope) {
     }
     ReadBetween(in, "s_trans", 0, 0);
     state.layers = ReadBetween(in, "layer count", 1, kMaxLayers);
-    // Layers without a state are skipped silently. The end of the bytes ends the list: first all R
-    // (convolution), then all S, which is the wider one or, for models without such a part, empty.
+    // Layers without a state are not in the list, which ends with the bytes. It has R (convolution)
+    // of every layer, then S of every layer. S is wider than R, or empty if the model has no S.
     std::vector<uint64_t> widths;
     while (!in.at_end()) {
       if (ReadType(in) != DType::kF32) return std::nullopt;

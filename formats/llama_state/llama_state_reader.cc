@@ -63,8 +63,8 @@ void SkipOutputs(ByteReader& in) {
   }
 }
 
-// Returns true if rows may be a recurrent state: layout A's f32 rows have the same grammar. The
-// second part (S) of a state is wider than its first (R); V is never wider than K.
+// Returns true if the rows may be a recurrent state, which has the grammar of f32 rows in layout A.
+// Its second part (S), read as V, is wider than its first (R), read as K. Real V is never wider.
 bool MayBeRecurrent(const Reading& reading) {
   if (reading.layout->has_streams || reading.caches.size() != 1) return false;
   const Cache& cache = reading.caches[0];

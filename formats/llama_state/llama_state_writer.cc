@@ -90,7 +90,7 @@ std::vector<CacheToWrite> CollectCaches(const Snapshot& snapshot) {
       if (!layer.has_k()) throw Refused("has no K").In("layer {}", layer.index);
       caches.push_back({{.group = layer.group, .cells = {}}, {}, false});
       at = std::prev(caches.end());
-      for (uint64_t i = 0; i < layer.k.tokens(); ++i)  // positions as a prompt fills them
+      for (uint64_t i = 0; i < layer.k.tokens(); ++i)  // as after a prompt: 0, 1, 2 ...
         at->cells.cells.push_back({.position = static_cast<int64_t>(i), .sequences = {}});
     }
     at->layers.push_back(&layer);

@@ -40,11 +40,10 @@ std::span<const NamePattern> NamePatterns();
 // The built-in patterns that fit one name.
 struct NameFit {
   uint32_t patterns = 0;  // bit i: pattern i fits the whole name
-  // Number of the last parts of "past_key_values/key_cache/3" that a pattern of layers fits, at
-  // most; 0 if none, or if they are the whole name.
+  // The most trailing parts of the name that a pattern with a layer's number fits: 2 for
+  // "past_key_values/key_cache/3". 0 if no pattern fits any, or only the whole name.
   uint32_t parts_below = 0;
-  // Returns the part of `name` that must be removed so that a pattern fits: "past_key_values".
-  // `name` must be the name that was matched.
+  // Returns what must be removed from the matched `name` so that a pattern fits: "past_key_values".
   std::string_view FindPrefix(std::string_view name) const;
 };
 NameFit FitName(std::string_view name);

@@ -40,7 +40,7 @@ constexpr std::string_view kDicts[] = {"collections.OrderedDict", "collections.d
 constexpr std::string_view kSets[] = {"builtins.set", "__builtin__.set", "builtins.frozenset",
                                       "__builtin__.frozenset"};
 
-constexpr size_t kContent = 2;  // index of an object's own list or dict among its items
+constexpr size_t kContent = 2;  // index in an object's items of the list or dict that it contains
 // number of keys and values between prefetching a key's slot and using it
 constexpr size_t kAhead = 32;
 

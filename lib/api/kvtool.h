@@ -104,7 +104,7 @@ extern "C" {
 
 typedef int32_t kvt_status;
 
-/* Every status of the library. scripts/check/abi.py writes this list from the table of findings. */
+/* Every status of the library. scripts/check/abi.py writes this list from lib/core/base/error.h. */
 enum {
   /* ---- from the table of findings ---- */
   KVT_OK = 0,                        /* success */
@@ -291,7 +291,7 @@ typedef struct {
   uint8_t level, dtype, order, role, reserved;
   uint32_t heads, head_dim, tag;
   uint32_t
-      segment_tokens; /* tokens that decode without the others; 0: the whole frame alone does */
+      segment_tokens; /* number of tokens that decode without the rest; 0: only the whole frame */
   uint32_t reserved2;
   uint64_t tokens, raw_bytes, frame_bytes;
   uint8_t raw_hash[16]; /* kvt_hash128 of the raw bytes */
@@ -424,8 +424,8 @@ KVT_API uint64_t kvt_ctx_bytes(const kvt_params* params);
  * 4 MiB of raw bytes) and one use of a caller's function. kvt_train ends after the part that it
  * learns from; kvt_reference_create and the calls of kvtool_study.h run to their end and then
  * return KVT_E_CANCELLED. Returns 0: no call runs or its result is already decided, and nothing
- * changes. A caller that must stop a call which another thread is about to make repeats until 1 or
- * until that thread is done, so that no request is lost. Any thread, and signal handlers. ctx NULL:
+ * changes. To stop a call that another thread is about to make, repeat this call until it returns 1
+ * or that thread is done, so that no request is lost. Any thread, and signal handlers. ctx NULL:
  * returns 0. */
 KVT_API int kvt_ctx_cancel(kvt_ctx* ctx);
 
@@ -466,8 +466,8 @@ KVT_API kvt_status kvt_encode(kvt_ctx* ctx, const kvt_desc* desc, const void* sr
  * a limit of your own. Any thread. */
 KVT_API kvt_status kvt_frame_info(const void* src, size_t n, kvt_info* out);
 
-/* Lists the segments of a frame, without decoding: where an engine copies, places or hands out the
- * parts of a frame.
+/* Lists the segments of a frame, without decoding, for an engine that copies, places or hands out
+ * the parts of a frame.
  * src, n: the whole frame; bytes after it are ignored. out: room for `cap` segments; the caller
  * sets struct_size of the first one, the call fills all. NULL with cap = 0 only counts. count:
  * receives the number of segments. Returns KVT_OK; KVT_E_OUTPUT_TOO_SMALL: there are more than cap,
@@ -506,8 +506,8 @@ KVT_API kvt_status kvt_verify(kvt_ctx* ctx, const void* src, size_t n, const uin
 /* Encodes many objects in one call, spread over the threads of the pool. Each is gathered from its
  * pieces.
  * items: `count` items; status and written of each are set.
- * Returns the status of the first failed item, or KVT_OK. A bad item changes no other. Items with a
- * buffer that overlaps one which the batch writes get KVT_E_BAD_ARGUMENT, all of them; several may
+ * Returns the status of the first failed item, or KVT_OK. A bad item changes no other. Every item
+ * with a buffer that overlaps one that the batch writes gets KVT_E_BAD_ARGUMENT; several items may
  * read the same bytes. KVT_E_CANCELLED may come with items of status KVT_OK, which are complete.
  * Otherwise as kvt_encode. */
 KVT_API kvt_status kvt_encode_batch(kvt_ctx* ctx, kvt_item* items, size_t count);
@@ -548,14 +548,14 @@ KVT_API void kvt_profile_free(kvt_profile* profile);
 KVT_API kvt_status kvt_profile_hash(const kvt_profile* profile, uint8_t out[16]);
 
 /* Makes the context use a profile for all later calls; NULL removes it. The context encodes with
- * the profile at KVT_HIGH and KVT_MAX wherever that makes a frame smaller; at KVT_DEFAULT pages of
- * less than 256 KiB are not coded both ways, and one that gains almost nothing may be some bytes
- * larger. With kvt_ctx_use_blocks the profile serves only decoding. The context decodes frames
- * that name the profile. Archives that it packs or writes then need the profile if it made them
- * smaller, and the context reads such archives. Its tables, up to 160 KiB for K or V of each layer
- * in use, are not included in kvt_ctx_bytes. The profile may be freed after the call. Returns
- * KVT_OK;
- * KVT_E_BUSY. */
+ * the profile at KVT_HIGH and KVT_MAX wherever that makes a frame smaller; at KVT_DEFAULT a page of
+ * less than 256 KiB is coded one way only, and if it gains almost nothing its frame may be some
+ * bytes larger. With kvt_ctx_use_blocks the profile serves only decoding. The context decodes
+ * frames that name the profile. Archives that the context packs or writes then need the profile if
+ * it made them smaller, and the context reads such archives. The profile's tables, up to 160 KiB
+ * for K or V of each layer in use, are not included in kvt_ctx_bytes. The profile may be freed
+ * after the call.
+ * Returns KVT_OK; KVT_E_BUSY. */
 KVT_API kvt_status kvt_ctx_use_profile(kvt_ctx* ctx, const kvt_profile* profile);
 
 /* Sets how many layers in a row may be predicted from those before them, in later calls of kvt_pack
@@ -616,7 +616,7 @@ typedef struct {
  * archive. */
 typedef struct {
   uint32_t struct_size;
-  uint32_t found;     /* 1: it is among those that kvt_reader_beside was given; 0: it is not */
+  uint32_t found;     /* 1: it is among the caches that kvt_reader_beside was given; 0: it is not */
   uint64_t bytes;     /* length of its file, or of what its archive restores to */
   uint64_t hash;      /* XXH3, 64 bits, of these bytes; for a folder, of the hashes of its files */
   const char* name;   /* name of the file, without folders */
@@ -695,8 +695,8 @@ KVT_API kvt_status kvt_reader_part(const kvt_reader* reader, uint64_t index, kvt
 KVT_API kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin,
                                    uint64_t count, void* dst, size_t cap, size_t* written);
 
-/* Describes cache `index`, counted from 0, of those that the archive was coded against
- * ("references", below). out: filled; struct_size is set. The texts belong to the reader.
+/* Describes one of the caches that the archive was coded against ("references", below): number
+ * `index`, counted from 0. out: filled; struct_size is set. The texts belong to the reader.
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT: past the last one; KVT_E_BUSY. */
 KVT_API kvt_status kvt_reader_need(const kvt_reader* reader, size_t index, kvt_need* out);
 
@@ -704,7 +704,7 @@ KVT_API kvt_status kvt_reader_need(const kvt_reader* reader, size_t index, kvt_n
  * needs may be given. A second call replaces the first. Fetches a few chunks, to tell which is
  * which. Some parts may be readable without the caches; for the others kvt_reader_read returns
  * KVT_E_REFERENCE_MISSING where the cache was not given, and KVT_E_REFERENCE_DIFFERS where its rows
- * are not those of the archive.
+ * differ from those that the archive was coded against.
  * references: `count` pointers; the references may be freed before the reader.
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT; the status of the source; KVT_E_CANCELLED; KVT_E_BUSY;
  * KVT_E_NO_MEMORY. */
@@ -754,8 +754,8 @@ KVT_API kvt_status kvt_reference_create(kvt_ctx* ctx, const kvt_file* files, siz
 /* Destroys a reference. No call may use it meanwhile. */
 KVT_API void kvt_reference_free(kvt_reference* reference);
 
-/* Archives files, coded against caches, as kvt_pack does. The archive then needs those of the
- * caches that helped, and names them as their files were named.
+/* Archives files, coded against caches, as kvt_pack does. The archive then needs the caches
+ * that helped, and names each as its file was named.
  * Returns the statuses of kvt_pack; KVT_E_LIMIT: a reference ends a chain of 8 archives, each
  * coded against the next. */
 KVT_API kvt_status kvt_pack_beside(kvt_ctx* ctx, const kvt_file* files, size_t count,
@@ -791,7 +791,7 @@ KVT_API kvt_status kvt_codec_caps(kvt_caps* out);
 
 /* Encodes as kvt_encode does, into a buffer that may be too small: gives up as soon as an estimate
  * shows that the frame does not fit. That takes about a tenth of the time of encoding where cap
- * is far too small, and up to all of it where cap misses by less than the estimate's margin. A
+ * is far too small, and up to all of that time where cap is nearly large enough. A
  * frame that would have fitted is hardly ever refused.
  * desc, src, n, dst, cap: as for kvt_encode. written: NULL, or receives the bytes of the frame;
  * with KVT_E_OUTPUT_TOO_SMALL the estimate of what it needs, more than cap; 0 on other failures.
@@ -946,7 +946,7 @@ typedef struct {
 /* Result of a ticket. The statuses of the items, or of the table's entries, are in the batch. */
 typedef struct {
   uint32_t struct_size;
-  kvt_status status; /* what kvt_encode_batch or its like would have returned */
+  kvt_status status; /* what the call of the operation would have returned */
   uint64_t ticket;
   void* user;        /* of the batch */
   uint64_t failed;   /* index of the first item or page that failed; UINT64_MAX: none, or the batch
@@ -965,8 +965,8 @@ typedef struct {
  * use; KVT_E_NO_MEMORY: the system gave no memory or no thread. The error is with the context. */
 KVT_API kvt_status kvt_queue_create(kvt_ctx* ctx, const kvt_queue_params* params, kvt_queue** out);
 
-/* Cancels what is outstanding and destroys the queue. Returns when its threads have ended, within
- * one segment of each (at most 4 MiB of raw bytes): from then on no batch is touched. Items of
+/* Cancels what is outstanding and destroys the queue. Returns when its threads have ended, each
+ * after at most one more segment (4 MiB of raw bytes): from then on no batch is touched. Items of
  * status KVT_OK are complete. Completions that were not taken are lost, and the file descriptor is
  * closed. No other call may use the queue at that moment. */
 KVT_API void kvt_queue_free(kvt_queue* queue);

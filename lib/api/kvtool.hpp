@@ -176,8 +176,8 @@ class Context {
     Raise(kvt_ctx_use_profile(get(), profile == nullptr ? nullptr : profile->get()));
   }
 
-  // Sets for later archives at KVT_MAX how many layers in a row may be coded by each other: 1 to
-  // 16, initially 8.
+  // Sets for later archives at KVT_MAX how many layers in a row may be predicted from those
+  // before them: 1 to 16, initially 8.
   void JoinLayers(uint32_t layers) { Raise(kvt_ctx_join_layers(get(), layers)); }
 
   // Makes later calls encode frames that a device decodes.
@@ -227,7 +227,7 @@ class Context {
     return kvt_verify(get(), frame.data(), frame.size(), context.data());
   }
 
-  // Each item has its status; the call returns that of the first failed item.
+  // Each item has its status; the call returns the status of the first failed item.
   [[nodiscard]] kvt_status EncodeBatch(std::span<kvt_item> items) noexcept {
     return kvt_encode_batch(get(), items.data(), items.size());
   }
@@ -235,7 +235,7 @@ class Context {
     return kvt_decode_batch(get(), items.data(), items.size());
   }
 
-  // Each entry has its status; the call returns that of the first failed page.
+  // Each entry has its status; the call returns the status of the first failed page.
   [[nodiscard]] kvt_status EncodeTable(const kvt_table& table) noexcept {
     return kvt_encode_table(get(), &table);
   }
@@ -392,8 +392,8 @@ inline kvt_part Part(uint32_t layer, const kvt_desc& desc) {
   return {sizeof(kvt_part), layer, &desc, 0, 0, nullptr};
 }
 
-// Trains a profile, as `kvtool train` does: values[i] are those of parts[i], and a layer may occur
-// several times. Returns the bytes of the .kvp file.
+// Trains a profile, as `kvtool train` does: values[i] are the values of parts[i], and a layer may
+// occur several times. Returns the bytes of the .kvp file.
 inline std::vector<std::byte> Train(const Context& context, std::span<const kvt_part> parts,
                                     std::span<const Bytes> values, const std::string& name = {}) {
   if (values.size() != parts.size()) Check(KVT_E_BAD_ARGUMENT);

@@ -52,7 +52,7 @@ typedef struct {
   uint64_t raw_bytes;
   uint64_t coded_bytes;        /* as an archive of the context's level would hold the tensor */
   double bits_per_value;       /* by the better of coded_bytes and MNN's codec */
-  double bound_bits_per_value; /* bound of the best of a set of entropy models; matches beat it */
+  double bound_bits_per_value; /* best of several entropy models; codes with matches may beat it */
   uint64_t values, nans, infinities, zeros;
   uint64_t zero_rows;     /* tokens whose values are all zero */
   uint64_t repeated_rows; /* tokens that equal an earlier one */
@@ -114,11 +114,11 @@ typedef struct {
 typedef struct {
   uint32_t struct_size;
   uint32_t layer;             /* the layer whose call this is */
-  int32_t apply;              /* begin: 1: compact the layer's cache to `plan` before appending */
-  int32_t triggered;          /* finish: 1: a decision was taken */
+  int32_t apply;              /* after begin, 1: compact the layer's cache to `plan`, then append */
+  int32_t triggered;          /* after finish, 1: a decision was taken */
   const kvt_plan* plan;       /* never NULL; lent until the next call on the object */
   uint64_t length;            /* tokens in the layer's cache, the new ones included */
-  uint64_t final_keep_tokens; /* finish: the budget that MNN hands to its lossless path */
+  uint64_t final_keep_tokens; /* after finish: the budget that MNN hands to its lossless path */
   float keep_ratio;           /* ratio of the last plan made, as MNN reports it */
   uint32_t in_range;          /* 1: this layer is scored and evicted from */
 } kvt_h2o_call;
@@ -158,7 +158,7 @@ KVT_API kvt_status kvt_h2o_defaults(kvt_h2o_params* out);
 /* Creates MNN's eviction for one sequence, as its engine runs it, decision for decision, without
  * tensors.
  * params: values are clamped as the engine clamps them. geometry: sizes of the model. Both are
- * copied. out: receives the object, which is freed before the context.
+ * copied. out: receives the object, which must be freed before the context.
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT: a revision, a mode or a size that does not exist; KVT_E_BUSY;
  * KVT_E_NO_MEMORY. */
 KVT_API kvt_status kvt_h2o_create(kvt_ctx* ctx, const kvt_h2o_params* params,
@@ -170,8 +170,8 @@ KVT_API void kvt_h2o_free(kvt_h2o* h2o);
 /* Begins the call of the next layer: one begin and one finish for each, layers in order, token by
  * token. If call->apply is 1, compact the layer's cache to call->plan; then append new_tokens.
  * new_tokens: below 2^31. call: filled; struct_size is set.
- * Returns KVT_OK; KVT_E_BAD_ARGUMENT: a begin after a begin, or too many tokens, and nothing
- * changed; KVT_E_BUSY. */
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: a begin after a begin, or too many tokens (nothing is
+ * changed); KVT_E_BUSY. */
 KVT_API kvt_status kvt_h2o_begin(kvt_h2o* h2o, uint64_t new_tokens, kvt_h2o_call* call);
 
 /* Ends the call of a layer: takes the block sums of its cache and says whether a decision was
@@ -192,35 +192,35 @@ KVT_API kvt_status kvt_h2o_truncate(kvt_h2o* h2o, uint32_t layer, uint64_t lengt
 
 /* ---- policies ---- */
 
-/* Describes policy `index`, counted from 0, of those that kvt_policy_create makes.
+/* Describes one of the policies that kvt_policy_create makes: number `index`, counted from 0.
  * out: filled; struct_size is set. The texts are static.
  * Returns KVT_OK; KVT_E_BAD_ARGUMENT: past the last one. Any thread. */
 KVT_API kvt_status kvt_policy_at(size_t index, kvt_policy_info* out);
 
 /* Creates a policy for one layer of one sequence, with the parameters of its paper.
- * name: one that kvt_policy_at names. geometry: copied. layer: below geometry->layers where the
- * policy is pyramid; elsewhere any number. out: receives the policy, which is freed before the
- * context.
- * Returns KVT_OK; KVT_E_BAD_ARGUMENT: no such policy, or a size that cannot be;
- * KVT_E_UNSUPPORTED_KIND: oracle-mass, which decides by the attention of rows that are yet to come,
- * so that only a replay of a recorded run knows it; KVT_E_BUSY; KVT_E_NO_MEMORY. */
+ * name: one that kvt_policy_at names. geometry: copied. layer: below geometry->layers for pyramid,
+ * any number for other policies. out: receives the policy, which must be freed before the context.
+ * Returns KVT_OK; KVT_E_BAD_ARGUMENT: no such policy, or an impossible size;
+ * KVT_E_UNSUPPORTED_KIND: oracle-mass, which decides by the attention of later rows; only a replay
+ * of a recorded run has these; KVT_E_BUSY; KVT_E_NO_MEMORY. */
 KVT_API kvt_status kvt_policy_create(kvt_ctx* ctx, const char* name, const kvt_geometry* geometry,
                                      uint32_t layer, kvt_policy** out);
 
 /* Destroys a policy, and its last plans with it. */
 KVT_API void kvt_policy_free(kvt_policy* policy);
 
-/* Shows a policy query rows of its layer, in order and each once. rows->tokens tokens are in the
- * cache, and the rows are those of the last ones: rows->visible = tokens - rows + 1. Where the
- * policy needs no rows the rest may be zero. New keys are copied where the policy needs rows;
- * nothing is kept of the caller's memory. rows->geometry and block_tokens are ignored. Returns
- * KVT_OK; KVT_E_BAD_ARGUMENT: sizes that do not follow the last call, and nothing changed;
+/* Passes the next query rows of the layer to its policy, each row once. rows->tokens is the length
+ * of the cache, and the rows belong to its last tokens: rows->visible = tokens - rows + 1. A policy
+ * without KVT_NEEDS_ROWS ignores the fields of query rows; one that needs nothing also ignores
+ * those of keys. rows->geometry and block_tokens are always ignored. The caller's memory is not
+ * used after the call: a policy that needs rows copies the new keys. Returns KVT_OK;
+ * KVT_E_BAD_ARGUMENT: the sizes do not continue the last call (the policy is unchanged);
  * KVT_E_BUSY. After any other failure the policy can only be freed. */
 KVT_API kvt_status kvt_policy_observe(kvt_policy* policy, const kvt_scores* rows);
 
 /* Chooses the tokens of the cache that stay; its last rows were observed. The caller must apply the
- * plans: the next call counts on a cache of what they keep and of what was appended since. The
- * choices are those of the program for the same rows.
+ * plans: the next call expects a cache of the tokens that they keep and the tokens appended since.
+ * The program chooses the same tokens for the same rows.
  * cache: as in the last kvt_policy_observe. keep: tokens to keep, 1 to cache->tokens. plans, count:
  * receive one plan for all kv heads, or one for each, lent until the next call; plans lie
  * (*plans)->struct_size bytes apart.
@@ -231,8 +231,8 @@ KVT_API kvt_status kvt_policy_observe(kvt_policy* policy, const kvt_scores* rows
  *  - block keeps whole blocks: its sinks (one block of 64 tokens), its recent tokens (256) and
  * blocks by score up to `keep`, so that it keeps all of a short cache. It is MNN's rule on exact
  * scores; kvt_h2o is MNN's engine, decision for decision. Returns KVT_OK; KVT_E_BAD_ARGUMENT: the
- * last rows were not observed, or sizes, and nothing changed; KVT_E_BUSY. After any other failure
- * the policy can only be freed. */
+ * last rows were not observed, or a size is wrong (the policy is unchanged); KVT_E_BUSY. After any
+ * other failure the policy can only be freed. */
 KVT_API kvt_status kvt_policy_choose(kvt_policy* policy, const kvt_scores* cache, uint64_t keep,
                                      const kvt_plan** plans, size_t* count);
 

@@ -200,7 +200,7 @@ class Schema : public Command {
     return version == fmt::format("/{}", kJsonVersion);
   }
 
-  static constexpr std::string_view kSummary = "gate/1";  // exists as a file and as a document
+  static constexpr std::string_view kSummary = "gate/1";  // a file; "gate" is the document
 
   std::vector<std::string> words_;
   std::string name_, folder_;

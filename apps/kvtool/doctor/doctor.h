@@ -30,7 +30,7 @@ struct Diagnosis {
   std::string file;
   uint64_t max_bytes = kMostUnpacked;  // limit of inflated or derived bytes
   std::string kind = "unknown";        // see the schema
-  std::string format;                  // the registry's name, if it has one
+  std::string format;  // name of the format, the registry's if it has one; empty: unknown
   std::string what;
   uint64_t bytes = 0;
   Sound sound = Sound::kUnknown;

@@ -102,7 +102,7 @@ struct SnapshotOptions {
 };
 
 // Returns the profile that a command codes with at `levels`; null without --profile. Throws kUsage
-// for several, and if none of these levels uses one.
+// if several profiles are given, or if none of the levels uses a profile.
 const GivenProfile* ProfileToCodeWith(const OpenOptions& options, std::span<const Effort> levels);
 
 // One output file or folder: -o, -c, -f.

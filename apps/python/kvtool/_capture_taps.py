@@ -158,7 +158,7 @@ def _tap_functions(
             _replace_item(stack, space, "eager_attention_forward", tap(space["eager_attention_forward"], "eager"))
     used = {module.config._attn_implementation for module in modules.values()} - {"eager", None}
     for table in {id(space["ALL_ATTENTION_FUNCTIONS"]): space["ALL_ATTENTION_FUNCTIONS"] for space in spaces}.values():
-        # In later versions the table's own entries override those that all tables share.
+        # In later versions of transformers a table's own entries override the shared ones.
         own = getattr(table, "_local_mapping", table)
         for name in used & set(table.keys()):
             _replace_item(stack, own, name, tap(table[name], name))

@@ -29,7 +29,7 @@ CALIBRATIONS = {
     ("recorded", True): (0.55, 0.72, 0.92),
     ("weights", True): (0.66, 1.0, 1.95),
 }
-BATCH = 4  # plans that are evaluated together, which is cheaper than one by one, and are on disk at a time
+BATCH = 4  # plans of a batch: evaluating them together is cheaper, and only one batch's files are on disk
 
 
 class Wanted(NamedTuple):

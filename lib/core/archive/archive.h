@@ -205,14 +205,14 @@ class Archive {
 // Default and largest number of consecutive layers that form a set at level max. Each layer of a
 // set may be predicted from those before it.
 constexpr uint32_t kJoinedLayers = 8, kMostJoinedLayers = 16;
-// Number of layers of a set whose regressions a profile has; their depths reach 63.
+// Number of layers in a set that a profile's regressions join; chunks then have depths up to 63.
 constexpr uint32_t kMostJoinedByProfile = 32;
 
 struct WriteOptions {
   // Default: 1 MiB, or 4 MiB at levels high and max, which search for similar rows.
   std::optional<uint64_t> chunk_bytes;
   Effort effort = Effort::kDefault;
-  // Caches whose rows may predict rows of the source; the archive then needs those it uses.
+  // Caches whose rows may predict rows of the source; the archive then needs the caches it uses.
   References references;
   // Profile whose tables short chunks reuse, and the name of its file. Used at levels above fast;
   // the archive depends on it if it made any chunk smaller.

@@ -236,7 +236,7 @@ bool ArchiveRows::ReadByRuns(Chunk& chunk, uint64_t begin, uint64_t count,
   return true;
 }
 
-// Copies consecutive rows in no run, from index `first` on, of the chunk's `all` such rows.
+// Copies rows outside all runs. The chunk has `all` of these; copying begins with number `first`.
 void ArchiveRows::TakeOwn(Chunk& chunk, uint64_t all, uint64_t first, std::span<std::byte> rows,
                           uint64_t row_bytes) const {
   if (chunk.own.empty()) {

@@ -46,7 +46,7 @@ class ArchiveRows : public RowSource {
             std::span<std::byte> rows) const override;
 
  private:
-  // A chunk, with those of its rows that were decoded so far.
+  // A chunk, and its rows that were decoded so far.
   struct Chunk {
     const ArchivedChunk* chunk = nullptr;
     std::mutex mutex;

@@ -12,7 +12,7 @@
 namespace kv::kvz {
 
 // Cuts files, or groups of files, into chunks, in the order of file, offset and token. The heads
-// lack hashes and codec, and their leads the bytes. `sizes` are those of the files; a group's size
+// lack hashes and codec; their leads lack the bytes. `sizes` are those of the files; a group's size
 // is that of its first file, its other files have 0. `effort` decides the order of units: kCompat
 // codes head after head, as the engine does; the other levels keep all channels of a token
 // together. If `cuts` are given, chunks of K and V end at these tokens, which ascend, and are at

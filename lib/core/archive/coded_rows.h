@@ -15,7 +15,7 @@
 
 // The order in which a chunk's rows are coded if the cache interleaves several sequences or has
 // positions out of order (FORMAT.md, "Rows in the order of cells"). Codecs look at the rows above,
-// and those of another sequence predict little.
+// and rows of another sequence predict little.
 namespace kv {
 
 struct RowOrder {

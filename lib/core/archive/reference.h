@@ -57,7 +57,7 @@ class RowsOfReferences : public ReferenceRows {
                  std::span<std::byte> rows) const override;
 
  private:
-  // The tensor that has the run's tokens of the wanted number of elements.
+  // The tensor with the run's tokens; each token has the wanted number of elements.
   struct Found {
     const Reference& reference;
     const KvTensor& tensor;

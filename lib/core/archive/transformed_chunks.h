@@ -14,7 +14,7 @@
 #include "lib/core/transform/transform.h"
 
 // Chunks of codec 32. Their codec parameter is 0 if the payload holds the coefficients of all
-// layers of a group, otherwise 1 + the layer whose chunk of the same tokens does.
+// layers of a group, otherwise 1 + the layer whose chunk, for the same tokens, holds them.
 namespace kv {
 
 // A transform as the chunks of one archive use it. May be called from any number of threads.
@@ -28,7 +28,7 @@ class ArchiveTransform {
 
   const Transform& transform() const { return *transform_; }
   const Approximation& approximation() const { return approximation_; }
-  // Layers that share their coefficients: those of one part of the basis.
+  // The layers of one part of the basis, which share their coefficients.
   struct Group {
     const TransformPart* part = nullptr;
     StepCode code;
@@ -38,7 +38,7 @@ class ArchiveTransform {
   // Returns the group of a layer's number. Throws kBadFrame if the transform has no such layer.
   const Group& FindGroup(uint32_t layer, bool is_value) const;
 
-  // Returns the coefficients of a block that Decode has decoded; null if it must do so again.
+  // Returns the coefficients of a block if Decode's result is still in the cache, otherwise null.
   Coefficients FindDecoded(size_t place) const;
   // Returns decoded coefficients, [token][component]; the caller's `place` identifies the block in
   // the cache. Throws as DecodeCoefficients.
@@ -65,11 +65,11 @@ struct TransformedChunks {
   std::vector<uint64_t> cuts;  // tokens at which chunks begin
   struct Key {
     bool is_value;
-    uint32_t layer;  // first one of its group
+    uint32_t layer;  // first layer of the group
     uint64_t token_begin;
     auto operator<=>(const Key&) const = default;
   };
-  std::map<Key, Bytes> streams;  // of coefficients
+  std::map<Key, Bytes> streams;  // streams of coefficients
 
   // Encodes a chunk if its tokens have coefficients, and sets the codec parameter.
   bool Encode(ChunkHead& head, Bytes& payload) const;

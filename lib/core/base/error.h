@@ -76,7 +76,7 @@ enum class Finding : uint16_t {
   kUnsupportedKind = 1302,
   kUnsupportedDtype = 1303,
   kUnsupportedLayout = 1304,
-  // traces against snapshots
+  // traces that do not fit the snapshot or the request
   kTraceMismatch = 1401,
   // bugs
   kInternal = 9001,

@@ -170,7 +170,7 @@ size_t PackT(const uint8_t* symbols, const uint16_t* extras, size_t count, std::
   for (; i + 16 <= count; i += 16) {
     const VB bits = CountRawBits(GetBucket(hn::LoadU(d8, symbols + i)));
     hn::Store(PrefixSums(bits), d8, ends);
-    // Sixteen small distances have no raw bits.
+    // If all sixteen distances are small, there are no raw bits to pack.
     if (ends[15] == 0) continue;
     const auto pairs = [&](auto extra, auto wide) HWY_ATTR {
       // x0 | x1 << n0 in 32 bits, then joins two results in 64

@@ -55,7 +55,7 @@ size_t RawPlaneBytes(size_t count, uint32_t raw_bits) noexcept;
 void PackRawBits(const std::byte* values, size_t count, uint32_t raw_bits,
                  std::byte* planes) noexcept;
 
-// Joins symbols, escaped exponents (in order) and planes to values. Returns false if there are
+// Joins symbols, escaped exponents (in order) and planes into values. Returns false if there are
 // fewer or more escapes than the symbols require.
 bool FromSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
                  const uint8_t* escapes, size_t escape_count, const std::byte* planes,

@@ -95,7 +95,7 @@ struct SnapshotDiff {
   uint64_t bin_tokens = 0;             // 0 unless bins were requested
   uint64_t tokens = 0;                 // compared tokens of the longest tensor
 
-  TensorDiff Total() const;  // counts and maxima over all layers; `first` of the first layer
+  TensorDiff Total() const;  // counts and maxima over all layers; `first` is the earliest layer's
   DiffVerdict verdict() const;
   // Equal values of different element types count as equal only if a tolerance was given.
   bool equal() const;

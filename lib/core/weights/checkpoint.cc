@@ -330,7 +330,7 @@ std::vector<std::string> UntrainedPrefixes(
     if (states.try_emplace(prefix, 0).second) order.push_back(prefix);
     const auto found = moments.find(i);
     if (found == moments.end()) continue;
-    // the numbering differs
+    // A moment of another shape: the optimizer numbers its parameters in another order.
     if (found->second->view.shape != keys[i].second->view.shape) return {};
     ++states[prefix];
   }

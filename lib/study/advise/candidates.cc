@@ -228,7 +228,7 @@ PlanOfLayer PlanMixed(const AdviseRun& run, size_t layer, const std::vector<Cand
   for (uint32_t unit = 0; unit < mixed.plan.units; ++unit) {
     const auto at = std::lower_bound(distinct.begin(), distinct.end(), of_unit[unit]);
     const auto index = static_cast<size_t>(at - distinct.begin());
-    if (index >= plans.size()) continue;  // the head keeps everything and sorts last
+    if (index >= plans.size()) continue;  // no candidate, which sorts last: the head keeps all
     const uint32_t from = plans[index].units == 1 ? 0 : unit;
     for (uint64_t position = 0; position < run.end(); ++position) {
       const uint32_t last = plans[index].last_seen(from, position);

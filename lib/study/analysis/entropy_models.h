@@ -75,7 +75,7 @@ class EntropyModels {
   // Counts per channel, [channel][high byte]; empty if they would take more memory than the values.
   std::vector<uint16_t> frame_counts_;
   std::vector<uint32_t> channel_counts_;
-  double frame_bits_ = 0;  // bits of closed frames
+  double frame_bits_ = 0;  // bits of the frames completed so far
   // One value per channel.
   std::vector<float> floats_, previous_floats_, first_floats_;
   std::vector<double> sums_, squares_, lagged_, exponents_;

@@ -123,8 +123,8 @@ struct HistoryFigure {
   bool bytes = false, from_zero = false;
 };
 
-// A table of how reports show an engine's cases. The engine's own tools write the same rows and
-// lines.
+// Describes how reports show an engine's cases: with the rows and lines that the engine's own tools
+// write.
 struct EngineReport {
   std::string_view title;                     // title of summary.md
   std::span<const std::string_view> columns;  // the table of true figures in summary.md

@@ -22,7 +22,7 @@ constexpr double PairFigures::*kMeans[] = {
     &PairFigures::attention_kl, &PairFigures::mass_moved,
     &PairFigures::top8,         &PairFigures::top64};
 
-// Returns the figures if no row is defined.
+// Returns NaN for every figure, since no row has one.
 PairFigures Undefined(uint64_t rows, uint64_t undefined_rows) {
   PairFigures figures;
   for (const auto figure : kMeans) figures.*figure = kNothing;
@@ -137,7 +137,7 @@ LayerFigures Describe(const LayerAttention& attention, const StoredLayer& stored
       figures.changes.push_back(SumChanges(heads, attention.trace().gradients->recorded()));
     }
     if (IsFinite(stored, pairs[pair])) continue;
-    // Rows that see no changed key or value say nothing about the type.
+    // NaN or Inf was stored. Rows that do not see it say nothing of the type: there is no figure.
     const uint64_t rows = figures.all.back().rows;
     const PairFigures none = Undefined(rows, rows);
     figures.all.back() = none;

@@ -22,7 +22,7 @@ struct ReplayRequest {
   uint32_t head_dim = 0;  // head dim of K: llama.cpp refuses block types that do not divide a head
   uint64_t prompt_tokens = 0;     // rows from this position on are measured
   uint64_t rows = 512, seed = 0;  // at most this many rows, drawn by `seed`; 0: all
-  // predict nats by layer weights; empty: by gradients, if the trace has them
+  // layer weights that predict the loss in nats; if empty, the trace's gradients do, if it has any
   eviction::LayerWeights weights;
 };
 

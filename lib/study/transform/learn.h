@@ -40,7 +40,7 @@ struct LearnOptions {
   uint32_t group_layers = 0;  // layers of a part; 0: all
   bool is_bfloat = false;
   std::vector<double> ratios;
-  std::vector<const Form*> forms;  // forms that get a schema for each ratio
+  std::vector<const Form*> forms;  // coding forms: one plan for each form and ratio
   std::vector<float> weights;      // of each feature; empty: all equal
 };
 // Learns mean, basis and plans of K or V from rows of `layers` layers; the rows in `held_out` only

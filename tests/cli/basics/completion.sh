@@ -28,7 +28,7 @@ complete_words kvtool inspect slot
 complete_words kvtool compress -T ''
 for shell in zsh fish; do
   "$KVTOOL" completion $shell > kvtool.$shell
-  # The parsers of these shells, if they are installed.
+  # Each shell, if it is installed, checks the syntax.
   ! command -v $shell > /dev/null || $shell -n kvtool.$shell
   for word in replay-h2o evict snapkv llama-state keep-going; do grep -q "$word" kvtool.$shell || echo "$shell: no $word"; done
 done

@@ -9,7 +9,7 @@ jq -c '.results[0] | [.runs[] | [.k, .v, .bytes_per_value, (.layers | length), (
 jq -c '.results[0].runs[3].predicted_kl | .nats / .expected_nats - .calibration.median | fabs < 1e-9' quant.json
 jq -c '.results[0].runs[3].predicted_kl | [.low_nats < .expected_nats, .expected_nats < .high_nats, .calibration.median]' quant.json
 grep -c '<svg' quant.html
-# Layer weights if there are no gradients, and no figure without either.
+# With --sensitivity layer weights predict the loss. Without them and gradients nothing does.
 "$KVTOOL" replay-quant run --k q8_0 --v q8_0 --sensitivity run/sensitivity.json --json -q | jq -c '.results[0].runs[3].predicted_kl | [.method, .calibration.median]'
 rm run/trace/g.*
 "$KVTOOL" replay-quant run --k q8_0 --v q8_0 --json -q | jq -r '.results[0].runs[3].predicted_kl.method'

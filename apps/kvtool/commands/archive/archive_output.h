@@ -53,7 +53,7 @@ struct ArchiveLimit {
   void RequireWritable(const Archive& archive) const;
 };
 
-// Throws kOpenFailed for a folder: a folder with archives would be replaced by them.
+// Throws kOpenFailed for a folder. One with archives never gets here: its archives are the inputs.
 void RequireNoFolder(const std::string& path);
 
 // Destination of a restored source. Nothing appears before Commit, except in a stream.

@@ -83,8 +83,8 @@ inline uint16_t HalfAt(uint32_t place, int unit_bits) {
 
 class LogisticCode {
  public:
-  // Values are multiplied by `scale`, a power of two; those of f16 by 2^112 more, because their
-  // bits are read as if they were a binary32's (see LmsLoad).
+  // Values are multiplied by `scale`, a power of two; f16 values also by 2^112, because their bits
+  // are read as those of a binary32 (see LmsLoad).
   LogisticCode(HalfForm form, float scale)
       : shares_{.below = kTable.below,
                 .largest = std::bit_cast<uint32_t>(kLargest / std::max(scale, 1.0f)),

@@ -96,8 +96,8 @@ class ChannelModel {
   void SetRow(const float* x, float* means, float* inverse_scales);
 
  private:
-  // Rows of one kind of tap: kHistory that are already part of the solution, then those that are
-  // not.
+  // Rows of one kind of tap: kHistory rows that are already part of the solution, then the pending
+  // ones.
   struct Rows {
     uint64_t stride = 0;
     ArenaVector<float> values;

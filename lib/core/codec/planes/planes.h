@@ -19,7 +19,7 @@ bool HasBlockPlanes(DType dtype);
 
 // The form of the planes' zstd frames: with matches, as in the engine; literals, which are faster
 // and suit quantised values, whose matches are rare; or the smaller of both, in all planes or only
-// in those of scales and high bits, which are a small part of the bytes.
+// in the planes of scales and high bits, which are a small part of the bytes.
 enum class BlockFrames { kMatches, kLiterals, kSmallerNarrow, kSmaller };
 
 // `raw` must be one or more whole blocks. The last plane is that of the quants.

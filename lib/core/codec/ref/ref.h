@@ -12,7 +12,7 @@
 // folder is the grammar.
 namespace kv {
 
-// Neighbours that an encoder may use. The proposed runs hold for each of them too, with its layer,
+// Neighbours that an encoder may use. Each has its own copy of the proposed runs, with its layer,
 // K or V, and rotation.
 struct BesideNeighbours {
   struct One {
@@ -25,10 +25,10 @@ struct BesideNeighbours {
   bool is_value;  // true if the chunk is V
 };
 
-// Encodes with those of the proposed runs (ascending, disjoint, all K or all V), or parts of them,
-// that save bytes; codes the other rows with `own`, which encodes at level `effort`. `rotation` is
-// that of the keys. At kMax, differences are also forecast from those of neighbours, if there are
-// any. Returns a chunk of another codec if that is not larger.
+// Encodes by reference what saves bytes: whole proposed runs or parts of them. The runs ascend, are
+// disjoint, and are all of K or all of V. `own` codes the other rows, at level `effort`. `rotation`
+// is the keys'. At kMax, differences are also forecast from the differences of `neighbours`, if
+// given. Returns a chunk of another codec if that chunk is not larger.
 EncodedChunk EncodeByReference(const ChunkShape& shape, ByteSpan raw,
                                std::span<const ReferenceRun> proposed, const Rotation& rotation,
                                const ReferenceRows& references, Effort effort,

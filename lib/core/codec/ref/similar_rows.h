@@ -137,7 +137,7 @@ void EncodeSimilarDifferences(const SimilarRows& similar, CodecScratch& scratch,
 // Behaves as DecodeSimilarRows, and sets all factors to 0.
 void DecodeSimilarDifferences(ByteReader& reader, SimilarRows& similar, CodecScratch& scratch);
 
-// Forecasts the errors of similar rows from those of neighbours: where one layer of a cache differs
+// Forecasts errors of similar rows from errors of neighbours: where one layer of a cache differs
 // from the reference, the next layer differs in a similar way.
 
 // A neighbour, and the layer that represents it in the references.
@@ -148,7 +148,7 @@ struct ErrorNeighbour {
 };
 
 struct ErrorsHead {
-  bool rotates = false;  // true if the chunk's own rows are rotated, as those of K are
+  bool rotates = false;  // true if the chunk's own rows are rotated, as rows of K are
   std::vector<ErrorNeighbour> neighbours;
   Rotation rotation;                    // rotation of K
   std::vector<int32_t> shifts_of_runs;  // per similar K run: its position minus the reference's

@@ -9,11 +9,11 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/codec/codec.h"
 
-// Coefficients of a learnt transform as one rANS stream for each block of tokens, with one step for
-// all components and a static table of symbols for each, which belongs to the transform; and the
-// chunks of codec 32, whose values are restored from them. All layers of a group share the
-// coefficients, so the archive passes them to each chunk. FORMAT.md has the grammar and the order
-// of all operations.
+// Coefficients of a learnt transform, and the chunks of codec 32, whose values they restore. Each
+// block of tokens has one rANS stream of coefficients. The transform gives one step for all
+// components, and a static table of symbols for each. All layers of a group share the coefficients,
+// so the archive passes them to each chunk. FORMAT.md has the grammar and the order of all
+// operations.
 namespace kv {
 
 // Tokens whose coefficients form one stream.
@@ -41,7 +41,7 @@ struct StepCode {
   std::vector<StepTable> tables;
 };
 
-// Encodes `values`, [token][table], in units of the step, of at most kStreamTokens.
+// Encodes `values`, [token][table], given in units of the step, for at most kStreamTokens tokens.
 Bytes EncodeCoefficients(const StepCode& code, std::span<const int16_t> values, uint64_t tokens);
 // Fills `values`. Throws kTruncated, kTrailingBytes, and kBadFrame for a stream that the encoder
 // cannot have written.

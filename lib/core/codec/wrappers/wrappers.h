@@ -7,8 +7,8 @@
 
 #include "lib/core/codec/codec.h"
 
-// Codecs that contain chunks of other codecs. The encoder and the decoder of these are passed in.
-// FORMAT.md in this folder is the grammar.
+// Codecs that contain chunks of other codecs. The encoder and decoder of the inner ones are passed
+// in. FORMAT.md in this folder is the grammar.
 namespace kv {
 
 // Repeated rows are stored once. Values of the first layer depend only on the token, so a repeated
@@ -36,8 +36,8 @@ RowPlan ReadReferences(ByteReader& reader, uint64_t rows, CodecScratch& scratch)
 void RepeatRows(const RowPlan& plan, ByteSpan new_rows, uint64_t row_bytes,
                 std::span<std::byte> raw);
 
-// Returns the positions of the new rows, given those of all rows; empty if there are none. Throws
-// kBadFrame.
+// Returns the positions of the new rows, given the positions of all rows; empty if these are empty.
+// Throws kBadFrame.
 ArenaVector<uint32_t> StepsOfNewRows(const RowPlan& plan, const RowSteps& steps, Arena* arena);
 
 // Returns the shape of the chunk that the new rows form.

@@ -36,8 +36,8 @@ struct Denial {
   std::string reason;  // "runtime_full/summary.md says false: decode_pass"
 };
 
-// The lines of a broken cache in all logs of a case. A line that the bench printed counts once,
-// even if console logs repeat it.
+// The log lines that report a broken cache, from all logs of a case. A line that the bench printed
+// counts once, even if console logs repeat it.
 class Damage {
  public:
   // Adds a log that the engine's analyzer reads too.

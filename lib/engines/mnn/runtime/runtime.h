@@ -200,7 +200,7 @@ struct EngineMetrics {
 // True counts of the same work.
 struct Measured {
   uint64_t encode_calls = 0, encoded_tokens = 0;
-  uint64_t encoded_raw_bytes = 0;   // handed to the encoder, counted every time
+  uint64_t encoded_raw_bytes = 0;   // inputs of the encoder; encoded twice, counted twice
   uint64_t encoded_blob_bytes = 0;  // outputs of the encoder, used or not
   // Bytes of blobs that were decoded to their source; only the ratio of these is verified. With
   // MNN's own runtime the replay decodes each blob once for this, outside all timings.
