@@ -44,7 +44,8 @@ void BatchOfFile::Add(uint64_t rows) {
   }
   rows_ = rows;
   views_ += rows;
-  if (rows == 0 || views_ > kMostViews) throw Error(Finding::kLimit, "a batch of {} rows", rows);
+  if (rows == 0 || views_ > kMostViews)
+    throw Error(Finding::kLimit, "a batch of {} rows; layers together may have 1 to 2^20", rows);
 }
 
 void RequireRow(const OpenOptions& options, uint64_t rows, bool has_batch_axis,

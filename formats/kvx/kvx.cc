@@ -164,7 +164,7 @@ class KvxReader {
     plan.steps.step = reader_.F32("step");
     for (uint32_t tables = reader_.U32("tables"); tables > 0; --tables) {
       StepTable& table = plan.steps.tables.emplace_back();
-      table.reach = reader_.U8("reach of a table");
+      table.reach = reader_.U8("reach (largest value) of a table");
       table.frequencies = Array<uint16_t>(table.symbols(), "frequencies");
     }
   }

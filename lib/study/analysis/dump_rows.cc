@@ -392,8 +392,8 @@ const Fields<RowsReport>& RowsReportFields() {
                                                            {"minimum", 0}}}}}};
   static const Fields<RowsReport> fields = {
       {"averages",
-       "Mean of each ratio and entropy over the rows (packed: over rows above 0), each dump "
-       "weighing the same",
+       "Mean of each ratio and entropy over the dumps, each with the same weight; for packed dumps "
+       "only over values above 0",
        &RowsReport::averages,
        {.schema = averages}},
       {"rows",

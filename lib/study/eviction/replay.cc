@@ -88,11 +88,11 @@ class Prediction {
     constexpr size_t kMostNamed = 8;
     const size_t all = missing.size();
     missing.resize(std::min(all, kMostNamed));
-    return fmt::format("no predicted KL: {} {} without {}: {}{}", all,
-                       all == 1 ? "layer evicts" : "layers evict",
-                       method_ == KlMethod::kGradients ? "gradients in the trace, or without V"
-                                                       : "a sensitivity, rows in the trace, or V",
-                       fmt::join(missing, ", "), all > kMostNamed ? " ..." : "");
+    return fmt::format(
+        "no predicted KL: {} evicting {} {}: {}{}", all, all == 1 ? "layer has" : "layers have",
+        method_ == KlMethod::kGradients ? "no gradients in the trace, or no V"
+                                        : "no sensitivity, no rows in the trace, or no V",
+        fmt::join(missing, ", "), all > kMostNamed ? " ..." : "");
   }
 
   const AttentionTrace& trace_;

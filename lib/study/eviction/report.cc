@@ -26,12 +26,12 @@ Fields<Figure> ListStatistics(std::initializer_list<Statistic> statistics) {
     std::string_view name, text;
   };
   static constexpr Row kRows[] = {
-      {&Distribution::mean, "mean", "Mean; null if no row is defined"},
-      {&Distribution::p1, "p1", "1st percentile; null if no row is defined"},
-      {&Distribution::p5, "p5", "5th percentile; null if no row is defined"},
-      {&Distribution::p95, "p95", "95th percentile; null if no row is defined"},
-      {&Distribution::min, "min", "Smallest; null if no row is defined"},
-      {&Distribution::max, "max", "Largest; null if no row is defined"}};
+      {&Distribution::mean, "mean", "Mean; null if no row has the figure"},
+      {&Distribution::p1, "p1", "1st percentile; null if no row has the figure"},
+      {&Distribution::p5, "p5", "5th percentile; null if no row has the figure"},
+      {&Distribution::p95, "p95", "95th percentile; null if no row has the figure"},
+      {&Distribution::min, "min", "Smallest; null if no row has the figure"},
+      {&Distribution::max, "max", "Largest; null if no row has the figure"}};
   Fields<Figure> fields = {};
   for (const Statistic statistic : statistics) {
     const Row& row = *std::ranges::find(kRows, statistic, &Row::statistic);
@@ -50,7 +50,7 @@ const Fields<Figure>& ErrorFields() {
       ListStatistics({&Distribution::mean, &Distribution::p95, &Distribution::max});
   static const Fields<Figure> fields = {
       Fields<Figure>::Inline(statistics),
-      {"frobenius", "|O - O'| / |O| over all rows together; null if no row is defined",
+      {"frobenius", "|O - O'| / |O| over all rows together; null if no row has it",
        &Figure::frobenius, Nullable()},
       {"frobenius_standard_error",
        "Standard error of frobenius, 0 where all rows were measured; null if unknown",
@@ -202,10 +202,10 @@ const Fields<Decile>& DecileFields() {
   static const Fields<Decile> fields = {
       {"first_step", "First decode step of this tenth of the steps, from 0", &Decile::first_step},
       {"steps", "Number of decode steps in this tenth", &Decile::steps},
-      {"mass_mean", "Mean attention mass of the kept keys; null if no row is defined",
-       &Decile::mass, Nullable()},
+      {"mass_mean", "Mean attention mass of the kept keys; null if no row has it", &Decile::mass,
+       Nullable()},
       {"output_error_mean",
-       "Mean relative error of attention outputs; null if no row is defined, absent without V",
+       "Mean relative error of attention outputs; null if no row has it, absent without V",
        &Decile::output_error, Absent(Nullable())}};
   return fields;
 }

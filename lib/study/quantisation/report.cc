@@ -28,20 +28,20 @@ const Fields<PairFigures>& FiguresFields() {
   using F = PairFigures;
   static const Fields<F> fields = {
       {"output_error",
-       "|O - O'| / |O| of attention outputs over rows and heads, mean over layers; null where "
-       "nothing is defined",
+       "|O - O'| / |O| of attention outputs over rows and heads, mean over layers; null if no "
+       "row has it",
        &F::output_error, Nullable(Heading("mean layer error", ErrorText))},
       {"one_minus_cosine",
        "1 - cosine between the attention outputs of both caches, mean over rows, then over layers; "
-       "null where nothing is defined",
+       "null if no row has it",
        &F::one_minus_cosine, Nullable(Heading("1 - cosine", FigureText))},
       {"attention_kl",
-       "KL(P || P') of attention in nats, mean over rows and heads, then over layers; null where "
-       "nothing is defined",
+       "KL(P || P') of attention in nats, mean over rows and heads, then over layers; null if no "
+       "row has it",
        &F::attention_kl, Nullable(Heading("attention KL", FigureText))},
       {"mass_moved",
        "Half of the sum of |P' - P|, the probability that attention moves to other keys, mean over "
-       "rows and heads, then over layers; null where nothing is defined",
+       "rows and heads, then over layers; null if no row has it",
        &F::mass_moved, Nullable(Heading("attention moved", FigureText))},
       {"top_8",
        "Share of the 8 largest probabilities that are also among the 8 largest of the other cache, "
@@ -237,7 +237,7 @@ const Fields<OutcomeOf>& OutcomeFields() {
       Fields<OutcomeOf>::Inline(
           [](const OutcomeOf& of) -> const PairFigures& { return of.outcome.mean; },
           FiguresFields()),
-      {"worst_output_error", "The largest output_error of a layer; null where nothing is defined",
+      {"worst_output_error", "The largest output_error of a layer; null if no layer has one",
        [](const OutcomeOf& of) { return of.outcome.worst_output_error; }, Nullable()},
       {"predicted_kl",
        "Predicted loss in nats of the next token: KL of the full model to the one with this cache; "

@@ -266,7 +266,7 @@ TEST_CASE("no nats are predicted where a layer that loses something has no gradi
   const ReplayResult without = RunOn(*made, request);
   CHECK(without.runs[0].predicted_kl->nats == 0);
   CHECK_FALSE(without.runs[1].predicted_kl);
-  CHECK(Warns(without, "1 layer evicts without gradients in the trace, or without V: 2"));
+  CHECK(Warns(without, "1 evicting layer has no gradients in the trace, or no V: 2"));
   const nlohmann::ordered_json json = ToJson(
       mnn::h2o::ReportFields().Object({made->snapshot, made->trace, request, without, false}));
   CHECK(json["runs"][0]["predicted_kl"]["nats"] == 0.0);

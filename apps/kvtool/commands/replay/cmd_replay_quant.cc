@@ -338,12 +338,12 @@ class ReplayQuant : public ForEachInput<ReplayQuant, TraceReplay> {
                      "Choose types for each layer; needs --max-kl, --bytes-per-token or both")
             .Essential();
     line.Add("--max-kl", max_kl_,
-             "With --advise: largest loss, in calibrated nats of the next token")
+             "With --advise: limit on the loss, in calibrated nats of the next token")
         .NonNegative()
         .Essential()
         .Needs(advise);
     line.Add("--bytes-per-token", bytes_,
-             "With --advise: largest number of bytes per token, over all layers")
+             "With --advise: limit on the bytes per token, over all layers")
         .Positive()
         .Needs(advise);
     line.Add("--plan-out", plan_out_, "With --advise: write the types of each layer").Needs(advise);
@@ -471,7 +471,7 @@ class ReplayQuant : public ForEachInput<ReplayQuant, TraceReplay> {
   // Checks what the declarations of the options do not.
   void CheckUsage() const {
     if (!against_.empty() && page_.wanted())
-      throw Error(Finding::kUsage, "--against: it compares two caches and makes no page");
+      throw Error(Finding::kUsage, "--against: writes no page and no pictures; leave them out");
     if (advise_ && !transforms_.file().empty()) {
       throw Error(Finding::kUsage,
                   "--advise: chooses types by layer, but a transform codes all layers together");
@@ -614,7 +614,7 @@ class ReplayQuant : public ForEachInput<ReplayQuant, TraceReplay> {
   uint64_t keep_first_ = 0, keep_last_ = 0, bytes_ = 0;
   std::optional<double> max_kl_;
   bool advise_ = false;
-  TransformTypes transforms_;  // from the command line; each input opens its own
+  TransformTypes transforms_;  // as given on the command line; each input opens a copy
 };
 
 }  // namespace

@@ -151,7 +151,7 @@ const Fields<QuantStep>& QuantStepFields() {
   static const Fields<QuantStep> fields = {
       {"bytes_per_token", "Bytes per token, over all layers", &QuantStep::bytes_per_token,
        AtLeast(0)},
-      {"loss", "Loss in the unit of advice.loss; null if no row is defined", &QuantStep::loss,
+      {"loss", "Loss in the unit of advice.loss; null if no row has it", &QuantStep::loss,
        Nullable()}};
   return fields;
 }

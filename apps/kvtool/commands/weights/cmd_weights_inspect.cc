@@ -78,7 +78,7 @@ const Fields<InspectedWeights>& InspectedWeightsFields() {
       {"weight_bytes", "Bytes of the compressor's weights", &Shares::weight_bytes},
       {"optimizer_bytes", "Bytes of the optimizer's state", &Shares::optimizer_bytes},
       {"other_bytes", "Bytes of anything else", &Shares::other_bytes},
-      {"ignored_keys", "Keys beside the weights that are not used", &Shares::ignored_keys},
+      {"ignored_keys", "Number of unused keys in the dict of the weights", &Shares::ignored_keys},
       {"untrained_prefixes", "MLPs for which the optimizer kept no state: they were never trained",
        &Shares::untrained}};
   static const Fields<Result> fields = {

@@ -262,10 +262,10 @@ class Replayer {
       }
     }
     if (windowed.empty()) return;
-    Warn(
-        fmt::format("sliding windows in layers {}: this runtime also holds tokens outside the "
-                    "windows, and dropping such tokens counts as saved; replay-h2o counts neither",
-                    fmt::join(windowed, ", ")));
+    Warn(fmt::format(
+        "sliding windows in layers {}: this runtime also holds tokens outside the windows, "
+        "and its ratios count dropping them as a saving; replay-h2o leaves them out",
+        fmt::join(windowed, ", ")));
   }
 
   void AddTraceWarnings() {
