@@ -341,6 +341,8 @@ class Train : public Command {
     }
     const uint64_t most_bytes =
         across_layers_.empty() ? 0 : ParseSize(across_layers_, "--across-layers");
+    if (!across_layers_.empty() && most_bytes == 0)
+      throw Error(Finding::kUsage, "--across-layers {}: expected a size above 0", across_layers_);
     const OpenOptions options =
         snapshot_.Resolve(inputs_.size() > 1 ? FlagsFor::kSeveral : FlagsFor::kOne);
     ProfileBuilder builder;

@@ -21,6 +21,7 @@ cmp across.kvp "$TESTDATA/profiles/layers.kvp" && echo the same profile as the g
 "$KVTOOL" train "$state" "$state" "$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin" --across-layers 20KiB -o three.kvp
 "$KVTOOL" train "$state" --across-layers 100 -o none.kvp || echo "exit $?"
 "$KVTOOL" train "$state" --across-layers 5MB -o none.kvp || echo "exit $?"
+"$KVTOOL" train "$state" --across-layers 0 -o none.kvp || echo "exit $?"
 "$KVTOOL" train "$state" --across-layers 1MiB --transform kvtc --kv-heads 4 -o none.kvp || echo "exit $?"
 "$KVTOOL" convert "$state" --layers 0:2 --kv-heads 4 --to safetensors -q -o part.safetensors
 "$KVTOOL" train "$state" part.safetensors --across-layers 1MiB -o none.kvp || echo "exit $?"

@@ -127,8 +127,16 @@ const ProfileCoder& Profile::GetCoder(size_t entry) const {
 
 const std::vector<int8_t>& Profile::GetIntegers(size_t regression) const {
   Coders::Weights& weights = coders_->weights.at(regression);
-  std::call_once(weights.once,
-                 [&] { weights.integers = DecodeWeights(regressions_.list[regression]); });
+  std::call_once(weights.once, [&] {
+    const Regression& one = regressions_.list[regression];
+    try {
+      weights.integers = DecodeWeights(one);
+    } catch (const Error& error) {
+      // The caller is coding a chunk of a sound file.
+      throw Error(error.finding(), "the profile is damaged: weights for layer {} {}: {}", one.layer,
+                  one.is_value ? 'V' : 'K', error.message());
+    }
+  });
   return weights.integers;
 }
 
