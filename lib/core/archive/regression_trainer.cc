@@ -155,8 +155,9 @@ Rotation MeasureRotation(std::span<const Snapshot> snapshots, std::span<const Si
       const uint64_t rows = std::min(kRowsMeasured, tensor.tokens());
       const Bytes raw = Gather(tensor, 0, rows, Order::kTokenHeadDim);
       const bool bfloat = tensor.dtype == DType::kBF16;
-      Rotation rotation = FindRotation(raw, bfloat, LmsScale(LmsLargestExponent(raw, bfloat)), rows,
-                                       side.columns, tensor.head_dim, RowSteps());
+      Rotation rotation =
+          FindRotation(raw, bfloat, LmsScale(LmsLargestExponent(raw, bfloat)), rows, side.columns,
+                       tensor.heads_known ? tensor.head_dim : 0, RowSteps());
       if (!rotation.angles.empty()) return rotation;
     }
   }
@@ -178,8 +179,7 @@ class LayerFeatures {
     }
     // All taps of V, which include the layer's K, share what a regression may have.
     const uint64_t share = BlockRegression::kMaxTaps / (used.size() + 1);
-    used.push_back(sides[key]);
-    used.push_back(sides[key + 1]);
+    used.insert(used.end(), {sides[key], sides[key + 1]});
     for (const Side& side : used) {
       columns_.push_back(side.columns);
       wanted_.push_back(std::min<uint64_t>(side.columns, share));
