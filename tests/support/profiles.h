@@ -73,4 +73,17 @@ inline std::shared_ptr<const Profile> TrainedProfile(
   return Profile::Make(std::move(name), std::move(entries), regressions);
 }
 
+// Changes one byte of a profile, makes its hash right, and returns the finding of reading it.
+inline std::optional<Finding> ReadChanged(Bytes file, size_t at, std::byte value) {
+  file.at(at) = value;
+  const Hash128Bytes hash = Hash128(ByteSpan(file).first(file.size() - 16));
+  std::copy(hash.begin(), hash.end(), file.end() - 16);
+  try {
+    Profile::Read(file);
+  } catch (const Error& error) {
+    return error.finding();
+  }
+  return std::nullopt;
+}
+
 }  // namespace kv::test

@@ -359,7 +359,8 @@ std::vector<TokenRun> Cover(const std::vector<Pair>& pairs, uint64_t tokens) {
   return runs;
 }
 
-// Finds the rotation in the last rows of a middle layer's keys, whose positions are consecutive.
+}  // namespace
+
 Rotation FindKeyRotation(const Snapshot& snapshot, const std::vector<const LayerKv*>& layers) {
   for (const size_t at : {layers.size() / 2, size_t{0}, layers.size() - 1}) {
     const KvTensor& keys = layers[at]->k;
@@ -383,6 +384,8 @@ Rotation FindKeyRotation(const Snapshot& snapshot, const std::vector<const Layer
   }
   return {};
 }
+
+namespace {
 
 // Layers of a group, each with its number here and in each reference.
 using LayerNumbers = std::vector<std::pair<uint32_t, std::vector<std::optional<uint32_t>>>>;

@@ -108,4 +108,8 @@ class ReferencePlan {
   std::vector<Group> groups_;
 };
 
+// Finds the rotation of K, common to these layers of the snapshot, in the last rows of one of them
+// whose positions are consecutive. Without angles if none is found. `layers` must not be empty.
+Rotation FindKeyRotation(const Snapshot& snapshot, const std::vector<const LayerKv*>& layers);
+
 }  // namespace kv

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "lib/core/archive/coded_rows.h"
+#include "lib/core/archive/reference.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/half.h"
 #include "lib/core/base/utf8.h"
@@ -145,21 +146,15 @@ class SideRows {
   std::vector<float> x_;
 };
 
-// Returns the rotation of K, measured on the first cache that shows one.
+// Returns the rotation of K, found in the first cache that shows one.
 Rotation MeasureRotation(std::span<const Snapshot> snapshots, std::span<const Side> sides) {
-  constexpr uint64_t kRowsMeasured = 1024;
   for (const Snapshot& snapshot : snapshots) {
+    std::vector<const LayerKv*> layers;
     for (const Side& side : sides) {
-      if (side.is_value) continue;
-      const KvTensor& tensor = GetTensor(snapshot, side);
-      const uint64_t rows = std::min(kRowsMeasured, tensor.tokens());
-      const Bytes raw = Gather(tensor, 0, rows, Order::kTokenHeadDim);
-      const bool bfloat = tensor.dtype == DType::kBF16;
-      Rotation rotation =
-          FindRotation(raw, bfloat, LmsScale(LmsLargestExponent(raw, bfloat)), rows, side.columns,
-                       tensor.heads_known ? tensor.head_dim : 0, RowSteps());
-      if (!rotation.angles.empty()) return rotation;
+      if (!side.is_value) layers.push_back(&snapshot.layers.at(side.index));
     }
+    Rotation rotation = FindKeyRotation(snapshot, layers);
+    if (!rotation.angles.empty()) return rotation;
   }
   return {};
 }
@@ -207,7 +202,7 @@ class LayerFeatures {
   }
   uint64_t width() const {
     const uint64_t features = own_begin(true) + own(true).columns;
-    return (features + kPanelLanes - 1) / kPanelLanes * kPanelLanes;
+    return PaddedToPanel(features);
   }
 
   // Calls `take` with blocks of rows of features; those held out, or the others.
@@ -375,7 +370,7 @@ void Round(double noise, Draft& draft) {
   }
   draft.integers.assign(taps * columns, 0);
   std::vector<float> rounded(taps * columns), row(columns), scales;
-  for (const uint16_t scale : regression.scales) scales.push_back(FromUpperHalf(scale));
+  for (const uint16_t scale : regression.scales) scales.push_back(BF16ToF32(scale));
   for (uint64_t i = taps; i-- > 0;) {
     const float* factors = draft.factor.data() + i * taps;
     std::copy_n(draft.halfway.data() + i * columns, columns, row.data());
@@ -384,7 +379,7 @@ void Round(double noise, Draft& draft) {
       const float* known = rounded.data() + j * columns;
       for (uint64_t c = 0; c < columns; ++c) row[c] -= factor * known[c];
     }
-    const float step = FromUpperHalf(regression.steps[i]);
+    const float step = BF16ToF32(regression.steps[i]);
     for (uint64_t c = 0; c < columns; ++c) {
       const float unit = step * scales[c];
       const float wanted = unit > 0 ? row[c] / factors[i] / unit : 0;
@@ -439,8 +434,7 @@ void FitSize(std::vector<Draft>& drafts, uint64_t most_bytes, ThreadPool& pool) 
 double JudgeDraft(LayerFeatures features, const Draft& draft, std::span<const Snapshot> snapshots,
                   const Cells& cells, uint64_t& held_out) {
   const Regression& regression = draft.regression;
-  const uint64_t columns = regression.columns,
-                 stride = (columns + kPanelLanes - 1) / kPanelLanes * kPanelLanes,
+  const uint64_t columns = regression.columns, stride = PaddedToPanel(columns),
                  begin = features.own_begin(regression.is_value);
   const std::vector<float> weights = ScaleWeights(regression, draft.integers, stride);
   std::vector<float> forecast(kBlockRows * stride);

@@ -11,6 +11,9 @@ namespace kv {
 
 // Columns are padded to a multiple of this, so that tiles have no tail.
 constexpr size_t kPanelLanes = 16;
+constexpr size_t PaddedToPanel(size_t columns) {
+  return (columns + kPanelLanes - 1) / kPanelLanes * kPanelLanes;
+}
 
 // Factors a[step][row] and b[step][column]: the addresses of the first step, and the distances
 // between steps and rows.

@@ -45,19 +45,6 @@ uint64_t CountProfiledLayers(const Archive& archive) {
   }));
 }
 
-// Changes one byte of a profile, makes its hash right, and returns the finding of reading it.
-std::optional<Finding> ReadChanged(Bytes file, size_t at, std::byte value) {
-  file.at(at) = value;
-  const Hash128Bytes hash = Hash128(ByteSpan(file).first(file.size() - 16));
-  std::copy(hash.begin(), hash.end(), file.end() - 16);
-  try {
-    Profile::Read(file);
-  } catch (const Error& error) {
-    return error.finding();
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 TEST_CASE("regressions: another cache is smaller with those of its model, and comes back",
@@ -137,7 +124,7 @@ TEST_CASE("regressions: forged profiles are refused or decode to the right size"
   size_t refused = 0;
   for (size_t at = 8; at + 16 < file.size(); ++at) {
     for (const std::byte value : {std::byte{0}, std::byte{0x7f}, std::byte{0xff}}) {
-      if (ReadChanged(file, at, value)) ++refused;
+      if (test::ReadChanged(file, at, value)) ++refused;
     }
   }
   CHECK(refused > 0);

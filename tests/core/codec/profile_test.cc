@@ -39,19 +39,6 @@ Bytes RoundTrip(const Profile& profile, size_t entry, DType dtype, uint32_t colu
   return payload;
 }
 
-// Changes a profile in one place, updates its hash, and returns the error of reading it.
-std::optional<Finding> ReadChanged(Bytes file, size_t at, std::byte value) {
-  file.at(at) = value;
-  const Hash128Bytes hash = Hash128(ByteSpan(file).first(file.size() - 16));
-  std::copy(hash.begin(), hash.end(), file.end() - 16);
-  try {
-    Profile::Read(file);
-  } catch (const Error& error) {
-    return error.finding();
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 TEST_CASE("pages coded with a profile come back, whatever is in them", "[profile]") {
@@ -172,42 +159,44 @@ TEST_CASE("a profile's file is read back whole, or not at all", "[profile][rejec
   // Fields that are changed, with a matching hash: version, number of entries, length of the name,
   // role, type, bits, columns.
   const size_t entry = 28 + 5;
-  CHECK(ReadChanged(file, 8, std::byte{2}) == Finding::kTruncated);  // without its regressions
-  CHECK(ReadChanged(file, 8, std::byte{3}) == Finding::kUnsupportedVersion);
-  CHECK(ReadChanged(file, 13, std::byte{4}) == Finding::kLimit);
-  CHECK(ReadChanged(file, 12, std::byte{3}) == Finding::kTrailingBytes);
-  CHECK(ReadChanged(file, 25, std::byte{1}) == Finding::kBadField);
-  CHECK(ReadChanged(file, 28, std::byte{0xff}) == Finding::kBadField);
-  CHECK(ReadChanged(file, entry + 4, std::byte{3}) == Finding::kBadField);
-  CHECK(ReadChanged(file, entry + 5, std::byte{0}) == Finding::kBadField);
-  CHECK(ReadChanged(file, entry + 6, std::byte{9}) == Finding::kBadField);
-  CHECK(ReadChanged(file, entry + 7, std::byte{1}) == Finding::kBadField);
-  CHECK(ReadChanged(file, entry + 11, std::byte{1}) == Finding::kBadField);
-  CHECK(ReadChanged(file, entry + 18, std::byte{1}) == Finding::kBadField);
-  CHECK(ReadChanged(file, entry + 20 + kColumns, std::byte{0}) == Finding::kBadFrame);
-  CHECK(ReadChanged(file, entry, std::byte{9}) == Finding::kDuplicateName);
+  CHECK(test::ReadChanged(file, 8, std::byte{2}) ==
+        Finding::kTruncated);  // without its regressions
+  CHECK(test::ReadChanged(file, 8, std::byte{3}) == Finding::kUnsupportedVersion);
+  CHECK(test::ReadChanged(file, 13, std::byte{4}) == Finding::kLimit);
+  CHECK(test::ReadChanged(file, 12, std::byte{3}) == Finding::kTrailingBytes);
+  CHECK(test::ReadChanged(file, 25, std::byte{1}) == Finding::kBadField);
+  CHECK(test::ReadChanged(file, 28, std::byte{0xff}) == Finding::kBadField);
+  CHECK(test::ReadChanged(file, entry + 4, std::byte{3}) == Finding::kBadField);
+  CHECK(test::ReadChanged(file, entry + 5, std::byte{0}) == Finding::kBadField);
+  CHECK(test::ReadChanged(file, entry + 6, std::byte{9}) == Finding::kBadField);
+  CHECK(test::ReadChanged(file, entry + 7, std::byte{1}) == Finding::kBadField);
+  CHECK(test::ReadChanged(file, entry + 11, std::byte{1}) == Finding::kBadField);
+  CHECK(test::ReadChanged(file, entry + 18, std::byte{1}) == Finding::kBadField);
+  CHECK(test::ReadChanged(file, entry + 20 + kColumns, std::byte{0}) == Finding::kBadFrame);
+  CHECK(test::ReadChanged(file, entry, std::byte{9}) == Finding::kDuplicateName);
 }
 
 TEST_CASE("regressions of a profile are read back whole, or not at all", "[profile][reject]") {
   const auto profile = TrainedProfile();
   const Bytes& file = profile->file();
   CHECK(Profile::Read(file)->regressions().list == test::SmallRegressions().list);
-  CHECK(ReadChanged(file, 8, std::byte{1}) == Finding::kTrailingBytes);
+  CHECK(test::ReadChanged(file, 8, std::byte{1}) == Finding::kTrailingBytes);
   ByteWriter out;
   WriteRegressions(profile->regressions(), out);
   const size_t begin = file.size() - 16 - out.size();  // distance, angles, count, then the first
   const size_t count = begin + 4 + 8 * 4, first = count + 4;
-  CHECK(ReadChanged(file, begin, std::byte{0}) == Finding::kBadFrame);
-  CHECK(ReadChanged(file, begin + 3, std::byte{0xff}) == Finding::kBadFrame);
-  CHECK(ReadChanged(file, count, std::byte{0}) == Finding::kLimit);
-  CHECK(ReadChanged(file, count + 1, std::byte{5}) == Finding::kLimit);
-  CHECK(ReadChanged(file, count, std::byte{2}) == Finding::kTrailingBytes);
-  CHECK(ReadChanged(file, count, std::byte{4}) == Finding::kTruncated);
-  CHECK(ReadChanged(file, first + 4, std::byte{3}) == Finding::kBadField);         // role
-  CHECK(ReadChanged(file, first + 5, std::byte{9}) == Finding::kBadField);         // neighbours
-  CHECK(ReadChanged(file, first + 7, std::byte{0x11}) == Finding::kBadField);      // columns
-  CHECK(ReadChanged(file, first + 8 + 1, std::byte{0xbf}) == Finding::kBadField);  // a scale < 0
-  CHECK(ReadChanged(file, first, std::byte{9}) == Finding::kDuplicateName);        // order
+  CHECK(test::ReadChanged(file, begin, std::byte{0}) == Finding::kBadFrame);
+  CHECK(test::ReadChanged(file, begin + 3, std::byte{0xff}) == Finding::kBadFrame);
+  CHECK(test::ReadChanged(file, count, std::byte{0}) == Finding::kLimit);
+  CHECK(test::ReadChanged(file, count + 1, std::byte{5}) == Finding::kLimit);
+  CHECK(test::ReadChanged(file, count, std::byte{2}) == Finding::kTrailingBytes);
+  CHECK(test::ReadChanged(file, count, std::byte{4}) == Finding::kTruncated);
+  CHECK(test::ReadChanged(file, first + 4, std::byte{3}) == Finding::kBadField);     // role
+  CHECK(test::ReadChanged(file, first + 5, std::byte{9}) == Finding::kBadField);     // neighbours
+  CHECK(test::ReadChanged(file, first + 7, std::byte{0x11}) == Finding::kBadField);  // columns
+  CHECK(test::ReadChanged(file, first + 8 + 1, std::byte{0xbf}) ==
+        Finding::kBadField);                                                       // a scale < 0
+  CHECK(test::ReadChanged(file, first, std::byte{9}) == Finding::kDuplicateName);  // order
 }
 
 TEST_CASE("profiled chunks that are cut, changed or of another shape are refused",

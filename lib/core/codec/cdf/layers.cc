@@ -34,9 +34,6 @@ constexpr uint64_t kFactorRows = 48;
 // This is added to every diagonal element, so that a column of zeros does not divide by zero.
 constexpr float kTinyBlockRidge = 1e-12f;
 
-uint64_t PaddedToPanel(uint64_t count) {
-  return (count + kPanelLanes - 1) / kPanelLanes * kPanelLanes;
-}
 uint64_t PanelBegin(uint64_t column) { return column / kPanelLanes * kPanelLanes; }
 
 }  // namespace

@@ -63,7 +63,7 @@ class ProfiledForecast : public RowForecast {
         regression_(profile.regressions().list[head.regression]),
         rotation_(profile.regressions().rotation),
         positions_(ListPositions(head.position, steps, grid.rows)),
-        stride_((grid.columns + kPanelLanes - 1) / kPanelLanes * kPanelLanes),
+        stride_(PaddedToPanel(grid.columns)),
         taps_(kForecastRows * regression_.taps()),
         weights_(ScaleWeights(regression_, profile.GetIntegers(head.regression), stride_)),
         forecast_(kForecastRows * stride_),

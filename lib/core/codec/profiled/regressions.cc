@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/half.h"
 #include "lib/core/codec/cdf/cdf.h"
 #include "lib/core/codec/cdf/channel_model.h"
 
@@ -64,7 +65,7 @@ std::vector<uint16_t> ReadUpperHalves(ByteReader& reader, uint64_t count, const 
   std::vector<uint16_t> halves(count);
   for (uint64_t i = 0; i < count; ++i) {
     halves[i] = LoadLE<uint16_t>(bytes.data() + 2 * i);
-    const float value = FromUpperHalf(halves[i]);
+    const float value = BF16ToF32(halves[i]);
     if (!std::isfinite(value) || std::signbit(value)) BadRegression(what, at + 2 * i);
   }
   return halves;
@@ -118,8 +119,6 @@ Regression ReadRegression(ByteReader& reader) {
 uint16_t ToUpperHalf(float value) {
   return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
 }
-
-float FromUpperHalf(uint16_t half) { return std::bit_cast<float>(uint32_t{half} << 16); }
 
 size_t Regressions::Find(uint32_t layer, bool is_value) const {
   const auto at = std::ranges::lower_bound(list, std::pair(layer, is_value), {}, [](const auto& r) {
@@ -236,10 +235,10 @@ std::vector<float> ScaleWeights(const Regression& regression, std::span<const in
                                 uint64_t stride) {
   std::vector<float> weights(regression.taps() * stride);
   std::vector<float> scales;
-  for (const uint16_t scale : regression.scales) scales.push_back(FromUpperHalf(scale));
+  for (const uint16_t scale : regression.scales) scales.push_back(BF16ToF32(scale));
   const int8_t* from = integers.data();
   for (uint64_t tap = 0; tap < regression.taps(); ++tap, from += regression.columns) {
-    const float step = FromUpperHalf(regression.steps[tap]);
+    const float step = BF16ToF32(regression.steps[tap]);
     float* row = weights.data() + tap * stride;
     for (uint64_t c = 0; c < regression.columns; ++c)
       row[c] = (static_cast<float>(from[c]) * step) * scales[c];

@@ -67,8 +67,7 @@ std::vector<int8_t> DecodeWeights(const Regression& regression);
 std::vector<float> ScaleWeights(const Regression& regression, std::span<const int8_t> integers,
                                 uint64_t stride);
 
-// Converts a float to its upper half, and back.
+// Cuts a float to its upper half, a bf16 value; F32ToBF16 would round.
 uint16_t ToUpperHalf(float value);
-float FromUpperHalf(uint16_t half);
 
 }  // namespace kv
