@@ -6,6 +6,7 @@
 #include <random>
 
 #include "lib/core/base/half.h"
+#include "lib/core/codec/cdf/channel_model.h"
 #include "lib/core/codec/profiled/profile.h"
 
 // A profile of synthetic K and V, and rows like those that it learnt from.
@@ -55,6 +56,28 @@ inline Regressions SmallRegressions() {
   }
   all.rotation = {8, std::vector<uint32_t>(8, 0x01000000)};
   return all;
+}
+
+// Gives a regression of at least 48 columns blocks of 16 columns and a start, with weights that no
+// training would find.
+inline void AddRowTaps(bool rotates, Regression& one) {
+  one.block = 16;
+  RegressionStart& start = one.start.emplace();
+  start.near = 3;
+  start.far = {16, 40};
+  start.variances.assign(one.columns, ToUpperHalf(0.01f));
+  start.powers.assign(one.columns, ToUpperHalf(0.5f));
+  start.spreads.fill(ToUpperHalf(0.5f));
+  start.errors.fill(ToUpperHalf(1.5f));
+  one.steps.insert(one.steps.end(),
+                   one.own_taps() + CountFrameTaps(rotates, start.near, start.far.size()),
+                   ToUpperHalf(0.125f));
+  std::vector<int8_t> integers(one.taps() * one.columns);
+  for (uint64_t tap = 0; tap < one.taps(); ++tap) {
+    for (uint64_t c = one.FirstColumn(tap); c < one.columns; ++c)
+      integers[tap * one.columns + c] = static_cast<int8_t>(static_cast<int>((tap + c) % 5) - 2);
+  }
+  CodeWeights(integers, one);
 }
 
 // Returns a profile of layer 0 with rows of 64 values: K f16, K bf16, V f16, V bf16; and with

@@ -544,7 +544,9 @@ const Fields<Profile>& ProfileFields() {
       {"kv", "K or V", [](const Regression& one) { return one.is_value ? "v" : "k"; },
        OneOf("k", "v")},
       {"row_values", "Values of a row: all heads of a token", &Regression::columns, AtLeast(1)},
-      {"taps", "Values of other rows of the token from which it predicts each value",
+      {"taps",
+       "Values from which it predicts each value: of other layers, of the row itself and of the "
+       "rows before",
        &Regression::taps},
       {"bytes", "Size in the profile in bytes", &Regression::bytes},
       {"bits_per_weight", "Bits of the profile for each weight", BitsPerWeight, AtLeast(0)},

@@ -9,230 +9,35 @@
 #include <cmath>
 #include <memory>
 
-#include "lib/core/archive/coded_rows.h"
-#include "lib/core/archive/reference.h"
+#include "lib/core/archive/regression_rows.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/half.h"
 #include "lib/core/base/utf8.h"
+#include "lib/core/codec/cdf/channel_model.h"
 #include "lib/core/codec/context/lms.h"
-#include "lib/core/codec/profiled/profile.h"
+#include "lib/core/codec/profiled/profiled.h"
 #include "lib/core/kernels/panel.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv {
 namespace {
 
-// Rows that are read together, and one block in this many, which is held out.
-constexpr uint64_t kBlockRows = 64, kHeldOutOneIn = 16;
 // Sums of products are floats for this many rows and then added to doubles.
 constexpr uint64_t kFloatRows = 1024;
 constexpr uint64_t kSumRows = 48;  // rows of sums that are added together
 constexpr double kRidge = 1e-4;    // of each tap's variance
 // With fewer bits a weight, one layer back serves better than two: on SmolLM2-135M's layer 12,
 // 21 KiB give 8.675 bits a value of K by one and 8.75 by two, 45 KiB 8.57 and 8.516.
-constexpr double kBitsForTwoLayers = 2.5;
+constexpr double kBitsForMoreLayers = 2.5;
+constexpr uint32_t kMostLayersBack = 3;
+// Fewest and most rows of all caches together that teach the regressions' starts.
+constexpr uint64_t kLeastStartRows = 64, kStartRows = 4096;
 // Share of the error's variance that rounding all weights of a column adds. The first guess gives
 // about 3.4 bits a weight; less than the least would need integers beyond kMostRegressionWeight.
 constexpr double kFirstNoise = 0.1, kLeastNoise = 0.02, kMostNoise = 16;
 constexpr int kSizingRounds = 6;
 // Rounding towards 0 by this much costs little error and makes the integers cheaper to code.
 constexpr double kDeadZone = 0.1;
-
-// Positions of tokens, one for each cache.
-using Cells = std::vector<std::unique_ptr<const RowOrders>>;
-
-struct Side {
-  uint32_t layer = 0;  // the layer's number
-  bool is_value = false;
-  uint32_t columns = 0;
-  uint64_t index = 0;  // of the layer in the snapshot
-};
-
-const KvTensor& GetTensor(const Snapshot& snapshot, const Side& side) {
-  const LayerKv& layer = snapshot.layers.at(side.index);
-  return side.is_value ? *layer.v : layer.k;
-}
-
-[[noreturn]] void RefuseLayer(Finding finding, uint32_t layer, const std::string& why) {
-  throw Error(finding, why).In(fmt::format("layer {}", layer));
-}
-
-// Returns K and V of every layer of a cache, after checking that all have the same tokens.
-std::vector<Side> ListSidesAlone(const Snapshot& snapshot) {
-  std::vector<Side> sides;
-  for (uint64_t i = 0; i < snapshot.layers.size(); ++i) {
-    const LayerKv& layer = snapshot.layers[i];
-    if (!layer.has_k() || !layer.v || layer.k.tokens() == 0) continue;
-    for (const bool is_value : {false, true}) {
-      const KvTensor& tensor = is_value ? *layer.v : layer.k;
-      if (!IsHalfFloat(tensor.dtype) || tensor.channels() > BlockRegression::kMaxColumns) {
-        RefuseLayer(Finding::kUnsupportedDtype, layer.index,
-                    fmt::format("regressions are learnt from f16 and bf16, in rows of at most {} "
-                                "values",
-                                BlockRegression::kMaxColumns));
-      }
-      sides.push_back({layer.index, is_value, static_cast<uint32_t>(tensor.channels()), i});
-      if (tensor.tokens() != GetTensor(snapshot, sides.front()).tokens()) {
-        RefuseLayer(Finding::kInconsistent, layer.index,
-                    "regressions are learnt only from layers that all have the same tokens");
-      }
-    }
-  }
-  if (sides.empty()) throw Error(Finding::kUnsupportedDtype, "no layer has both K and V");
-  std::ranges::stable_sort(sides, {}, &Side::layer);
-  for (size_t i = 2; i < sides.size(); i += 2) {
-    if (sides[i].layer == sides[i - 2].layer)
-      RefuseLayer(Finding::kInconsistent, sides[i].layer, "the cache has this layer twice");
-  }
-  return sides;
-}
-
-// Returns the sides of a cache. Errors name its file.
-std::vector<Side> ListSides(const Snapshot& snapshot) {
-  try {
-    return ListSidesAlone(snapshot);
-  } catch (Error& error) {
-    throw error.File(snapshot.source.path);
-  }
-}
-
-// Returns the sides that all caches have.
-std::vector<Side> ListCommonSides(std::span<const Snapshot> snapshots) {
-  const std::vector<Side> sides = ListSides(snapshots.front());
-  for (const Snapshot& snapshot : snapshots.subspan(1)) {
-    const auto same = [](const Side& a, const Side& b) {
-      return a.layer == b.layer && a.columns == b.columns && a.index == b.index;
-    };
-    if (!std::ranges::equal(sides, ListSides(snapshot), same)) {
-      throw Error(Finding::kInconsistent, "its layers or rows are not those of {}",
-                  Printable(snapshots.front().source.path))
-          .File(snapshot.source.path)
-          .Hint("a profile is of one model: give caches of this model only");
-    }
-  }
-  return sides;
-}
-
-// Reads rows of one side as plain floats, K without its rotation.
-class SideRows {
- public:
-  SideRows(const Side& side, const Rotation& rotation)
-      : side_(side), rotator_(rotation, side.columns), x_(side.columns) {}
-
-  // Writes rows [first, first + count), `stride` floats from each to the next.
-  void Read(const Snapshot& snapshot, const RowOrders& cells, uint64_t first, uint64_t count,
-            float* out, uint64_t stride) {
-    const KvTensor& tensor = GetTensor(snapshot, side_);
-    const Bytes raw = Gather(tensor, first, count, Order::kTokenHeadDim);
-    const bool bfloat = tensor.dtype == DType::kBF16;
-    for (uint64_t row = 0; row < count; ++row, out += stride) {
-      const std::byte* from = raw.data() + 2 * side_.columns * row;
-      for (uint64_t c = 0; c < side_.columns; ++c) {
-        const auto half = LoadLE<uint16_t>(from + 2 * c);
-        const float value = bfloat ? BF16ToF32(half) : F16ToF32(half);
-        x_[c] = std::isfinite(value) ? value : 0;
-      }
-      if (side_.is_value) {
-        std::ranges::copy(x_, out);
-      } else {
-        rotator_.Rotate(0u - cells.FindPosition(side_.layer, first + row), x_.data(), out);
-      }
-    }
-  }
-
- private:
-  const Side side_;
-  Rotator rotator_;
-  std::vector<float> x_;
-};
-
-// Returns the rotation of K, found in the first cache that shows one.
-Rotation MeasureRotation(std::span<const Snapshot> snapshots, std::span<const Side> sides) {
-  for (const Snapshot& snapshot : snapshots) {
-    std::vector<const LayerKv*> layers;
-    for (const Side& side : sides) {
-      if (!side.is_value) layers.push_back(&snapshot.layers.at(side.index));
-    }
-    Rotation rotation = FindKeyRotation(snapshot, layers);
-    if (!rotation.angles.empty()) return rotation;
-  }
-  return {};
-}
-
-bool IsHeldOut(uint64_t first) { return first / kBlockRows % kHeldOutOneIn == kHeldOutOneIn - 1; }
-
-// The sides that one layer's regressions concern: taps from layers before, then its own K and V,
-// side by side in rows of features.
-class LayerFeatures {
- public:
-  LayerFeatures(std::span<const Side> sides, size_t key, uint32_t layers_back,
-                const Rotation& rotation) {
-    std::vector<Side> used;
-    for (size_t back = 1; back <= layers_back && 2 * back <= key; ++back) {
-      used.push_back(sides[key - 2 * back + 1]);
-      used.push_back(sides[key - 2 * back]);
-    }
-    // All taps of V, which include the layer's K, share what a regression may have.
-    const uint64_t share = BlockRegression::kMaxTaps / (used.size() + 1);
-    used.insert(used.end(), {sides[key], sides[key + 1]});
-    for (const Side& side : used) {
-      columns_.push_back(side.columns);
-      wanted_.push_back(std::min<uint64_t>(side.columns, share));
-      rows_.emplace_back(side, rotation);
-    }
-    used_ = std::move(used);
-  }
-
-  // Returns the neighbours of the layer's K or V, in the order of the features.
-  std::vector<Neighbour> ListNeighbours(bool is_value) const {
-    std::vector<Neighbour> neighbours;
-    for (size_t i = 0; i + (is_value ? 1 : 2) < used_.size(); ++i)
-      neighbours.push_back({used_[i].layer, used_[i].is_value, static_cast<uint16_t>(wanted_[i])});
-    return neighbours;
-  }
-  uint64_t CountTaps(bool is_value) const {
-    uint64_t taps = 0;
-    for (const Neighbour& one : ListNeighbours(is_value)) taps += one.columns;
-    return taps;
-  }
-  const Side& own(bool is_value) const { return used_[used_.size() - (is_value ? 1 : 2)]; }
-  // Returns the first feature of the layer's own K or V.
-  uint64_t own_begin(bool is_value) const {
-    return CountTaps(false) + (is_value ? own(false).columns : 0);
-  }
-  uint64_t width() const {
-    const uint64_t features = own_begin(true) + own(true).columns;
-    return PaddedToPanel(features);
-  }
-
-  // Calls `take` with blocks of rows of features; those held out, or the others.
-  template <typename Take>
-  void ForEachBlock(std::span<const Snapshot> snapshots, const Cells& cells, bool held_out,
-                    const Take& take) {
-    std::vector<float> rows(kBlockRows * width()), wide(kBlockRows * BlockRegression::kMaxColumns);
-    for (size_t s = 0; s < snapshots.size(); ++s) {
-      const uint64_t tokens = GetTensor(snapshots[s], used_.back()).tokens();
-      for (uint64_t first = 0; first < tokens; first += kBlockRows) {
-        if (IsHeldOut(first) != held_out) continue;
-        const uint64_t count = std::min(kBlockRows, tokens - first);
-        uint64_t begin = 0;
-        for (size_t i = 0; i < used_.size(); ++i) {
-          const uint64_t kept = i + 2 < used_.size() ? wanted_[i] : columns_[i];
-          rows_[i].Read(snapshots[s], *cells[s], first, count, wide.data(), columns_[i]);
-          for (uint64_t row = 0; row < count; ++row)
-            std::copy_n(wide.data() + row * columns_[i], kept, rows.data() + row * width() + begin);
-          begin += kept;
-        }
-        take(rows.data(), count);
-      }
-    }
-  }
-
- private:
-  std::vector<Side> used_;
-  std::vector<uint64_t> columns_, wanted_;
-  std::vector<SideRows> rows_;
-};
 
 // Means and variances of features, and covariances of the first `taps` of them with all.
 class Moments {
@@ -301,59 +106,73 @@ class Moments {
   uint64_t rows_ = 0, pending_ = 0;
 };
 
+// The Cholesky factor of a layer's covariances, for which a triangle of taps is solved already: an
+// element is that of a tap and of a feature not before it. K and V use its first taps.
+struct LayerFactor {
+  uint64_t width = 0;
+  std::vector<float> values;  // [tap][feature]
+
+  const float* Row(uint64_t tap) const { return values.data() + tap * width; }
+};
+
 // One regression while its weights are being rounded.
 struct Draft {
   Regression regression;
-  std::vector<float> factor;   // upper triangle, [tap][tap]
-  std::vector<float> halfway;  // the columns after the lower triangle was solved, [tap][column]
+  std::shared_ptr<const LayerFactor> factor;
+  uint64_t own_begin = 0;                              // first feature of its columns
   std::vector<double> error, tap_means, column_means;  // error: variance left by exact weights
   std::vector<int8_t> integers;
 };
 
-// Factors the taps' covariances and solves the lower triangle, in doubles.
-Draft Solve(const LayerFeatures& features, const Moments& moments, bool is_value) {
-  Draft draft;
-  Regression& regression = draft.regression;
-  const Side& own = features.own(is_value);
-  regression.layer = own.layer;
-  regression.is_value = is_value;
-  regression.columns = own.columns;
-  regression.neighbours = features.ListNeighbours(is_value);
-  const uint64_t taps = features.CountTaps(is_value), columns = own.columns,
-                 begin = features.own_begin(is_value);
-  std::vector<double> left(taps * taps), right(taps * columns);
+// Factors in doubles, in place, the covariances of `taps` taps with all features.
+void FactorCovariances(uint64_t taps, uint64_t width, std::vector<double>& values) {
   for (uint64_t i = 0; i < taps; ++i) {
-    for (uint64_t j = i; j < taps; ++j) left[i * taps + j] = moments.Covariance(i, j);
-    left[i * taps + i] += left[i * taps + i] * kRidge + 1e-12;
-    for (uint64_t c = 0; c < columns; ++c)
-      right[i * columns + c] = moments.Covariance(i, begin + c);
-    draft.tap_means.push_back(moments.Mean(i));
-  }
-  for (uint64_t c = 0; c < columns; ++c) {
-    draft.error.push_back(moments.Variance(begin + c));
-    draft.column_means.push_back(moments.Mean(begin + c));
-  }
-  for (uint64_t i = 0; i < taps; ++i) {
-    double* row = left.data() + i * taps;
-    double* sides = right.data() + i * columns;
+    double* row = values.data() + i * width;
+    row[i] += row[i] * kRidge + 1e-12;
     for (uint64_t k = 0; k < i; ++k) {
-      const double* above = left.data() + k * taps;
+      const double* above = values.data() + k * width;
       const double factor = above[i];
-      for (uint64_t j = i; j < taps; ++j) row[j] -= factor * above[j];
-      for (uint64_t c = 0; c < columns; ++c) sides[c] -= factor * right[k * columns + c];
+      for (uint64_t j = i; j < width; ++j) row[j] -= factor * above[j];
     }
     const double root = 1 / std::sqrt(std::max(row[i], 1e-12));
-    for (uint64_t j = i; j < taps; ++j) row[j] *= root;
-    for (uint64_t c = 0; c < columns; ++c) {
-      sides[c] *= root;
-      draft.error[c] -= sides[c] * sides[c];
-    }
+    for (uint64_t j = i; j < width; ++j) row[j] *= root;
   }
-  for (double& error : draft.error) error = std::max(error, 1e-9);
-  draft.factor.assign(left.begin(), left.end());
-  draft.halfway.assign(right.begin(), right.end());
-  for (uint64_t i = 0; i < taps; ++i)
-    regression.steps.push_back(ToUpperHalf(1 / draft.factor[i * taps + i]));
+}
+
+std::shared_ptr<const LayerFactor> MakeFactor(const LayerFeatures& features,
+                                              const Moments& moments) {
+  const uint64_t taps = features.CountTaps(true), width = features.width();
+  std::vector<double> values(taps * width);
+  for (uint64_t i = 0; i < taps; ++i) {
+    for (uint64_t j = i; j < width; ++j) values[i * width + j] = moments.Covariance(i, j);
+  }
+  FactorCovariances(taps, width, values);
+  auto factor = std::make_shared<LayerFactor>();
+  factor->width = width;
+  factor->values.assign(values.begin(), values.end());
+  return factor;
+}
+
+Draft MakeDraft(const LayerFeatures& features, const Moments& moments,
+                std::shared_ptr<const LayerFactor> factor, bool is_value) {
+  Draft draft;
+  draft.regression = features.MakeRegression(is_value);
+  draft.factor = std::move(factor);
+  draft.own_begin = features.own_begin(is_value);
+  Regression& regression = draft.regression;
+  for (uint64_t i = 0; i < features.CountTaps(is_value); ++i) {
+    draft.tap_means.push_back(moments.Mean(i));
+    regression.steps.push_back(ToUpperHalf(1 / draft.factor->Row(i)[i]));
+  }
+  for (uint64_t c = 0; c < regression.columns; ++c) {
+    double error = moments.Variance(draft.own_begin + c);
+    for (uint64_t i = 0; i < regression.taps(); ++i) {
+      const double part = draft.factor->Row(i)[draft.own_begin + c];
+      if (regression.FirstColumn(i) <= c) error -= part * part;
+    }
+    draft.error.push_back(std::max(error, 1e-9));
+    draft.column_means.push_back(moments.Mean(draft.own_begin + c));
+  }
   return draft;
 }
 
@@ -372,15 +191,16 @@ void Round(double noise, Draft& draft) {
   std::vector<float> rounded(taps * columns), row(columns), scales;
   for (const uint16_t scale : regression.scales) scales.push_back(BF16ToF32(scale));
   for (uint64_t i = taps; i-- > 0;) {
-    const float* factors = draft.factor.data() + i * taps;
-    std::copy_n(draft.halfway.data() + i * columns, columns, row.data());
+    const float* factors = draft.factor->Row(i);
+    const uint64_t first = regression.FirstColumn(i);
+    std::copy_n(factors + draft.own_begin, columns, row.data());
     for (uint64_t j = i + 1; j < taps; ++j) {
       const float factor = factors[j];
       const float* known = rounded.data() + j * columns;
-      for (uint64_t c = 0; c < columns; ++c) row[c] -= factor * known[c];
+      for (uint64_t c = first; c < columns; ++c) row[c] -= factor * known[c];
     }
     const float step = BF16ToF32(regression.steps[i]);
-    for (uint64_t c = 0; c < columns; ++c) {
+    for (uint64_t c = first; c < columns; ++c) {
       const float unit = step * scales[c];
       const float wanted = unit > 0 ? row[c] / factors[i] / unit : 0;
       const float size =
@@ -437,7 +257,7 @@ double JudgeDraft(LayerFeatures features, const Draft& draft, std::span<const Sn
   const uint64_t columns = regression.columns, stride = PaddedToPanel(columns),
                  begin = features.own_begin(regression.is_value);
   const std::vector<float> weights = ScaleWeights(regression, draft.integers, stride);
-  std::vector<float> forecast(kBlockRows * stride);
+  std::vector<float> forecast(kFeatureRows * stride);
   std::vector<double> sums(columns), squares(columns), errors(columns);
   uint64_t rows = 0;
   features.ForEachBlock(snapshots, cells, true, [&](const float* block, uint64_t count) {
@@ -466,30 +286,48 @@ double JudgeDraft(LayerFeatures features, const Draft& draft, std::span<const Sn
   return bits / static_cast<double>(columns);
 }
 
+// Returns an upper bound of the bytes that the starts of regressions take.
+uint64_t CountStartBytes(std::span<const Side> sides) {
+  constexpr uint64_t kFields = 64, kTaps = CountFrameTaps(true, 8, 3);
+  uint64_t bytes = 0;
+  for (const Side& side : sides) bytes += kFields + (4 + kTaps) * side.columns;
+  return bytes;
+}
+
+// Returns the features of all layers, with as many layers back as the weights' precision allows.
+std::vector<LayerFeatures> ChooseFeatures(std::span<const Side> sides, const Rotation& rotation,
+                                          uint64_t most_bytes, uint32_t& layers_back) {
+  for (layers_back = kMostLayersBack;; --layers_back) {
+    std::vector<LayerFeatures> features;
+    uint64_t weights = 0;
+    for (size_t key = 0; key < sides.size(); key += 2) {
+      features.emplace_back(sides, key, layers_back, rotation);
+      for (const bool is_value : {false, true})
+        weights += features.back().CountTaps(is_value) * features.back().own(is_value).columns;
+    }
+    const double bits = 8 * static_cast<double>(most_bytes) / static_cast<double>(weights);
+    if (layers_back == 1 || bits >= kBitsForMoreLayers) return features;
+  }
+}
+
 }  // namespace
 
 LearntRegressions LearnRegressions(std::span<const Snapshot> snapshots, uint64_t most_bytes,
                                    ThreadPool& pool) {
   const std::vector<Side> sides = ListCommonSides(snapshots);
   LearntRegressions learnt;
-  learnt.regressions.rotation = MeasureRotation(snapshots, sides);
+  const Rotation& rotation = learnt.regressions.rotation = MeasureRotation(snapshots, sides);
   Cells cells;
   for (const Snapshot& snapshot : snapshots)
     cells.push_back(std::make_unique<const RowOrders>(snapshot));
+  const SampleRows sample(snapshots, cells, sides, kStartRows);
+  const uint64_t start_bytes = CountStartBytes(sides);
+  // A start needs some rows, and pays only beside weights that take far more.
+  const bool starts = sample.positions().size() >= kLeastStartRows && start_bytes < most_bytes / 4;
+  if (starts) most_bytes -= start_bytes;
   const size_t layers = sides.size() / 2;
-  std::vector<LayerFeatures> features;
-  for (learnt.layers_back = 2; features.empty(); --learnt.layers_back) {
-    uint64_t weights = 0;
-    for (size_t layer = 0; layer < layers; ++layer) {
-      features.emplace_back(sides, 2 * layer, learnt.layers_back, learnt.regressions.rotation);
-      for (const bool is_value : {false, true})
-        weights += features.back().CountTaps(is_value) * features.back().own(is_value).columns;
-    }
-    const double bits = 8 * static_cast<double>(most_bytes) / static_cast<double>(weights);
-    if (learnt.layers_back == 1 || bits >= kBitsForTwoLayers) break;
-    features.clear();
-  }
-  // K of the first layer has no layer before it.
+  std::vector<LayerFeatures> features =
+      ChooseFeatures(sides, rotation, most_bytes, learnt.layers_back);
   std::vector<Draft> drafts(2 * layers);
   pool.ParallelFor(layers, [&](uint64_t layer) {
     Moments moments(features[layer].CountTaps(true), features[layer].width());
@@ -497,15 +335,23 @@ LearntRegressions LearnRegressions(std::span<const Snapshot> snapshots, uint64_t
                                  [&](float* rows, uint64_t count) { moments.Add(rows, count); });
     moments.Finish();
     if (layer == 0) learnt.rows = moments.rows();
+    const auto factor = MakeFactor(features[layer], moments);
     for (const bool is_value : {false, true})
-      drafts[2 * layer + (is_value ? 1 : 0)] = Solve(features[layer], moments, is_value);
+      drafts[2 * layer + (is_value ? 1 : 0)] =
+          MakeDraft(features[layer], moments, factor, is_value);
   });
+  // K of the first layer has no layer before it.
   drafts.erase(drafts.begin());
   FitSize(drafts, most_bytes, pool);
   std::vector<double> saved(drafts.size());
   std::vector<uint64_t> held_out(drafts.size());
   pool.ParallelFor(drafts.size(), [&](uint64_t i) {
-    saved[i] = JudgeDraft(features[(i + 1) / 2], drafts[i], snapshots, cells, held_out[i]);
+    Draft& draft = drafts[i];
+    saved[i] = JudgeDraft(features[(i + 1) / 2], draft, snapshots, cells, held_out[i]);
+    if (!starts) return;
+    const NeighbourChunk own = sample.Read({draft.regression.layer, draft.regression.is_value, 0});
+    LearnRegressionStart(rotation, *own.raw, {own.dtype == DType::kBF16, 0}, sample.positions(),
+                         sample, draft.regression, draft.integers);
   });
   double weights = 0, bytes = 0;
   for (size_t i = 0; i < drafts.size(); ++i) {

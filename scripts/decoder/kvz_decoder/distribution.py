@@ -90,6 +90,13 @@ class Regression:
         self.u = numpy.zeros(columns, f32)
         self.samples = f32(0)
 
+    def begin(self, weights, powers, variances, spreads, errors):
+        """Takes a start as the knowledge of sixteen rows. `powers` are those of the taps, [tap][column]."""
+        for i, product in enumerate(powers * f32(16)):
+            self.g[i, i], self.b[i] = product, product * weights[i]
+        self.v, self.e = variances.copy(), variances * errors[:, None]
+        self.samples = f32(16)
+
     def weights(self):
         d = self.e + f32(1e-12)
         square = numpy.square(d.min(axis=0) / d)
@@ -167,7 +174,7 @@ class Cdf:
     """The known rows, and the next one to decode."""
     hints = 0
 
-    def __init__(self, payload, bfloat, size, steps=None):
+    def __init__(self, payload, bfloat, size, steps=None, rotation=None):
         largest, self.near, far, flag, rows, columns, deviation, distance, turns = struct.unpack_from("<BBBBIIfHH", payload, 0)
         if rows * columns * 2 != size or flag > 1 or not 1 <= largest <= 253 or rows < 16:
             raise Damaged("cdf: a grid that does not fit the chunk")
@@ -184,7 +191,10 @@ class Cdf:
         self.stride = -(-columns // 16) * 16
         self.before = 2 * self.stride  # zeros before the first row, which taps may read
         self.x = numpy.zeros(self.before + rows * self.stride, f32)
-        self.rotation = Rotation(distance, angles, columns)
+        self.rotation = rotation or Rotation(distance, angles, columns)
+        if rotation is not None and angles:
+            raise Damaged("cdf: a rotation beside that of a profile")
+        self.known = 0  # rows that a start stands for
         self.ahead = 5 + 2 * (not self.rotation.still) + 2 * flag + self.hints
         taps = self.ahead + self.near + far
         sizes = (2 if flag else 3, self.ahead, min(taps, self.ahead + 8), taps)
@@ -277,14 +287,15 @@ class Cdf:
                     surprise += min(one / self.spread[q], f32(25))
                     count += f32(1)
                 expected.append(m)
-            if row > 0:
+            rows = self.known + row + 1
+            if rows > 1:
                 self.spread[q] += (total / f32(self.columns) - self.spread[q]) * f32(0.1)
                 self.spread[q] = max(self.spread[q], f32(2**-10))
             o = f32(1) / self.spread[q]
             taps, x = numpy.array(taps), self.row(row)
-            learned.learn(taps, x, numpy.concatenate(expected), o, row + 1)
+            learned.learn(taps, x, numpy.concatenate(expected), o, rows)
             pending.append((taps, x, numpy.sqrt(o)))
-            if len(pending) >= min(max((row + 1) // 16, 1), 16):
+            if len(pending) >= min(max(rows // 16, 1), 16):
                 learned.solve(pending)
                 pending = []
         self.slots.finish()

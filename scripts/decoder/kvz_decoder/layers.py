@@ -90,8 +90,8 @@ class Block:
 class Forecast(Cdf):
     hints = 1
 
-    def __init__(self, payload, bfloat, size, steps, block, taps_of, turns):
-        super().__init__(payload, bfloat, size, steps)
+    def __init__(self, payload, bfloat, size, steps, block, taps_of, turns, rotation=None):
+        super().__init__(payload, bfloat, size, steps, rotation)
         models = 2 * self.flag
         taps = self.regression.sizes[3]
         self.regression.sizes = (max(models, 1), models + 2, self.ahead, taps)
@@ -135,17 +135,64 @@ def layers(chunk, payload, form, size):
     return Forecast(frame, form, size, steps, block, taps.__getitem__, own).read()
 
 
-class Fixed:
-    """Forecasts that no row changes, in the place of a Block."""
+class Profiled(Forecast):
+    """Rows whose forecast, in the natural scale, comes from a regression of a profile."""
 
-    def __init__(self, rows):
-        self.rows = rows
+    def __init__(self, payload, form, size, regression, rows, positions, steps, own):
+        self.regression_of, self.rows_of, self.positions, self.own = regression, rows, positions, own
+        self.own_weights, frame_weights = regression.weights()[1:]
+        start = regression.start
+        super().__init__(payload, form, size, positions if start else steps, self, lambda row: row, None, own if start else None)
+        self.natural = numpy.ldexp(f32(1), payload[0] - (127 if form else 15))
+        self.block_columns = regression.block or self.columns
+        if start:
+            self.begin(start, frame_weights)
+
+    def begin(self, start, weights):
+        if (self.near, self.far) != (start.near, start.far):
+            raise Damaged("profiled layers: other taps than the regression's")
+        scale = f32(1) / self.natural
+        constant = [i in ((2,) if self.rotation.still else (2, 6, 7)) for i in range(len(weights))]
+        weights = numpy.where(numpy.array(constant)[:, None], weights * scale, weights)
+        weights = numpy.where(abs(weights) <= 16, weights, f32(0))
+        variances, powers = (numpy.minimum(one * (scale * scale), f32(16)) for one in (start.variances, start.powers))
+        self.spread = list(numpy.clip(start.spreads, f32(1 / 1024), f32(32)))
+        partners = self.rotation.partners(powers)
+        shifted = [numpy.concatenate([numpy.zeros(left, f32), powers])[:self.columns]
+                   for left in [*range(1, self.near + 1), *self.far]]
+        turns = [] if self.rotation.still else [numpy.full(self.columns, 0.5, f32)] * 2
+        taps = [powers, powers, numpy.ones(self.columns, f32), powers, powers, partners, *turns, powers, partners, *shifted]
+        skipped = 0 if self.flag else 2
+        self.regression.begin(weights[skipped:], numpy.array(taps[skipped:]), variances, start.spreads,
+                              numpy.minimum(start.errors, f32(1 << 20)))
+        self.regression.u, self.known = powers, 16
+        self.regression.solve([])
 
     def learn(self, *_):
         pass
 
     def expect(self, row):
-        return self.rows[row]
+        self.natural_row = self.rows_of[row].copy()
+        self.at = row
+        return self.finished()
+
+    def finished(self):
+        with numpy.errstate(over="ignore", invalid="ignore"):
+            x = self.natural_row * (f32(1) / self.natural)
+            return within(x if self.own is None else self.own.rotated(x, self.positions[self.at]))
+
+    def group(self, row, first, weights, taps, sharpness, out):
+        if first and first % self.block_columns == 0:
+            x = self.row(row).copy()
+            x[first:] = 0
+            if self.own is not None:
+                x = self.own.rotated(x, -self.positions[row])
+            end = first + self.block_columns
+            with numpy.errstate(over="ignore", invalid="ignore"):
+                for value, weight in zip(x[:first] * self.natural, self.own_weights):
+                    self.natural_row[first:end] += value * weight[first:end]
+            self.expected[first:end] = self.finished()[first:end]
+        return super().group(row, first, weights, taps, sharpness, out)
 
 
 def profiled_layers(chunk, payload, form, size):
@@ -166,10 +213,7 @@ def profiled_layers(chunk, payload, form, size):
         taps = taps_from(chunk, regression.neighbours, distance, angles, positions, True)
         forecast = numpy.tile(regression.constants, (len(positions), 1))
         if taps:
-            for tap, weights in zip(numpy.concatenate(taps, axis=1).T, regression.weights()):
+            for tap, weights in zip(numpy.concatenate(taps, axis=1).T, regression.weights()[0]):
                 forecast += tap[:, None] * weights
-        forecast = forecast * numpy.ldexp(f32(1), (127 if form else 15) - frame[0])
-    if not regression.is_value and angles:
-        own = Rotation(distance, angles, columns)
-        forecast = numpy.array([own.rotated(row, step) for row, step in zip(forecast, positions)])
-    return Forecast(frame, form, size, steps, Fixed(forecast), lambda row: row, None).read()
+    own = Rotation(1, (), columns) if regression.is_value else Rotation(distance, angles, columns)
+    return Profiled(frame, form, size, regression, forecast, positions, steps, own).read()

@@ -22,8 +22,8 @@ class Profile:
 
     def __init__(self, data):
         magic, version, count, size, length = struct.unpack_from("<8sIIQI", data)
-        if magic != MAGIC or version not in (1, 2) or size != len(data):
-            raise Damaged("not a whole profile of version 1 or 2")
+        if magic != MAGIC or version not in (1, 2, 3) or size != len(data):
+            raise Damaged("not a whole profile of version 1 to 3")
         self.hash = bytes(data[-16:])
         if xxhash is not None and xxhash.xxh3_128_digest(data[:-16]) != self.hash:
             raise Damaged("the profile's hash differs")
@@ -39,13 +39,13 @@ class Profile:
             at += rows * columns * 2
             self.entries.append((dtype, bits, base, columns, first, tables, listed))
         self.rotation, self.regressions = (1, ()), []
-        if version == 2:
+        if version > 1:
             distance, turns = struct.unpack_from("<HH", data, at)
             self.rotation = distance, struct.unpack_from(f"<{turns}I", data, at + 4)
             (count,) = struct.unpack_from("<I", data, at + 4 + 4 * turns)
             at += 8 + 4 * turns
             for _ in range(count):
-                self.regressions.append(Regression(data, at))
+                self.regressions.append(Regression(data, at, version > 2, turns))
                 at = self.regressions[-1].end
         if at != len(data) - 16:
             raise Damaged("the profile has bytes left over")
@@ -66,38 +66,66 @@ def shares_of_classes():
     return classes
 
 
+class Start:
+    """What the model of a frame knows before its first row."""
+
+    def __init__(self, near, far):
+        self.near, self.far = near, far
+
+    def read(self, columns, upper_halves):
+        self.variances, self.powers = upper_halves(columns), upper_halves(columns)
+        self.spreads, self.errors = upper_halves(6), upper_halves(4)
+
+
 class Regression:
-    """A regression of a layer's K or V on other layers."""
+    """A regression of a layer's K or V on other layers and on its own columns."""
 
-    def __init__(self, data, at):
+    def __init__(self, data, at, extended, turns):
         _, role, count, self.columns = struct.unpack_from("<IBBH", data, at)
-        self.is_value = role == 2
-        self.neighbours = [struct.unpack_from("<IBBH", data, at + 8 + 8 * i) for i in range(count)]
-        taps, at = sum(one[3] for one in self.neighbours), at + 8 + 8 * count
+        self.is_value, at = role == 2, at + 8
+        self.block, self.start, far = 0, None, 0
+        if extended:
+            self.block, starts, near, far, _ = struct.unpack_from("<HBBBB", data, at)
+            at += 6
+        self.neighbours = [struct.unpack_from("<IBBH", data, at + 8 * i) for i in range(count)]
+        at += 8 * count
+        self.neighbour_taps = sum(one[3] for one in self.neighbours)
+        self.own_taps = (self.columns - 1) // self.block * self.block if self.block else 0
+        taps = self.neighbour_taps + self.own_taps
+        if extended and starts:
+            self.start = Start(near, struct.unpack_from(f"<{far}H", data, at))
+            at += 2 * far
+            taps += 8 + 2 * (not self.is_value and turns > 0) + near + far
 
-        def upper_halves(count, at):
-            return (numpy.frombuffer(data, "<u2", count, at).astype(numpy.uint32) << 16).view(numpy.float32)
+        def upper_halves(count):
+            nonlocal at
+            at += 2 * count
+            return (numpy.frombuffer(data, "<u2", count, at - 2 * count).astype(numpy.uint32) << 16).view(numpy.float32)
 
-        self.steps, self.scales = upper_halves(taps, at), upper_halves(self.columns, at + 2 * taps)
-        at += 2 * taps + 2 * self.columns
+        self.steps, self.scales = upper_halves(taps), upper_halves(self.columns)
         self.constants = numpy.frombuffer(data, "<f4", self.columns, at)
         self.classes = data[at + 4 * self.columns:at + 4 * self.columns + taps]
         at += 4 * self.columns + taps
+        if self.start:
+            self.start.read(self.columns, upper_halves)
         (size,) = struct.unpack_from("<I", data, at)
         self.slots, self.end = data[at + 4:at + 4 + size], at + 4 + size
 
     def weights(self):
+        """Returns the weights of the neighbours' taps, of the row's own columns, and of the frame's taps."""
         slots, shares = Slots(self.slots, 0), shares_of_classes()
         integers = numpy.zeros((len(self.steps), self.columns), numpy.float32)
-        for row, begins in zip(integers, (shares[number] for number in self.classes)):
-            for column in range(self.columns):
+        own = range(self.neighbour_taps, self.neighbour_taps + self.own_taps)
+        for tap, begins in enumerate(shares[number] for number in self.classes):
+            first = ((tap - own.start) // self.block + 1) * self.block if tap in own else 0
+            for column in range(first, self.columns):
                 place = bisect.bisect_right(begins, slots.target()) - 1
                 if place > 254:
                     raise Damaged("regressions: a weight lies in no slot")
                 slots.take(begins[place], begins[place + 1] - begins[place])
-                row[column] = place - 127
+                integers[tap, column] = place - 127
         slots.finish()
-        return integers * self.steps[:, None] * self.scales
+        return numpy.split(integers * self.steps[:, None] * self.scales, [own.start, own.stop])
 
 
 def number(data, at):

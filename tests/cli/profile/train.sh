@@ -13,14 +13,14 @@ if "$PYTHON" -c 'import numpy, zstandard' 2>&-; then
 fi
 
 echo "-- across layers"
-"$KVTOOL" train "$state" --name stories260K --across-layers 16KiB -o across.kvp --json > trained.json
+"$KVTOOL" train "$state" --name stories260K --across-layers 40KiB -o across.kvp --json > trained.json
 $VALIDATE < trained.json && jq -c '.results[0] | .across_layers, (.profile.regressions | length, .[0])' trained.json
-cmp across.kvp "$TESTDATA/profiles/layers.kvp" && echo the same profile as the golden one
-"$KVTOOL" train "$state" --kv-heads 4 --name stories260K --across-layers 16KiB -o heads.kvp -q
+cmp across.kvp "$TESTDATA/profiles/rows.kvp" && echo the same profile as the golden one
+"$KVTOOL" train "$state" --kv-heads 4 --name stories260K --across-layers 40KiB -o heads.kvp -q
 cmp heads.kvp across.kvp && echo the rotation is found without the number of heads
 "$KVTOOL" inspect across.kvp | tail -n 10
 "$KVTOOL" inspect across.kvp --json > inspected.json && $VALIDATE < inspected.json
-"$KVTOOL" train "$state" "$state" "$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin" --across-layers 20KiB -o three.kvp
+"$KVTOOL" train "$state" "$state" "$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin" --across-layers 16KiB -o three.kvp
 "$KVTOOL" train "$state" --across-layers 100 -o none.kvp || echo "exit $?"
 "$KVTOOL" train "$state" --across-layers 5MB -o none.kvp || echo "exit $?"
 "$KVTOOL" train "$state" --across-layers 0 -o none.kvp || echo "exit $?"

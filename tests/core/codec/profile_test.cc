@@ -159,9 +159,9 @@ TEST_CASE("a profile's file is read back whole, or not at all", "[profile][rejec
   // Fields that are changed, with a matching hash: version, number of entries, length of the name,
   // role, type, bits, columns.
   const size_t entry = 28 + 5;
-  CHECK(test::ReadChanged(file, 8, std::byte{2}) ==
-        Finding::kTruncated);  // without its regressions
-  CHECK(test::ReadChanged(file, 8, std::byte{3}) == Finding::kUnsupportedVersion);
+  for (const auto version : {std::byte{2}, std::byte{3}})
+    CHECK(test::ReadChanged(file, 8, version) == Finding::kTruncated);  // without its regressions
+  CHECK(test::ReadChanged(file, 8, std::byte{4}) == Finding::kUnsupportedVersion);
   CHECK(test::ReadChanged(file, 13, std::byte{4}) == Finding::kLimit);
   CHECK(test::ReadChanged(file, 12, std::byte{3}) == Finding::kTrailingBytes);
   CHECK(test::ReadChanged(file, 25, std::byte{1}) == Finding::kBadField);
@@ -192,9 +192,14 @@ TEST_CASE("regressions of a profile are read back whole, or not at all", "[profi
   CHECK(test::ReadChanged(file, count, std::byte{2}) == Finding::kTrailingBytes);
   CHECK(test::ReadChanged(file, count, std::byte{4}) == Finding::kTruncated);
   CHECK(test::ReadChanged(file, first + 4, std::byte{3}) == Finding::kBadField);     // role
-  CHECK(test::ReadChanged(file, first + 5, std::byte{9}) == Finding::kBadField);     // neighbours
+  CHECK(test::ReadChanged(file, first + 5, std::byte{13}) == Finding::kBadField);    // neighbours
   CHECK(test::ReadChanged(file, first + 7, std::byte{0x11}) == Finding::kBadField);  // columns
-  CHECK(test::ReadChanged(file, first + 8 + 1, std::byte{0xbf}) ==
+  CHECK(test::ReadChanged(file, first + 8, std::byte{24}) == Finding::kBadField);    // block
+  CHECK(test::ReadChanged(file, first + 8, std::byte{32}) == Finding::kBadField);  // the whole row
+  CHECK(test::ReadChanged(file, first + 10, std::byte{2}) == Finding::kBadField);  // start
+  for (const size_t without_start : {11, 12, 13})
+    CHECK(test::ReadChanged(file, first + without_start, std::byte{1}) == Finding::kBadField);
+  CHECK(test::ReadChanged(file, first + 14 + 1, std::byte{0xbf}) ==
         Finding::kBadField);                                                       // a scale < 0
   CHECK(test::ReadChanged(file, first, std::byte{9}) == Finding::kDuplicateName);  // order
 }

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <catch2/catch.hpp>
+#include <functional>
+#include <numeric>
 #include <random>
 
 #include "lib/core/codec/chunk.h"
 #include "lib/core/codec/profiled/profiled.h"
 #include "tests/support/profiles.h"
 #include "tests/support/refusal.h"
+#include "tests/support/targets.h"
 
 // Tests chunks of codec 33 by regressions that were made by hand; how they are learnt is tested in
 // tests/core/archive/regression_trainer_test.cc.
@@ -119,6 +122,120 @@ TEST_CASE("profiled layers: a regression makes rows smaller than their own model
   CHECK(payload.size() == 5);
 }
 
+namespace {
+
+constexpr uint32_t kWide = 64;
+constexpr size_t kOfRows = 1;  // the regression of 64 columns in SmallRegressions
+
+// Returns the profile whose regression of 64 columns also uses the row itself and has a start, as
+// `change` leaves them.
+std::shared_ptr<const Profile> RowProfile(
+    bool is_value, const std::function<void(Regression&)>& change = [](Regression&) {}) {
+  Regressions regressions = test::SmallRegressions();
+  Regression& one = regressions.list[kOfRows];
+  one.is_value = is_value;
+  test::AddRowTaps(!is_value, one);
+  change(one);
+  return test::TrainedProfile("rows", regressions);
+}
+
+Bytes WideRows(DType dtype, uint64_t rows, uint32_t seed) {
+  return test::ModelRows(dtype, false, rows, kWide, seed);
+}
+
+}  // namespace
+
+TEST_CASE("profiled layers: rows come back where earlier columns predict later ones",
+          "[codec][profile]") {
+  const Neighbours neighbours;
+  for (const bool is_value : {false, true}) {
+    const auto profile = RowProfile(is_value);
+    for (const DType dtype : {DType::kF16, DType::kBF16}) {
+      for (const uint64_t rows : {uint64_t{16}, uint64_t{150}}) {
+        const ChunkShape shape = MakeShape(dtype, rows, kWide);
+        const Bytes raw = WideRows(dtype, rows, 3);
+        const Bytes payload = Encode(*profile, kOfRows, 5000, shape, raw, neighbours);
+        const ChunkInputs inputs{.neighbours = &neighbours, .profile = profile.get()};
+        CHECK(Decode(shape, payload, inputs) == raw);
+        test::ForEachTarget([&](const std::string& target) {
+          INFO(target);
+          CHECK(Encode(*profile, kOfRows, 5000, shape, raw, neighbours) == payload);
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("profiled layers: a start that is learnt makes short chunks smaller",
+          "[codec][profile]") {
+  const Neighbours neighbours;
+  Regressions regressions = test::SmallRegressions();
+  const auto plain = test::TrainedProfile("plain", regressions);
+  std::vector<int8_t> integers = plain->GetIntegers(kOfRows);
+  std::vector<uint32_t> positions(1000);
+  std::iota(positions.begin(), positions.end(), 0);
+  LearnRegressionStart(regressions.rotation, WideRows(DType::kF16, 1000, 3), {false, 0}, positions,
+                       neighbours, regressions.list[kOfRows], integers);
+  const auto starting = test::TrainedProfile("starting", regressions);
+  const uint64_t rows = 20;
+  const ChunkShape shape = MakeShape(DType::kF16, rows, kWide);
+  const Bytes raw = WideRows(DType::kF16, rows, 4);
+  const auto size = [&](const Profile& profile) {
+    return static_cast<double>(Encode(profile, kOfRows, 0, shape, raw, neighbours).size());
+  };
+  CHECK(size(*starting) < 0.98 * size(*plain));
+}
+
+TEST_CASE("profiled layers: no start leads to values that cannot be decoded",
+          "[codec][profile][reject]") {
+  const Neighbours neighbours;
+  const uint16_t huge = 0x7f7f, zero = 0;
+  const ChunkShape shape = MakeShape(DType::kBF16, 40, kWide);
+  const Bytes raw = WideRows(DType::kBF16, 40, 3);
+  for (const uint16_t variance : {huge, zero}) {
+    for (const uint16_t step : {huge, zero}) {
+      const auto profile = RowProfile(false, [&](Regression& one) {
+        one.start->variances.assign(kWide, variance);
+        one.start->powers.assign(kWide, step);
+        one.start->spreads.fill(variance);
+        one.start->errors.fill(step);
+        std::ranges::fill(one.steps, step);
+      });
+      const ChunkInputs inputs{.neighbours = &neighbours, .profile = profile.get()};
+      const Bytes payload = Encode(*profile, kOfRows, 0, shape, raw, neighbours);
+      CHECK(Decode(shape, payload, inputs) == raw);
+      test::ForEachTarget([&](const std::string& target) {
+        INFO(target);
+        CHECK(Encode(*profile, kOfRows, 0, shape, raw, neighbours) == payload);
+      });
+    }
+  }
+}
+
+TEST_CASE("profiled layers: forged taps of the row are refused", "[codec][profile][reject]") {
+  const auto refusal = [](const std::function<void(Regression&)>& change) {
+    return test::FindingOf([&] { RowProfile(false, change); });
+  };
+  CHECK(refusal([](Regression& one) { one.start->far[0] = 15; }) == Finding::kBadField);
+  CHECK(refusal([](Regression& one) { one.start->far[1] = kWide; }) == Finding::kBadField);
+  CHECK(refusal([](Regression& one) { one.start->near = 33; }) == Finding::kBadField);
+  CHECK(refusal([](Regression& one) { one.start->variances[3] = 0x7f80; }) == Finding::kBadField);
+  CHECK(refusal([](Regression& one) { one.start->errors[3] = 0x8001; }) == Finding::kBadField);
+  // The frame says which taps it has; they must be those of the start, and the rotation absent.
+  const auto profile = RowProfile(false);
+  const Neighbours neighbours;
+  const ChunkShape shape = MakeShape(DType::kF16, 40, kWide);
+  const Bytes payload =
+      Encode(*profile, kOfRows, 0, shape, WideRows(DType::kF16, 40, 3), neighbours);
+  const ChunkInputs inputs{.neighbours = &neighbours, .profile = profile.get()};
+  const size_t frame = 6, near = frame + 1, far = frame + 2, distance = frame + 20;
+  for (const size_t at : {near, far, distance}) {
+    Bytes forged = payload;
+    forged[at] ^= std::byte{1};
+    CHECK(test::FindingOf([&] { Decode(shape, forged, inputs); }) == Finding::kBadFrame);
+  }
+}
+
 TEST_CASE("profiled layers: rows of another shape are not coded", "[codec][profile]") {
   const auto profile = test::TrainedProfile();
   const Neighbours neighbours;
@@ -165,11 +282,15 @@ TEST_CASE("profiled layers: forged chunks are refused", "[codec][profile][reject
 
 TEST_CASE("profiled layers: damaged chunks decode to the right size or are refused",
           "[codec][profile][reject]") {
-  const auto profile = test::TrainedProfile();
+  const auto plain = test::TrainedProfile(), of_rows = RowProfile(false);
   const Neighbours neighbours;
-  const ChunkShape shape = MakeShape(DType::kF16);
-  const Bytes payload = Encode(*profile, kWithNeighbours, 0, shape,
-                               MakeRows(*profile, neighbours, DType::kF16), neighbours);
+  const bool starts = GENERATE(false, true);
+  const auto& profile = starts ? of_rows : plain;
+  const ChunkShape shape = starts ? MakeShape(DType::kF16, 40, kWide) : MakeShape(DType::kF16);
+  const Bytes raw =
+      starts ? WideRows(DType::kF16, 40, 3) : MakeRows(*profile, neighbours, DType::kF16);
+  const Bytes payload =
+      Encode(*profile, starts ? kOfRows : kWithNeighbours, 0, shape, raw, neighbours);
   std::mt19937 random(3);
   size_t refused = 0;
   for (int round = 0; round < 200; ++round) {

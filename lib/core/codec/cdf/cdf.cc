@@ -86,8 +86,7 @@ void CheckShape(const ChannelShape& shape, uint64_t value_bytes) {
     RefuseHeader(12, "the deviation of the first row is out of range");
   CheckRotation(shape.rotation.distance, shape.rotation.angles.size(), shape.columns, 16);
   for (const uint16_t far : shape.far) {
-    // Far taps are summed before the channels of the group are known, so they must lie outside it.
-    if (far <= shape.near || far < kRegressLanes || far >= shape.columns)
+    if (!IsFarTap(far, shape.near, shape.columns))
       RefuseHeader(20, fmt::format("far channel {}", far));
   }
 }
@@ -107,8 +106,7 @@ ChannelShape ShapeFor(const float* x, uint64_t rows, uint64_t columns, uint64_t 
   shape.rotation = std::move(rotation);
   shape.near = static_cast<uint32_t>(std::min(reach.near, columns - 1));
   const auto add = [&](uint64_t distance) {
-    // Far taps are summed before the channels of the group are known, so they must lie outside it.
-    if (distance > shape.near && distance >= kRegressLanes && distance < columns)
+    if (IsFarTap(distance, shape.near, columns))
       shape.far.push_back(static_cast<uint16_t>(distance));
   };
   if (shape.rotation.distance > 1) add(shape.rotation.distance);
@@ -157,6 +155,47 @@ ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& large
   return shape;
 }
 
+namespace {
+
+// Sets what the frame's header does not hold: positions, forecast and start.
+void AddForecast(const RowForecast* forecast, const RowSteps& steps, ChannelShape& shape) {
+  shape.steps = steps;
+  if (forecast == nullptr) return;
+  shape.hints = 1;
+  shape.forecast = true;
+  shape.start = forecast->start();
+  if (shape.start == nullptr) return;
+  shape.rotation = shape.start->rotation;
+  shape.steps = shape.start->steps;
+}
+
+// Returns the shape of a frame whose taps and rotation the start gives.
+ChannelShape ShapeOfStart(const ChannelStart& start, uint64_t rows, uint64_t columns) {
+  ChannelShape shape;
+  shape.rows = rows;
+  shape.columns = columns;
+  shape.near = start.near;
+  shape.far = start.far;
+  return shape;
+}
+
+// Returns the expected values of a row whose values are known, or nullptr without a forecast.
+const float* ExpectKnown(RowForecast* forecast, uint64_t row, const float* x) {
+  if (forecast == nullptr) return nullptr;
+  const float* expected = forecast->Expect(row);
+  for (uint64_t begin = forecast->block; begin < forecast->columns; begin += forecast->block)
+    forecast->Continue(row, begin, x);
+  return expected;
+}
+
+ArenaVector<float> ListModelValues(ByteSpan values, const ModelValue& value_of, Arena* arena) {
+  ArenaVector<float> x(values.size() / 2, arena);
+  for (uint64_t i = 0; i < x.size(); ++i) x[i] = value_of(LoadLE<uint16_t>(values.data() + 2 * i));
+  return x;
+}
+
+}  // namespace
+
 // The encoder knows all values, so the model predicts whole rows (SetRow); the decoder predicts
 // channel by channel. Both perform the same operations in the same order, which makes the slots
 // equal. The slots are collected first, because rANS writes them in reverse.
@@ -167,23 +206,22 @@ bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, 
   KV_ASSERT(count * 2 == values.size() && FitsCdf(rows, columns));
   const uint32_t largest = LmsLargestExponent(values, form.bfloat);
   const float scale = LmsScale(largest);
-  const ModelValue value_of(form.bfloat, scale);
-  ArenaVector<float> x(count, arena);
-  for (uint64_t i = 0; i < count; ++i) x[i] = value_of(LoadLE<uint16_t>(values.data() + 2 * i));
-  ChannelShape shape = ShapeFor(
-      x.data(), rows, columns, head_dim,
-      FindRotation(values, form.bfloat, scale, rows, columns, head_dim, steps, arena), kShortReach);
-  shape.steps = steps;
+  const ArenaVector<float> x = ListModelValues(values, ModelValue(form.bfloat, scale), arena);
+  const bool starts = forecast != nullptr && forecast->start() != nullptr;
+  ChannelShape shape = starts ? ShapeOfStart(*forecast->start(), rows, columns)
+                              : ShapeFor(x.data(), rows, columns, head_dim,
+                                         FindRotation(values, form.bfloat, scale, rows, columns,
+                                                      head_dim, steps, arena),
+                                         kShortReach);
+  const Rotation& rotation = starts ? forecast->start()->rotation : shape.rotation;
   const ArenaVector<EarlierRow> earlier_rows =
-      FindEarlierRows(values, form.bfloat, rows, columns, shape.rotation, steps, true, arena);
+      FindEarlierRows(values, form.bfloat, rows, columns, rotation, steps, true, arena);
   for (const EarlierRow& like : earlier_rows) shape.has_earlier_rows |= like.similarity > 0;
   const bool with_earlier_rows = shape.has_earlier_rows;
   const size_t begin = out.size();
   ByteWriter frame(std::move(out));
   WriteShape(largest, shape, frame);
-
-  shape.hints = forecast == nullptr ? 0 : 1;
-  shape.forecast = forecast != nullptr;
+  AddForecast(forecast, steps, shape);
 
   const LogisticCode code(form, scale);
   // One slot per value; each row also has slots for its class and its distance.
@@ -194,16 +232,17 @@ bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, 
   ArenaVector<uint16_t> halves(columns, arena);
   ArenaVector<float> means(columns, arena), inverse_scales(columns, arena);
   for (uint64_t row = 0; row < rows; ++row) {
+    const float* x_row = x.data() + row * columns;
     if (with_earlier_rows) AddEarlierRow(earlier_rows[row], row, counts, slots);
-    const float* expected_row = forecast == nullptr ? nullptr : forecast->Expect(row);
-    model.BeginRow(earlier_rows[row].similarity, earlier_rows[row].distance, &expected_row);
-    model.SetRow(x.data() + row * columns, means.data(), inverse_scales.data());
+    const float* expected = ExpectKnown(forecast, row, x_row);
+    model.BeginRow(earlier_rows[row].similarity, earlier_rows[row].distance, &expected);
+    model.SetRow(x_row, means.data(), inverse_scales.data());
     std::memcpy(halves.data(), values.data() + 2 * row * columns, 2 * columns);
     slots.resize(slots.size() + columns);
     code.FindSlots(halves.data(), means.data(), inverse_scales.data(), columns,
                    slots.data() + slots.size() - columns);
     model.EndRow();
-    if (forecast != nullptr) forecast->Learn(row, x.data() + row * columns);
+    if (forecast != nullptr) forecast->Learn(row, x_row);
   }
   WriteSlots(slots, frame, arena);
   out = frame.Release();
@@ -212,6 +251,39 @@ bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, 
   return false;
 }
 
+ChannelStart LearnStart(ByteSpan values, HalfForm form, const Rotation& rotation, uint64_t head_dim,
+                        const RowSteps& steps, RowForecast& forecast) {
+  const uint64_t rows = forecast.rows, columns = forecast.columns;
+  const float scale = LmsScale(LmsLargestExponent(values, form.bfloat));
+  const ArenaVector<float> x = ListModelValues(values, ModelValue(form.bfloat, scale), nullptr);
+  ChannelShape shape = ShapeFor(x.data(), rows, columns, head_dim, rotation, kShortReach);
+  shape.has_earlier_rows = true;
+  AddForecast(&forecast, steps, shape);
+  const ArenaVector<EarlierRow> earlier_rows =
+      FindEarlierRows(values, form.bfloat, rows, columns, rotation, steps, true);
+  ChannelModel model(std::move(shape));
+  std::vector<float> means(columns), inverse_scales(columns);
+  for (uint64_t row = 0; row < rows; ++row) {
+    const float* x_row = x.data() + row * columns;
+    const float* expected = ExpectKnown(&forecast, row, x_row);
+    model.BeginRow(earlier_rows[row].similarity, earlier_rows[row].distance, &expected);
+    model.SetRow(x_row, means.data(), inverse_scales.data());
+    model.EndRow();
+  }
+  return model.MakeStart();
+}
+
+namespace {
+
+// Throws kBadFrame unless a frame has the taps of its start.
+void CheckStart(const ChannelShape& shape, const ChannelStart* start) {
+  if (start == nullptr) return;
+  if (shape.near != start->near || shape.far != start->far || !shape.rotation.angles.empty())
+    RefuseHeader(1, "the frame's taps are not those of its profile");
+}
+
+}  // namespace
+
 // Decodes value by value: a channel may be a tap of the next one in its group.
 void DecodeCdf(ByteSpan frame, HalfForm form, std::span<std::byte> values, const RowSteps& steps,
                Arena* arena, RowForecast* forecast) {
@@ -219,14 +291,15 @@ void DecodeCdf(ByteSpan frame, HalfForm form, std::span<std::byte> values, const
   uint32_t largest = 0;
   ChannelShape shape = ReadShape(reader, values.size(), largest);
   CheckSteps(steps, shape.rows);
-  shape.steps = steps;
   SlotReader slots(reader);
   const uint64_t rows = shape.rows;
   const bool with_earlier_rows = shape.has_earlier_rows;
-  shape.hints = forecast == nullptr ? 0 : 1;
-  shape.forecast = forecast != nullptr;
-  if (forecast != nullptr && (shape.rows != forecast->rows || shape.columns != forecast->columns))
-    RefuseHeader(4, "the frame's rows do not match the chunk's");
+  if (forecast != nullptr) {
+    if (shape.rows != forecast->rows || shape.columns != forecast->columns)
+      RefuseHeader(4, "the frame's rows do not match the chunk's");
+    CheckStart(shape, forecast->start());
+  }
+  AddForecast(forecast, steps, shape);
   const float scale = LmsScale(largest);
   const ModelValue value_of(form.bfloat, scale);
   const LogisticCode code(form, scale);
@@ -252,6 +325,11 @@ void DecodeCdf(ByteSpan frame, HalfForm form, std::span<std::byte> values, const
         if (forecast != nullptr) known[group * kRegressLanes + lane] = value;
       }
       model.EndGroup();
+      const uint64_t next = (group + 1) * kRegressLanes;
+      if (forecast != nullptr && next < forecast->columns && next % forecast->block == 0) {
+        forecast->Continue(row, next, known.data());
+        model.ExtendHint(expected_row, next, std::min(forecast->block, forecast->columns - next));
+      }
     }
     model.EndRow();
     if (forecast != nullptr) forecast->Learn(row, known.data());

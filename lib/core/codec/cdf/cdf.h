@@ -44,20 +44,39 @@ ChannelShape ShapeFor(const float* x, uint64_t rows, uint64_t columns, uint64_t 
 void WriteShape(uint32_t largest, const ChannelShape& shape, ByteWriter& frame);
 ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& largest);
 
+// Returns true if a channel at this distance to the left can be a tap of a frame.
+constexpr bool IsFarTap(uint64_t distance, uint64_t near, uint64_t columns) {
+  // Far taps are summed before the channels of the group are known, so they must lie outside it.
+  return distance > near && distance >= kRegressLanes && distance < columns;
+}
+
 // Predictions of rows from outside the chunk, for example from other layers: the model takes them
-// as one more tap of each column.
+// as one more tap of each column. Calls of Expect and Learn alternate, in the order of the rows.
 class RowForecast {
  public:
-  RowForecast(uint64_t rows, uint64_t columns) : rows(rows), columns(columns) {}
+  // A forecast that also uses the columns of the row itself predicts block by block; a `block` is a
+  // multiple of kRegressLanes columns.
+  RowForecast(uint64_t rows, uint64_t columns, uint64_t block)
+      : rows(rows), columns(columns), block(block) {}
   virtual ~RowForecast() = default;
-  // Returns the expected values of a row, scaled as the model sees them. They are finite.
+  // Returns the expected values of a row, scaled as the model sees them. They are finite. Only
+  // those of the first block are known already.
   virtual const float* Expect(uint64_t row) = 0;
-  // Learns what the values turned out to be. Calls of Expect and Learn alternate, in the order of
-  // the rows.
+  // Computes the expected values of the block that begins at `begin` from the values of all columns
+  // before it, where Expect has returned them.
+  virtual void Continue(uint64_t row, uint64_t begin, const float* x) = 0;
+  // Learns what the values turned out to be.
   virtual void Learn(uint64_t row, const float* x) = 0;
+  // Returns what the model knows before the first row, or nullptr.
+  virtual const ChannelStart* start() const { return nullptr; }
 
-  const uint64_t rows, columns;
+  const uint64_t rows, columns, block;
 };
+
+// Returns what a model learns from these rows beyond their forecast, with the taps of the short
+// reach. The rows are many: some of them resemble earlier ones.
+ChannelStart LearnStart(ByteSpan values, HalfForm form, const Rotation& rotation, uint64_t head_dim,
+                        const RowSteps& steps, RowForecast& forecast);
 
 // Appends the frame to `out` and returns true if it is smaller than `to_beat` bytes. `head_dim` is
 // the model's, or 0 if it is not known. FitsCdf must hold for the grid.

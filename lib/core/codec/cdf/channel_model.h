@@ -18,6 +18,27 @@
 // outside the chunk come in as hints. FORMAT.md in this folder has every operation.
 namespace kv {
 
+// A profile holds what a model that also gets a forecast knows before its first row.
+struct ChannelStart {
+  uint32_t near = 0;          // as in ChannelShape
+  std::vector<uint16_t> far;  // as in ChannelShape
+  Rotation rotation;
+  RowSteps steps;                        // positions of the rows
+  std::vector<float> weights;            // [tap][column]: of the taps of a chunk with earlier rows
+  std::vector<float> variances, powers;  // per column
+  std::array<float, kSimilarityClasses> spreads{};      // squared errors, per similarity class
+  std::array<float, kRegressModels> relative_errors{};  // of each model, relative to the variance
+};
+// Returns the number of taps that a chunk with forecast and earlier rows has.
+constexpr uint64_t CountFrameTaps(bool rotates, uint64_t near, uint64_t far) {
+  return 8 + (rotates ? 2 : 0) + near + far;
+}
+// Returns true for the taps whose values do not depend on the rows' scale: the 1 and, if the rows
+// are rotated, cosine and sine.
+constexpr bool IsConstantTap(uint64_t tap, bool rotates) {
+  return tap == 2 || (rotates && (tap == 6 || tap == 7));
+}
+
 struct ChannelShape {
   uint64_t rows = 0, columns = 0;
   Rotation rotation;
@@ -28,7 +49,8 @@ struct ChannelShape {
   float first_deviation = 0;      // root mean square of the first row's values
   // number of hint rows passed to BeginRow
   uint32_t hints = 0;
-  bool forecast = false;  // the only hint is a RowForecast's prediction
+  bool forecast = false;                // the only hint is a RowForecast's prediction
+  const ChannelStart* start = nullptr;  // what is known beforehand; only with a forecast
 };
 
 // Converts a half float to what models see: scaled by a power of two, and 0 if it is not finite or
@@ -68,6 +90,11 @@ class ChannelModel {
   // has as many values as there are columns. After it, decoders call for each group BeginGroup, for
   // each channel of the group Expect and Set, and then EndGroup; EndRow ends the row.
   void BeginRow(uint32_t similarity, uint64_t distance, const float* const* hints = nullptr);
+  // Gives the hint of columns [begin, begin + count), which BeginRow may not have known. `hint`
+  // is a whole row.
+  void ExtendHint(const float* hint, uint64_t begin, uint64_t count) {
+    std::copy_n(hint + begin, count, hints_[0].Row(pending_) + begin);
+  }
   // Sums the taps that do not depend on other channels of the group.
   void BeginGroup(uint64_t group);
   // Predicts a channel and the sharpness of its logistic distribution (the inverse of its scale).
@@ -95,6 +122,9 @@ class ChannelModel {
   // group, it sets `means` and `inverse_scales` to what Expect would return for each channel.
   void SetRow(const float* x, float* means, float* inverse_scales);
 
+  // Returns what the rows so far have taught the model, which has a forecast and earlier rows.
+  ChannelStart MakeStart() const;
+
  private:
   // Rows of one kind of tap: kHistory rows that are already part of the solution, then the pending
   // ones.
@@ -106,6 +136,10 @@ class ChannelModel {
   static constexpr uint64_t kHistory = 2;
 
   void AllocateState();
+  // Takes the start's weights as if kStartRows rows had taught them.
+  void Begin(const ChannelStart& start);
+  // Writes the mean square of each tap, [tap][column], if the columns have these powers.
+  ArenaVector<float> ListTapPowers(const float* powers) const;
   void MakeTaps();
   void PrepareGroup(uint64_t group, const std::vector<size_t>& order);
   // Adds the pending rows to the sums, each weighted by the square of its root, decays older rows,
@@ -132,6 +166,7 @@ class ChannelModel {
   std::vector<float> roots_;
 
   uint64_t rows_ = 0;     // complete rows
+  uint64_t known_ = 0;    // rows whose knowledge the model has, those of the start included
   uint64_t pending_ = 0;  // complete rows that are not yet in the solution
   float samples_ = 0;
   std::array<float, kSimilarityClasses> spread_{};  // squared errors, per similarity class

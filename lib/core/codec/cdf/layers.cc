@@ -193,7 +193,7 @@ class LayerForecast : public RowForecast {
  public:
   LayerForecast(const LayersHead& head, const ChunkGrid& grid, const RowSteps& steps,
                 const NeighbourSource* source)
-      : RowForecast(grid.rows, grid.columns),
+      : RowForecast(grid.rows, grid.columns, grid.columns),
         head_(head),
         steps_(steps),
         block_(Taps(head), grid.columns, kRidgeOfValues),
@@ -222,6 +222,7 @@ class LayerForecast : public RowForecast {
     }
     return expected.data();
   }
+  void Continue(uint64_t, uint64_t, const float*) override {}
   void Learn(uint64_t row, const float* x) override {
     if (head_.rotates) {
       rotator_.Rotate(0u - steps_[row], x, rotated_.data());

@@ -23,7 +23,8 @@ namespace {
 
 constexpr std::array<unsigned char, 8> kProfileMagic = {0x89, 'K',  'V',  'P',
                                                         '\r', '\n', 0x1a, '\n'};
-constexpr uint32_t kPlainVersion = 1, kVersionWithRegressions = 2;
+// Version 2 has regressions without blocks and starts, which no program writes any more.
+constexpr uint32_t kPlainVersion = 1, kVersionWithNeighbours = 2, kVersionWithRegressions = 3;
 constexpr uint64_t kProfileHashBytes = 16;
 constexpr uint32_t kMostNameBytes = 255;
 constexpr uint32_t kMostExponentBase = 255 - 31;
@@ -174,9 +175,9 @@ std::shared_ptr<const Profile> Profile::Read(ByteSpan file) {
   }
   reader.Skip(kProfileMagic.size(), "magic");
   const uint32_t version = reader.U32("version");
-  if (version != kPlainVersion && version != kVersionWithRegressions) {
+  if (version < kPlainVersion || version > kVersionWithRegressions) {
     throw Error(Finding::kUnsupportedVersion,
-                "the profile has version {}; this program reads {} and {}", version, kPlainVersion,
+                "the profile has version {}; this program reads {} to {}", version, kPlainVersion,
                 kVersionWithRegressions);
   }
   const uint32_t count = reader.U32("number of entries");
@@ -208,7 +209,8 @@ std::shared_ptr<const Profile> Profile::Read(ByteSpan file) {
     }
   }
   Regressions regressions;
-  if (version == kVersionWithRegressions) regressions = ReadRegressions(body);
+  if (version >= kVersionWithNeighbours)
+    regressions = ReadRegressions(body, version == kVersionWithRegressions);
   body.ExpectEnd("profile");
   return std::shared_ptr<const Profile>(new Profile(std::move(name), std::move(entries),
                                                     std::move(regressions),

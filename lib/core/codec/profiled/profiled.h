@@ -34,7 +34,7 @@ void DecodeProfiled(const ChunkShape& shape, ByteSpan payload, std::span<std::by
 
 // Layered chunks whose weights come from a profile (codec 33): fixed weights that were learnt from
 // thousands of tokens predict better than those that a chunk learns as it goes, from its first row
-// on, and cost no solving (docs/codec.md, "Profiles that know the model").
+// on, and cost no solving (docs/profiles.md, "Across layers").
 
 // Encodes with a regression of the profile. `position` is that of the first row. Returns false if
 // the result is not smaller than `to_beat` bytes.
@@ -42,6 +42,11 @@ bool EncodeProfiledLayers(const Profile& profile, size_t regression, uint32_t po
                           const ChunkShape& shape, ByteSpan raw, const NeighbourSource& source,
                           uint64_t to_beat, CodecScratch& scratch, Bytes& payload,
                           const RowSteps& steps = {});
+// Learns from rows of a model how its chunks begin, and adds this to the regression and its
+// `integers`. The rows are at least 16; `positions` has one entry for each.
+void LearnRegressionStart(const Rotation& rotation, ByteSpan values, HalfForm form,
+                          const std::vector<uint32_t>& positions, const NeighbourSource& source,
+                          Regression& regression, std::vector<int8_t>& integers);
 // Returns the neighbours that a chunk needs. Throws as DecodeChunk, and kProfileMissing.
 const std::vector<Neighbour>& ReadProfiledNeighbours(ByteSpan payload, const Profile* profile);
 // Throws as DecodeChunk, kProfileMissing and kLostChunk.

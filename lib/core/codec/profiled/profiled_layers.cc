@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/half.h"
 #include "lib/core/codec/cdf/cdf.h"
 #include "lib/core/codec/context/lms.h"
 #include "lib/core/codec/halves.h"
@@ -52,49 +53,121 @@ std::vector<uint32_t> ListPositions(uint32_t first, const RowSteps& steps, uint6
   return positions;
 }
 
+// Limits of a start, so that no profile leads the model's arithmetic out of range.
+constexpr float kMostStartPower = kRegressLimit * kRegressLimit, kMostStartWeight = 16,
+                kLeastStartSpread = 1.0f / 1024, kMostStartSpread = 32, kMostStartError = 1 << 20;
+
+// Returns values whose upper halves these are, multiplied by `scale` and limited.
+std::vector<float> ScaleStart(std::span<const uint16_t> halves, float scale, float most) {
+  std::vector<float> values;
+  for (const uint16_t half : halves) values.push_back(std::min(BF16ToF32(half) * scale, most));
+  return values;
+}
+
+// Makes the start of a frame whose values are multiplied by `scale`. `weights` are those of the
+// regression, [tap][column] with `stride`.
+ChannelStart MakeStart(const Regression& regression, const Rotation& rotation,
+                       std::span<const float> weights, uint64_t stride, float scale) {
+  const RegressionStart& from = *regression.start;
+  ChannelStart start;
+  start.near = from.near;
+  start.far = from.far;
+  if (!regression.is_value) start.rotation = rotation;
+  start.variances = ScaleStart(from.variances, scale * scale, kMostStartPower);
+  start.powers = ScaleStart(from.powers, scale * scale, kMostStartPower);
+  for (size_t i = 0; i < from.spreads.size(); ++i)
+    start.spreads[i] = std::clamp(BF16ToF32(from.spreads[i]), kLeastStartSpread, kMostStartSpread);
+  for (size_t i = 0; i < from.errors.size(); ++i)
+    start.relative_errors[i] = std::min(BF16ToF32(from.errors[i]), kMostStartError);
+  const uint64_t first = regression.taps() - regression.frame_taps();
+  const bool rotates = !start.rotation.angles.empty();
+  for (uint64_t i = 0; i < regression.frame_taps(); ++i) {
+    const bool constant = IsConstantTap(i, rotates);
+    for (uint64_t c = 0; c < regression.columns; ++c) {
+      const float weight = weights[(first + i) * stride + c] * (constant ? scale : 1.0f);
+      start.weights.push_back(std::abs(weight) <= kMostStartWeight ? weight : 0);
+    }
+  }
+  return start;
+}
+
 // Forecasts rows with the fixed weights of a regression.
 class ProfiledForecast : public RowForecast {
  public:
   // `largest` is the chunk's largest exponent field; values are scaled by it.
-  ProfiledForecast(const Profile& profile, const ProfiledLayersHead& head, const ChunkGrid& grid,
-                   const RowSteps& steps, const NeighbourSource* source, HalfForm form,
-                   uint32_t largest)
-      : RowForecast(grid.rows, grid.columns),
-        regression_(profile.regressions().list[head.regression]),
-        rotation_(profile.regressions().rotation),
-        positions_(ListPositions(head.position, steps, grid.rows)),
-        stride_(PaddedToPanel(grid.columns)),
-        taps_(kForecastRows * regression_.taps()),
-        weights_(ScaleWeights(regression_, profile.GetIntegers(head.regression), stride_)),
+  ProfiledForecast(const Regression& regression, const Rotation& rotation,
+                   std::span<const int8_t> integers, std::vector<uint32_t> positions,
+                   const NeighbourSource* source, HalfForm form, uint32_t largest)
+      : RowForecast(positions.size(), regression.columns,
+                    regression.block == 0 ? regression.columns : regression.block),
+        regression_(regression),
+        rotation_(rotation),
+        positions_(std::move(positions)),
+        stride_(PaddedToPanel(columns)),
+        taps_(kForecastRows * regression.neighbour_taps()),
+        weights_(ScaleWeights(regression, integers, stride_)),
         forecast_(kForecastRows * stride_),
+        own_(stride_),
+        still_(stride_),
+        rotated_(stride_),
+        expected_(stride_),
         scale_(std::ldexp(1.0f, UnitExponent(form.bfloat) - static_cast<int>(largest))),
-        rotator_(rotation_, grid.columns),
-        rotated_(grid.columns) {
+        natural_(std::ldexp(1.0f, static_cast<int>(largest) - UnitExponent(form.bfloat))),
+        rotator_(rotation, columns) {
     for (const Neighbour& one : regression_.neighbours) {
       neighbours_.push_back(
-          std::make_unique<NeighbourTaps>(one, source, grid.rows, rotation_, RowSteps(positions_)));
+          std::make_unique<NeighbourTaps>(one, source, rows, rotation_, RowSteps(positions_)));
     }
+    if (!regression_.start) return;
+    start_ = MakeStart(regression_, rotation_, weights_, stride_, scale_);
+    start_->steps = RowSteps(positions_);
   }
 
   const float* Expect(uint64_t row) override {
     if (row % kForecastRows == 0) ComputeRows(row, std::min(kForecastRows, rows - row));
-    float* expected = forecast_.data() + row % kForecastRows * stride_;
-    for (uint64_t c = 0; c < columns; ++c) expected[c] *= scale_;
-    if (!regression_.is_value && !rotation_.angles.empty()) {
-      rotator_.Rotate(positions_[row], expected, rotated_.data());
-      expected = rotated_.data();
+    Finish(row, 0);
+    return expected_.data();
+  }
+  void Continue(uint64_t row, uint64_t begin, const float* x) override {
+    const uint64_t first = begin - block;
+    if (rotates()) {
+      // A block has whole heads, so its columns depend on no others.
+      std::copy(x + first, x + begin, still_.begin() + static_cast<ptrdiff_t>(first));
+      rotator_.Rotate(0u - positions_[row], still_.data(), rotated_.data());
+      x = rotated_.data();
     }
-    // A forecast out of range, or not a number, must not reach the model's arithmetic.
-    for (uint64_t c = 0; c < columns; ++c) {
-      if (!(std::abs(expected[c]) < kRegressLimit)) expected[c] = 0;
-    }
-    return expected;
+    for (uint64_t c = first; c < begin; ++c) own_[c] = x[c] * natural_;
+    const uint64_t width = std::min(block, stride_ - begin);
+    PanelAdd(GetRow(row) + begin, stride_, 1, width,
+             {own_.data(), 1, 0, weights_.data() + regression_.neighbour_taps() * stride_ + begin,
+              static_cast<ptrdiff_t>(stride_), begin});
+    Finish(row, begin);
   }
   void Learn(uint64_t, const float*) override {}
+  const ChannelStart* start() const override { return start_ ? &*start_ : nullptr; }
 
  private:
+  bool rotates() const { return !regression_.is_value && !rotation_.angles.empty(); }
+  float* GetRow(uint64_t row) { return forecast_.data() + row % kForecastRows * stride_; }
+
+  // Scales and rotates the forecast of the block at `begin`.
+  void Finish(uint64_t row, uint64_t begin) {
+    const uint64_t end = std::min(begin + block, columns);
+    const float* forecast = GetRow(row);
+    float* to = rotates() ? still_.data() : expected_.data();
+    for (uint64_t c = begin; c < end; ++c) to[c] = forecast[c] * scale_;
+    if (rotates()) {
+      rotator_.Rotate(positions_[row], still_.data(), rotated_.data());
+      std::copy(rotated_.data() + begin, rotated_.data() + end, expected_.data() + begin);
+    }
+    // A forecast out of range, or not a number, must not reach the model's arithmetic.
+    for (uint64_t c = begin; c < end; ++c) {
+      if (!(std::abs(expected_[c]) < kRegressLimit)) expected_[c] = 0;
+    }
+  }
+
   void ComputeRows(uint64_t first, uint64_t count) {
-    const uint64_t width = regression_.taps();
+    const uint64_t width = regression_.neighbour_taps();
     uint64_t begin = 0;
     for (const auto& one : neighbours_) {
       const int exponent = static_cast<int>(one->largest()) - UnitExponent(one->bfloat());
@@ -119,11 +192,14 @@ class ProfiledForecast : public RowForecast {
   const uint64_t stride_;
   std::vector<float> taps_;
   const std::vector<float> weights_;
-  std::vector<float> forecast_;
-  const float scale_;
+  // Forecast rows and the known columns of one row, in their natural scale, K without its rotation.
+  std::vector<float> forecast_, own_;
+  // Blocks of a row as the model sees them: K before and after its rotation, and the result.
+  std::vector<float> still_, rotated_, expected_;
+  const float scale_, natural_;
   Rotator rotator_;
-  std::vector<float> rotated_;
   std::vector<std::unique_ptr<NeighbourTaps>> neighbours_;
+  std::optional<ChannelStart> start_;
 };
 
 bool FitsRegression(const Profile& profile, const Regression& regression, const ChunkGrid& grid) {
@@ -152,7 +228,9 @@ bool EncodeProfiledLayers(const Profile& profile, size_t regression, uint32_t po
   out.U32(position);
   payload = out.Release();
   const uint64_t head_bytes = payload.size() - begin;
-  ProfiledForecast forecast(profile, {regression, position}, grid, steps, &source, form,
+  ProfiledForecast forecast(profile.regressions().list[regression], profile.regressions().rotation,
+                            profile.GetIntegers(regression),
+                            ListPositions(position, steps, grid.rows), &source, form,
                             LmsLargestExponent(halves.bytes(), form.bfloat));
   if (to_beat > head_bytes &&
       EncodeCdf(halves.bytes(), form, grid.rows, grid.columns, HeadDim(shape), steps,
@@ -161,6 +239,70 @@ bool EncodeProfiledLayers(const Profile& profile, size_t regression, uint32_t po
   }
   payload.resize(begin);
   return false;
+}
+
+namespace {
+
+// The largest integer of a tap of the frame, which leaves room for the rounding of its step.
+constexpr float kMostStartInteger = 120;
+
+std::vector<uint16_t> HalveStart(std::span<const float> values, float factor) {
+  std::vector<uint16_t> halves;
+  for (const float value : values) halves.push_back(ToUpperHalf(value * factor));
+  return halves;
+}
+
+// Appends a tap's weights, rounded to multiples of a step that is as fine as the error allows:
+// `deviation` is that of the tap's values.
+void AppendTap(std::span<const float> weights, float deviation, Regression& regression,
+               std::vector<int8_t>& integers) {
+  float step = 1 / std::max(deviation, 1e-12f);
+  const auto scale = [&](uint64_t c) { return BF16ToF32(regression.scales[c]); };
+  for (uint64_t c = 0; c < weights.size(); ++c) {
+    if (scale(c) > 0) step = std::max(step, std::abs(weights[c]) / scale(c) / kMostStartInteger);
+  }
+  regression.steps.push_back(ToUpperHalf(step));
+  for (uint64_t c = 0; c < weights.size(); ++c) {
+    const float unit = BF16ToF32(regression.steps.back()) * scale(c);
+    const float wanted = unit > 0 ? std::round(weights[c] / unit) : 0;
+    integers.push_back(static_cast<int8_t>(
+        std::clamp<float>(wanted, -kMostRegressionWeight, kMostRegressionWeight)));
+  }
+}
+
+}  // namespace
+
+void LearnRegressionStart(const Rotation& rotation, ByteSpan values, HalfForm form,
+                          const std::vector<uint32_t>& positions, const NeighbourSource& source,
+                          Regression& regression, std::vector<int8_t>& integers) {
+  const uint32_t largest = LmsLargestExponent(values, form.bfloat);
+  ChannelStart start;
+  {
+    ProfiledForecast forecast(regression, rotation, integers, positions, &source, form, largest);
+    start = LearnStart(values, form, regression.is_value ? Rotation() : rotation,
+                       2 * rotation.angles.size(), RowSteps(positions), forecast);
+  }
+  const float natural = std::ldexp(1.0f, static_cast<int>(largest) - UnitExponent(form.bfloat));
+  RegressionStart& to = regression.start.emplace();
+  to.near = start.near;
+  to.far = start.far;
+  to.variances = HalveStart(start.variances, natural * natural);
+  to.powers = HalveStart(start.powers, natural * natural);
+  std::ranges::copy(HalveStart(start.spreads, 1), to.spreads.begin());
+  for (float& error : start.relative_errors) error = std::min(error, kMostStartError);
+  std::ranges::copy(HalveStart(start.relative_errors, 1), to.errors.begin());
+  const uint64_t columns = regression.columns, taps = start.weights.size() / columns;
+  float power = 0;
+  for (const float one : start.powers) power += one / static_cast<float>(columns);
+  for (uint64_t i = 0; i < taps; ++i) {
+    const bool constant = IsConstantTap(i, !start.rotation.angles.empty());
+    std::span<float> weights(start.weights.data() + i * columns, columns);
+    if (constant) {
+      for (float& weight : weights) weight *= natural;
+    }
+    AppendTap(weights, constant ? 1 : std::sqrt(power) * natural, regression, integers);
+  }
+  CodeWeights(integers, regression);
 }
 
 const std::vector<Neighbour>& ReadProfiledNeighbours(ByteSpan payload, const Profile* profile) {
@@ -181,8 +323,10 @@ void DecodeProfiledLayers(const ChunkShape& shape, ByteSpan payload, std::span<s
   const ByteSpan frame = reader.Take(reader.remaining(), "distributions");
   // A frame begins with its largest exponent, which the forecast needs to scale its values.
   const uint32_t largest = frame.empty() ? 0 : static_cast<uint32_t>(frame[0]);
-  ProfiledForecast forecast(*inputs.profile, head, grid, inputs.steps, inputs.neighbours,
-                            MakeForm(shape), largest);
+  ProfiledForecast forecast(regression, inputs.profile->regressions().rotation,
+                            inputs.profile->GetIntegers(head.regression),
+                            ListPositions(head.position, inputs.steps, grid.rows),
+                            inputs.neighbours, MakeForm(shape), largest);
   DecodeCdf(frame, MakeForm(shape), raw, inputs.steps, &scratch.context.arena, &forecast);
 }
 

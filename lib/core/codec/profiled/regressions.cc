@@ -9,6 +9,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/half.h"
@@ -72,21 +73,54 @@ std::vector<uint16_t> ReadUpperHalves(ByteReader& reader, uint64_t count, const 
 }
 
 void ReadRegressionNeighbours(ByteReader& reader, uint32_t count, Regression& one) {
-  uint64_t taps = 0;
   for (uint32_t i = 0; i < count; ++i) {
     const uint64_t at = reader.offset();
     const Neighbour neighbour = ReadNeighbour(reader);
     // A layer's V may use its K; everything else comes from the layers before.
     const bool own_key = one.is_value && !neighbour.is_value && neighbour.layer == one.layer;
     if (neighbour.layer >= one.layer && !own_key) BadRegression("such a neighbour", at);
-    taps += neighbour.columns;
-    if (taps > BlockRegression::kMaxTaps) BadRegression("so many taps", at);
     one.neighbours.push_back(neighbour);
+    if (one.neighbour_taps() + one.own_taps() > kMostRegressionTaps)
+      BadRegression("so many taps", at);
   }
-  one.steps.resize(taps);
 }
 
-Regression ReadRegression(ByteReader& reader) {
+// Reads the fields that say which columns of its own rows a regression uses.
+void ReadOwnTaps(ByteReader& reader, const Rotation& rotation, Regression& one) {
+  const uint64_t at = reader.offset();
+  one.block = reader.U16("columns of a block");
+  if (one.block % FindBlockUnit(one.is_value, rotation) != 0 || one.block >= one.columns)
+    BadRegression("such a block", at);
+  const uint32_t starts = reader.U8("flag of a start"), near = reader.U8("near channels"),
+                 far = reader.U8("far channels"), zero = reader.U8("reserved field");
+  if (starts > 1 || zero != 0 || (starts == 0 && (near != 0 || far != 0)))
+    BadRegression("such flags", at + 2);
+  if (near > ChannelModel::kMaxNear || near >= one.columns || far > ChannelModel::kMaxFar)
+    BadRegression("so many channels of the row", at + 3);
+  if (starts == 0) return;
+  one.start.emplace().near = near;
+  one.start->far.resize(far);
+}
+
+void ReadFarTaps(ByteReader& reader, Regression& one) {
+  for (uint16_t& distance : one.start->far) {
+    const uint64_t at = reader.offset();
+    distance = reader.U16("far channel");
+    if (!IsFarTap(distance, one.start->near, one.columns)) BadRegression("such a far channel", at);
+  }
+}
+
+void ReadStart(ByteReader& reader, Regression& one) {
+  RegressionStart& start = *one.start;
+  start.variances = ReadUpperHalves(reader, one.columns, "such a variance");
+  start.powers = ReadUpperHalves(reader, one.columns, "such a power");
+  std::ranges::copy(ReadUpperHalves(reader, start.spreads.size(), "such a spread"),
+                    start.spreads.begin());
+  std::ranges::copy(ReadUpperHalves(reader, start.errors.size(), "such an error"),
+                    start.errors.begin());
+}
+
+Regression ReadRegression(ByteReader& reader, bool extended, const Rotation& rotation) {
   const uint64_t at = reader.offset();
   Regression one;
   one.layer = reader.U32("layer");
@@ -97,24 +131,94 @@ Regression ReadRegression(ByteReader& reader) {
   one.columns = reader.U16("columns");
   if (one.columns == 0 || one.columns > BlockRegression::kMaxColumns)
     BadRegression("such columns", at + 6);
+  if (extended) ReadOwnTaps(reader, rotation, one);
   ReadRegressionNeighbours(reader, count, one);
-  one.steps = ReadUpperHalves(reader, one.taps(), "such a step");
+  uint64_t taps = one.neighbour_taps() + one.own_taps();
+  if (one.start) {
+    ReadFarTaps(reader, one);
+    const bool rotates = !one.is_value && !rotation.angles.empty();
+    taps += CountFrameTaps(rotates, one.start->near, one.start->far.size());
+  }
+  one.steps = ReadUpperHalves(reader, taps, "such a step");
   one.scales = ReadUpperHalves(reader, one.columns, "such a scale");
   const ByteSpan constants = reader.TakeArray(one.columns, 4, "constants");
   for (uint64_t c = 0; c < one.columns; ++c) {
     one.constants.push_back(std::bit_cast<float>(LoadLE<uint32_t>(constants.data() + 4 * c)));
     if (!std::isfinite(one.constants.back())) BadRegression("such a constant", at);
   }
-  for (const std::byte each : reader.Take(one.taps(), "classes")) {
+  for (const std::byte each : reader.Take(taps, "classes")) {
     one.classes.push_back(static_cast<uint8_t>(each));
     if (one.classes.back() >= kRegressionClasses) BadRegression("such a class", at);
   }
+  if (one.start) ReadStart(reader, one);
   const ByteSpan coded = reader.Take(reader.U32("bytes of weights"), "weights");
   one.coded.assign(coded.begin(), coded.end());
   return one;
 }
 
+void WriteHalves(std::span<const uint16_t> halves, ByteWriter& out) {
+  for (const uint16_t half : halves) out.U16(half);
+}
+
+void WriteRegression(const Regression& one, ByteWriter& out) {
+  out.U32(one.layer);
+  out.U8(one.is_value ? 2 : 1);
+  out.U8(static_cast<uint8_t>(one.neighbours.size()));
+  out.U16(static_cast<uint16_t>(one.columns));
+  out.U16(static_cast<uint16_t>(one.block));
+  out.U8(one.start ? 1 : 0);
+  out.U8(one.start ? static_cast<uint8_t>(one.start->near) : 0);
+  out.U8(one.start ? static_cast<uint8_t>(one.start->far.size()) : 0);
+  out.U8(0);
+  for (const Neighbour& neighbour : one.neighbours) WriteNeighbour(neighbour, out);
+  if (one.start) WriteHalves(one.start->far, out);
+  WriteHalves(one.steps, out);
+  WriteHalves(one.scales, out);
+  for (const float constant : one.constants) out.U32(std::bit_cast<uint32_t>(constant));
+  out.Append(std::as_bytes(std::span(one.classes)));
+  if (one.start) {
+    WriteHalves(one.start->variances, out);
+    WriteHalves(one.start->powers, out);
+    WriteHalves(one.start->spreads, out);
+    WriteHalves(one.start->errors, out);
+  }
+  out.U32(static_cast<uint32_t>(one.coded.size()));
+  out.Append(one.coded);
+}
+
 }  // namespace
+
+uint64_t FindBlockUnit(bool is_value, const Rotation& rotation) {
+  const uint64_t head = is_value ? 0 : 2 * rotation.angles.size();
+  return std::lcm(kRegressLanes, std::max<uint64_t>(head, 1));
+}
+
+uint64_t Regression::neighbour_taps() const {
+  uint64_t taps = 0;
+  for (const Neighbour& one : neighbours) taps += one.columns;
+  return taps;
+}
+
+uint64_t Regression::FirstColumn(uint64_t tap) const {
+  const uint64_t begin = neighbour_taps();
+  if (tap < begin || tap >= begin + own_taps()) return 0;
+  return ((tap - begin) / block + 1) * block;
+}
+
+uint64_t Regression::weights() const {
+  uint64_t count = (neighbour_taps() + frame_taps()) * columns;
+  for (uint64_t begin = block; block > 0 && begin < columns; begin += block)
+    count += block * (columns - begin);
+  return count;
+}
+
+uint64_t Regression::bytes() const {
+  uint64_t bytes = kRegressionHeaderBytes + 8 * neighbours.size() + 3 * taps() +
+                   6 * uint64_t{columns} + coded.size();
+  if (start)
+    bytes += 2 * (start->far.size() + 2 * columns + start->spreads.size() + start->errors.size());
+  return bytes;
+}
 
 uint16_t ToUpperHalf(float value) {
   return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
@@ -131,22 +235,10 @@ size_t Regressions::Find(uint32_t layer, bool is_value) const {
 void WriteRegressions(const Regressions& regressions, ByteWriter& out) {
   WriteRotation(regressions.rotation, out);
   out.U32(static_cast<uint32_t>(regressions.list.size()));
-  for (const Regression& one : regressions.list) {
-    out.U32(one.layer);
-    out.U8(one.is_value ? 2 : 1);
-    out.U8(static_cast<uint8_t>(one.neighbours.size()));
-    out.U16(static_cast<uint16_t>(one.columns));
-    for (const Neighbour& neighbour : one.neighbours) WriteNeighbour(neighbour, out);
-    for (const uint16_t step : one.steps) out.U16(step);
-    for (const uint16_t scale : one.scales) out.U16(scale);
-    for (const float constant : one.constants) out.U32(std::bit_cast<uint32_t>(constant));
-    out.Append(std::as_bytes(std::span(one.classes)));
-    out.U32(static_cast<uint32_t>(one.coded.size()));
-    out.Append(one.coded);
-  }
+  for (const Regression& one : regressions.list) WriteRegression(one, out);
 }
 
-Regressions ReadRegressions(ByteReader& reader) {
+Regressions ReadRegressions(ByteReader& reader, bool extended) {
   Regressions all;
   all.rotation = ReadRotation(reader, ChannelModel::kMaxColumns);
   const uint64_t at = reader.offset();
@@ -159,7 +251,7 @@ Regressions ReadRegressions(ByteReader& reader) {
   uint64_t weights = 0;
   for (uint32_t i = 0; i < count; ++i) {
     const uint64_t begin = reader.offset();
-    Regression one = ReadRegression(reader);
+    Regression one = ReadRegression(reader, extended, all.rotation);
     weights += one.weights();
     if (weights > kMostRegressionWeights) {
       throw Error(Finding::kLimit, "the regressions have more than {} weights",
@@ -189,7 +281,8 @@ void CodeWeights(std::span<const int8_t> integers, Regression& regression) {
   slots.reserve(integers.size());
   regression.classes.clear();
   for (uint64_t tap = 0; tap < regression.taps(); ++tap) {
-    const std::span<const int8_t> row = integers.subspan(tap * columns, columns);
+    const uint64_t first = regression.FirstColumn(tap);
+    const std::span<const int8_t> row = integers.subspan(tap * columns + first, columns - first);
     const auto place_of = [](int8_t value) {
       return static_cast<uint32_t>(value + kMostRegressionWeight);
     };
@@ -213,18 +306,19 @@ void CodeWeights(std::span<const int8_t> integers, Regression& regression) {
 std::vector<int8_t> DecodeWeights(const Regression& regression) {
   ByteReader reader(regression.coded);
   SlotReader slots(reader);
-  std::vector<int8_t> integers;
-  integers.reserve(regression.weights());
-  for (const uint8_t number : regression.classes) {
-    const WeightShares& shares = ListShares()[number];
+  const uint64_t columns = regression.columns;
+  std::vector<int8_t> integers(regression.taps() * columns);
+  for (uint64_t tap = 0; tap < regression.taps(); ++tap) {
+    const WeightShares& shares = ListShares()[regression.classes[tap]];
     const uint32_t unit = kSlotTotal / shares.total();
-    for (uint64_t column = 0; column < regression.columns; ++column) {
+    for (uint64_t column = regression.FirstColumn(tap); column < columns; ++column) {
       const uint32_t target = slots.target() / unit;
       if (target >= shares.total()) slots.Refuse("a weight lies in no slot");
       const auto after = std::ranges::upper_bound(shares.before, target);
       const auto place = static_cast<uint32_t>(after - shares.before.begin()) - 1;
       slots.Take(shares.GetSlot(place));
-      integers.push_back(static_cast<int8_t>(static_cast<int>(place) - kMostRegressionWeight));
+      integers[tap * columns + column] =
+          static_cast<int8_t>(static_cast<int>(place) - kMostRegressionWeight);
     }
   }
   slots.CheckEnd();
