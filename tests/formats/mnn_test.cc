@@ -152,7 +152,7 @@ TEST_CASE("gaps, overlaps and stray files are told", "[mnn]") {
   REQUIRE(snapshot.layers[0].k.tokens() == 7);
   const Bytes rows = Gather(snapshot.layers[0].k, 0, 7, Order::kTokenHeadDim);
   CHECK(rows[4 * kRow] == std::byte{50});  // the later one
-  CHECK(rows[5 * kRow] == std::byte{15});  // the first one again
+  CHECK(rows[5 * kRow] == std::byte{15});  // the first row again
   CHECK(rows[6 * kRow] == std::byte{60});
   REQUIRE(snapshot.notes.size() == 3);
   CHECK(snapshot.notes[0].text.find("layers 0-1: several updates wrote tokens 4:5") == 0);

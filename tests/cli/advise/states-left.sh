@@ -22,7 +22,7 @@ command=$("$KVTOOL" advise slots --json -q | jq -r '.results[0].recommendation.c
 echo "$command" | grep -o "! -path [^!]*" | sed 's/ -exec.*//; s/ *$//'
 eval "${command//kvtool store/\"$KVTOOL\" store}" 2> /dev/null; echo "exit $?"
 "$KVTOOL" store list slots.store --csv - | tail -n +2 | cut -d, -f2 | sort
-# With --json, each is named, too.
+# --json names them, too.
 "$KVTOOL" advise slots --json -q | jq -c '.results[0].left_out[].name'
 # An archive beside its source does not count as a second state, which a store would keep, too.
 mkdir beside && cp slots/turn100 beside/chat.bin && "$KVTOOL" compress -q beside/chat.bin

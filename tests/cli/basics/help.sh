@@ -14,7 +14,7 @@ grep -o '^  [a-z]*' overview | xargs
 # help TOPIC prints what the command of that name prints.
 "$KVTOOL" help formats | cmp - <("$KVTOOL" formats); "$KVTOOL" help targets --json | jq -r .schema
 "$KVTOOL" help schema inspect | cmp - <("$KVTOOL" schema inspect)
-# Commands that need a second word explain it.
+# A command that needs a second word lists its subcommands.
 for topic in report completion; do "$KVTOOL" help $topic | cmp - <("$KVTOOL" $topic --help) && echo "$topic: its help"; done
 for topic in KV1001 1001 "explain KV1001"; do "$KVTOOL" help $topic | sed -n 1p; done
 "$KVTOOL" help completion bash | cmp - <("$KVTOOL" completion bash); "$KVTOOL" help man replay evict | sed -n 3p

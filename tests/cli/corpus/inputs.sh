@@ -6,7 +6,7 @@ names() { jq -c '[.results[].inputs[].file]'; }
 "$KVTOOL" inspect -r all --json | tee inspect.json | names
 $VALIDATE < inspect.json
 "$KVTOOL" inspect -r all -v --json 2>&1 > /dev/null | grep 'left out:'
-# All commands share one mechanism.
+# Every command names its inputs in the same way.
 "$KVTOOL" analyze 'all/pair/*.safetensors' --json | names
 "$KVTOOL" replay-h2o -r all --policy streaming --json | names
 "$KVTOOL" replay-quant -r all --k q8_0 --v q8_0 --json 2> /dev/null | names

@@ -5,7 +5,7 @@ screen() { "$KVTOOL" doctor "$@" 2> /dev/null | cut -c1-110 | sed 's/ *#.*//'; }
 cp "$TESTDATA"/trace/s260k-L?-Q.npy .; mv slot.bin s260k.seq0.bin
 screen s260k.seq0.bin | grep trace || :
 "$KVTOOL" replay-h2o s260k.seq0.bin --trace s260k --prompt-tokens 64 --budget 0.5 -q --no-quality > /dev/null && echo works
-rm s260k-L?-Q.npy; : > s260k.trace.safetensors # has the name of a trace, but no content
+rm s260k-L?-Q.npy; : > s260k.trace.safetensors # the name is a trace's, but the file is empty
 screen s260k.seq0.bin | grep trace || :
 # A summary without its suite, a profile, and logs.
 mkdir suite; cp "$TESTDATA/golden/mnn/gate/suite/summary.json" suite

@@ -20,7 +20,7 @@ sed 's/"avg_ts": 61.35/"avg_ts": 50.0/; s/"avg_ts": 790.2/"avg_ts": 745.0/; s/"n
 gate --engine-logs bench.json --baseline summary.json 2>&1
 # Each test of a bench is compared with itself: no faster test hides a slower one, a missing one fails, a new one does
 # not.
-pp() { # LENGTH SPEED...: a bench of prompts
+pp() { # LENGTH SPEED...: writes a llama-bench report of prompts
   while [ $# -gt 0 ]; do echo "{\"n_prompt\": $1, \"n_gen\": 0, \"avg_ts\": $2}"; shift 2; done
 }
 mkdir old new; pp 512 210 2048 180 > old/bench.jsonl

@@ -51,7 +51,7 @@ sed '0,/"overall_pass": false/s//"overall_pass": true, &/' summary.json > twice.
 cp -r "$golden" suite; chmod -R u+w suite
 for file in summary.json suite; do "$KVTOOL" doctor $file; done
 rm suite/summary.json; "$KVTOOL" doctor suite | sed -n 1,2p
-# Several form a history.
+# Several summaries form a history.
 jq '.generated_at = "2026-02-01T00:00:00"' summary.json > newer.json
 "$KVTOOL" report newer.json summary.json --html-out history.html | sed -n 1p
 grep -c "Verdicts by case" history.html

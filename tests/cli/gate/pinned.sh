@@ -16,7 +16,7 @@ better 1.015 pinned.json
 quiet --baseline last.json
 quiet --baseline last.json --pinned first.json
 gate --baseline last.json --pinned pinned.json --commit 0000003
-# The sum has rules of its own.
+# The pinned baseline has rules of its own.
 jq '.pinned_rules = [{"metric": "measured_ratio", "max_drop": 0.05}]' $config > wide.json
 $VALIDATE < wide.json
 config=wide.json quiet --baseline last.json --pinned pinned.json

@@ -3,7 +3,7 @@
 s="$TESTDATA/trace/s260k.seq0.bin"
 "$KVTOOL" compress "$s" -o golden.kvz -q
 gate() { status=0; "$KVTOOL" gate "$@" --deterministic || status=$?; echo "exit $status"; }
-patch() { # file, position from its end, two bytes
+patch() { # FILE OFFSET BYTES: makes a copy with two bytes changed, OFFSET before its end
   cp "$s" "$1"
   printf "$3" | dd of="$1" bs=1 seek=$(($(stat -c %s "$s") - $2)) conv=notrunc status=none
 }
@@ -11,7 +11,7 @@ patch changed.bin 3000 '\x37\x36'
 patch nan.bin 3000 '\x00\x7e'
 gate --snapshot "$s" --reference golden.kvz
 gate --snapshot changed.bin --reference golden.kvz
-config() { # members of the case
+config() { # MEMBERS: writes a config with one case
   printf '{"schema": "kvtool.gate-config/1", "cases": [{"name": "mine", "reference": "golden.kvz", "kv_heads": 4, %s}]}' "$1" > gate.json
 }
 config '"snapshot": "changed.bin", "tolerance": {"k": "bit_equal", "v": 0.2}'

@@ -14,6 +14,6 @@ nats() { "$KVTOOL" replay evict snapshot.npz --trace trace.npz --layer-start 0 -
 nats --figure-out all.svg | grep '^note'
 caption all.svg
 nats --sensitivity sensitivity.json | grep '^note: expected'
-# Losses of an already quantised cache are added.
+# The losses of an already quantised cache are added to those of eviction.
 "$KVTOOL" replay quant "$trace.seq0.bin" --trace "$trace" --k q4_0 --v q4_0 -o quantised.bin -qq 2> /dev/null
 "$KVTOOL" replay evict quantised.bin --trace "$trace" --prompt-tokens 48 --policy h2o --budget 0.5 2>&1 > table | sed "s|$TESTDATA/||"

@@ -33,7 +33,7 @@ for policy in $all; do
   replay random trace --layer-start 1 --trigger-min 80 --budget 70t --snapkv-window 3 --snapkv-kernel 7 \
     --pyramid-beta 5 --sinks 9 --h2o-heavy 0.3 --policy $policy
 done
-for policy in snapkv pyramid; do  # by default their budgets grow after the prompt
+for policy in snapkv pyramid; do  # by default the budgets of both policies grow after the prompt
   replay random trace --layer-start 0 --trigger-min 1 --budget 0.4 --snapkv-window 6 --after-prompt hold --policy $policy
   replay random trace --layer-start 1 --trigger-min 80 --budget 70t --snapkv-window 3 --after-prompt hold --policy $policy
 done

@@ -25,7 +25,7 @@ refused() {
   fi
   state | cmp -s - ../before.$$ || { echo "$*: something changed"; exit 9; }
 }
-# every way to name the input
+# all these names denote the same input file
 for name in a.bin ./a.bin "$PWD/a.bin" hard.bin soft.bin; do
   refused compress --from opaque a.bin -o "$name" -f
   refused compress --from opaque a.bin --json-out "$name" -f
@@ -46,7 +46,7 @@ refused compress --from opaque a.bin -o j --json-out j
 refused compress --from opaque a.bin -o j --json-out ./logs/../j -f
 refused compress --from opaque a.bin -c --json-out /dev/stdout
 refused compress --from opaque a.bin ./a.bin
-# every command, and every flag that writes
+# tries one command with each flag that writes a file
 covers() {
   command=$1
   shift
@@ -59,7 +59,7 @@ try() {
     force=
     "$KVTOOL" $command --help | grep -q -e '-f, --force' && force=-f
     output=$input
-    if [ $flag = --figure-out ]; then # accepts only .svg and .pdf, so the input gets a second name
+    if [ $flag = --figure-out ]; then # --figure-out accepts only .svg and .pdf, so the input gets such a name, too
       output=figure.svg; ln -f "$input" $output; state > ../before.$$
     fi
     refused $command "$@" $flag "$output" $force
@@ -116,7 +116,7 @@ refused gate c.json -o c.json -f
 printf 'threads=1\n' > k.toml
 state > ../before.$$
 refused inspect --config k.toml s.npz --json-out k.toml
-# every flag that writes is tested above
+# the help of each command lists no other flag that writes
 for command in inspect analyze compress decompress verify convert diff "frame encode" "frame decode" "frame inspect" bench \
   replay-h2o replay-lossless replay-blend replay-mlp "trace inspect" gate report "weights inspect" "weights convert" \
   "weights verify" "weights diff" "plan check" replay-quant advise merge doctor train; do

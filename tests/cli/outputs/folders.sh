@@ -30,7 +30,7 @@ else
   rm -r mine && "$KVTOOL" decompress -q tree.kvz -o mine
 fi
 diff -r tree mine
-# a dump that another program wrote
+# this folder was written by another program
 "$PYTHON" "$SHARED_SUITE/../archive/make.py" a.bin 1
 "$KVTOOL" convert -q --raw f16:2LTHD:2,2,?,8,64 a.bin --to mnn-dump -o made
 cp -r made dump

@@ -46,7 +46,7 @@ rm -rf out
 echo y > file
 "$KVTOOL" frame encode -q --dtype f16 tree/1 -o file -f
 ls -A | grep kvtool- || true
-# a folder that a running process holds stays
+# a folder that a running process has locked is not removed
 mkdir .out.kvtool-fedcba9876543210.tmp
 rm -rf out
 flock .out.kvtool-fedcba9876543210.tmp "$KVTOOL" decompress -q tree.kvz -o out

@@ -63,6 +63,6 @@ if [ -r /sys/kernel/mm/transparent_hugepage/enabled ]; then
   "$KVTOOL" compress -q --from opaque /sys/kernel/mm/transparent_hugepage/enabled -o huge.kvz
   "$KVTOOL" decompress -q huge.kvz -c | cmp - /sys/kernel/mm/transparent_hugepage/enabled
 fi
-# stdin from the middle of a file
+# stdin is read from its current offset, not from 0
 { head -c 0 > /dev/null; "$PYTHON" -c 'import os; os.lseek(0, 1000, 0)'; "$KVTOOL" compress -q --from opaque - > rest.kvz; } < a.bin
 "$KVTOOL" decompress -q -c rest.kvz | cmp - <(tail -c +1001 a.bin)

@@ -10,7 +10,7 @@ said() {
   echo "$label: exit $status, $lines line, $(grep -o -e 'KV[0-9]*' said | sed -n 1p)"
   [ ! -e made ]
 }
-as_nobody() {  # runs as user nobody, because a limit on processes does not apply to root
+as_nobody() {  # runs a command as user nobody, because root has no limit on processes
   if [ "$(id -u)" = 0 ]; then
     chmod 755 . && chmod 644 a.bin a.bin.kvz
     "$PYTHON" "$SHARED_SUITE/without_threads.py" "$@"
@@ -38,7 +38,7 @@ for limit in 60000 100000 140000; do
   case $status in
     0) rm made ;;
     4) [ "$(grep -c '^kvtool: ' said)" = 1 ] && [ ! -e made ] ;;
-    127) grep -q 'shared libraries' said ;;  # the loader's own words: the program never ran
+    127) grep -q 'shared libraries' said ;;  # the loader printed this, so the program never ran
     *)
       echo "limit $limit: exit $status"
       cat said

@@ -15,7 +15,7 @@ import numpy as np
 random = np.random.default_rng(1)
 np.savez('other.npz', **{f'{s}_{l}': random.standard_normal((96, 2, 64)).astype('f2') for l in range(4) for s in 'kv'})"
 "$KVTOOL" replay-quant own.bin --against other.npz --kv-heads 2 -q || echo $?
-# Caches that cannot be compared.
+# These caches cannot be compared.
 against kjv3m-v050-q4_0-rotated.seq0.bin --k q8_0
 "$KVTOOL" replay-quant own.bin --against own.bin --kv-heads 2 || echo $?
 "$KVTOOL" replay-quant other.npz --against "$TESTDATA/trace/kjv3m.seq0.bin" --kv-heads 2 || echo $?

@@ -12,7 +12,7 @@ quant --rounding up
 quant --k kvquant4
 quant --plan plan.json --k q8_0
 "$KVTOOL" replay-quant "$TESTDATA/trace/kjv3m.seq0.bin" || echo $?
-# Recorded probabilities cannot be recomputed for other keys.
+# A trace of probabilities alone is refused: they cannot be recomputed for other keys.
 $PYTHON -c "
 import numpy as np
 a = np.load('$TESTDATA/trace/kjv3m-L0-A.npy'); np.savez('p.npz', **{'a.0': a})"

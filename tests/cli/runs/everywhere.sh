@@ -4,7 +4,7 @@ $PYTHON "$SHARED_SUITE/made_run.py" "$TESTDATA" run
 "$KVTOOL" inspect run/ --json | tee inspect.json | $VALIDATE > /dev/null
 jq -c '.results[0] | [.run.tokens, .run.nll, .run.rope.style, .run.files.trace, .layers[0].k.kv_heads]' inspect.json
 "$KVTOOL" trace inspect run | sed -n 1p
-# Flags give the same result.
+# The run's snapshot, with flags in place of run.json, gives the same result.
 flags="--kv-heads 4 --trace run/trace"
 same() { diff <(jq -S '.results' a.json) <(jq -S '.results' b.json) && echo same; }
 "$KVTOOL" replay-h2o run --policy streaming,h2o --target-ratio 2,4 --json > a.json

@@ -11,7 +11,7 @@ cp backup s/index.sqlite
 "$KVTOOL" store verify s
 "$KVTOOL" store verify -q s --json | tee report.json | $VALIDATE
 jq -c '.results[0] | [.verdict, .leftover_files, .unlisted]' report.json
-# A collection keeps them and says so.
+# store gc keeps the backups and reports them.
 "$KVTOOL" store gc s --json | tee report.json | $VALIDATE
 jq -c '.results[0] | [.leftover_files, .unlisted]' report.json
 "$KVTOOL" store prune -q s --keep-last 1 --json | tee report.json | $VALIDATE
@@ -46,7 +46,7 @@ cp backup t/index.sqlite
 head -c 100 s/states/00000003.kvs >s/states/00000044.kvs
 "$KVTOOL" store verify s
 "$KVTOOL" store gc -q s && ls s/states
-# Copied as docs/store.md says, during an addition.
+# The copy follows docs/store.md while states are added.
 for n in 1 2 3; do "$KVTOOL" store add -q s "save$n" --name "copied$n" & done
 flock s/kvtool-store cp -a s copy
 wait

@@ -15,11 +15,11 @@ for file in state.bin cache.mnn-dump cache.infinilm-dump "plain.raw $raw"; do
   try inspect $file --k-pattern 'k_{i}' --v-pattern 'v_{i}'
   try inspect $file --rotated yes
 done
-# Accepted by formats that have this choice.
+# These flags are accepted, because the format has the choice.
 try inspect cache.npz --layout thd --k-pattern 'k_{i}' --v-pattern 'v_{i}' --rotated no
 try inspect cache.mnn-dump --layout logical
 try inspect state.bin --layout E
-# Two flags about one property.
+# Two flags that set the same property are refused.
 try inspect cache.npz --from npz $raw
 # An archive states how it was read, and flags have to agree.
 for file in cache.npz cache.mnn-dump state.bin; do "$KVTOOL" compress $file -o $file.kvz -qq; done

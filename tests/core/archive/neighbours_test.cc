@@ -175,7 +175,8 @@ TEST_CASE("neighbours: a chunk that is lost takes those with it that need it, an
 TEST_CASE("neighbours: circles, chunks of themselves and missing ones are refused",
           "[kvz][layers][reject]") {
   const Bytes bytes = PackJoined(LayeredCache(3, 300), 3);
-  constexpr size_t kFirstNeighbour = 2;  // in the payload: u32 layer, u8 1 if V
+  // Offset of the first neighbour in the payload: u32 layer, then u8, 1 for V.
+  constexpr size_t kFirstNeighbour = 2;
   const auto change = [&](const std::function<void(ChunkHead&, Bytes&)>& body) {
     return Rewritten(bytes, [&](ChunkHead& head, Bytes& payload) {
       const bool is_last_k = head.layer == 2 && head.kind == ChunkKind::kKey;

@@ -208,7 +208,7 @@ TEST_CASE("row order: parts and lost chunks are the same tokens as ever", "[kvz]
 TEST_CASE("row order: archives that lie about cells are refused", "[kvz][rows][reject]") {
   const Batched turns(3, 100, true);
   const Bytes bytes = Pack(turns, Effort::kHigh);
-  // The same archive, cut before its index.
+  // WithTable cuts the index off; without other changes the archive still decodes.
   CHECK(Unpack(OpenBytes(WithTable(bytes, [](kvz::SourceTable&) {})), true).report.lost.empty());
   const auto no_cells = [](kvz::SourceTable& table) { table.description->cell_groups.clear(); };
   CHECK(DecodingFails(OpenBytes(WithTable(bytes, no_cells))) == Finding::kInconsistent);

@@ -89,7 +89,8 @@ TEST_CASE("any grid and any bits survive being coded whole", "[cdf]") {
     for (const uint64_t columns : {1, 15, 16, 17, 40, 200}) {
       const uint64_t rows = columns == 200 ? 16 : 35;
       Bytes values = MakeGrid(rows, columns, columns, bfloat, 3).Store();
-      for (size_t i = 0; i < values.size(); i += 26)  // NaNs, infinities, zeros, anything
+      // Every 26th value is an arbitrary bit pattern: NaN, infinity, zero.
+      for (size_t i = 0; i < values.size(); i += 26)
         StoreLE(values.data() + i, static_cast<uint16_t>(random() % 3 ? random() : 0x7f80));
       CheckRoundTrip(values, bfloat, rows, columns, columns);
       for (std::byte& b : values) b = static_cast<std::byte>(random());
@@ -251,7 +252,7 @@ TEST_CASE("slots come back in their order, and only all of them", "[cdf]") {
 }
 
 TEST_CASE("rows turn there and back", "[cdf]") {
-  constexpr uint64_t kColumns = 43;  // two heads, and a part of a third
+  constexpr uint64_t kColumns = 43;  // two heads of 16 columns, and a part of a third
   for (const bool neighbours : {false, true}) {
     Rotation rotation{neighbours ? 1u : 8u, {}};
     for (uint32_t pair = 0; pair < 8; ++pair) rotation.angles.push_back(0x28be60db >> pair * 3);

@@ -109,7 +109,7 @@ TEST_CASE("differences of any size come back", "[ref]") {
     Case first(3000, bfloat);
     for (size_t i = 0; i < 200; ++i) first.values[i] ^= 1;
     CHECK(first.ComesBack() < 400);
-    first.values[60000] ^= 1;  // far apart, reached through the longest gaps
+    first.values[60000] ^= 1;  // a change far from the others, which needs the longest gaps
     first.ComesBack();
   }
 }

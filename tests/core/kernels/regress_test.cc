@@ -15,7 +15,7 @@
 namespace kv::regress_test {
 namespace {
 
-// A regression that owns its arrays.
+// State is a regression that owns its arrays.
 struct State {
   State(size_t groups, size_t taps) {
     regress.groups = groups;

@@ -236,7 +236,7 @@ TEST_CASE("dividing rows into heads moves no value", "[layout]") {
       CHECK_FALSE(a[i].heads_known);
     }
     Snapshot again = heads;
-    geometry.uniform.kv_heads = 4;  // known heads are kept
+    geometry.uniform.kv_heads = 4;  // a known number of heads is not overwritten
     ApplyGeometry(geometry, again);
     CHECK(again.layers[0].k.heads == 2);
   }

@@ -139,7 +139,7 @@ TEST_CASE("a comparison that was cut has no loss", "[llama-logs]") {
   const gate::Measurement* loss = cut.measured.Find("loss.mean_kl");
   REQUIRE(loss != nullptr);
   CHECK(!loss->value);
-  // Killed before "Final estimate".
+  // This log ends before "Final estimate": the run was killed.
   const std::string begun = "perplexity: calculating perplexity over 12 chunks, n_ctx=512\n";
   const gate::CaseResult killed = ReadOne(begun + "[1]5.1,[2]5.4,\n");
   CHECK(IsCut(killed));

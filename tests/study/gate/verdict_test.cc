@@ -64,7 +64,7 @@ TEST_CASE("A rule passes, fails or is not run, and its margin is negative outsid
   const RuleOutcome required = Evaluate({"decode_gate_tps", Op::kAbove, 0, true}, measured);
   CHECK(required.status == Status::kFail);
   CHECK(required.reason == "required, but not known: needs an engine");
-  // Measured, but not a number.
+  // The figure was measured, but it is NaN.
   const RuleOutcome undefined = Evaluate({"measured_ratio", Op::kBelow, 9}, measured);
   CHECK(undefined.status == Status::kFail);
   CHECK_FALSE(undefined.value);
@@ -130,7 +130,7 @@ TEST_CASE("A speed is judged only beyond the noise of equal baselines") {
     CHECK(open.reason.find("'repeat' of the case asks for more") != std::string::npos);
     CHECK(Text(open) == "attention_drop_ratio 0.08 > 0.05");
   }
-  // Rules that no config requested.
+  // Implied rules, which no config requested, are not run.
   Rule implied = rule;
   implied.implied = true;
   CHECK(ExitStatusFor(implied, measured, &loud) == Status::kNotRun);
@@ -316,7 +316,7 @@ TEST_CASE("Noise of a figure's own repetitions excuses little, and no limit that
     figures.SetNoise("decode_gate_tps", 50, "its repetitions differ");
     GateResult gate = test::NewGate();
     gate.cases = {Case("a", std::move(rules), figures)};
-    gate.cases[0].origin = Origin::kLogs;  // a replay has no such speed
+    gate.cases[0].origin = Origin::kLogs;  // only logs have such a speed, not replays
     gate.baseline.emplace();
     gate.baseline->passed = true;
     gate.baseline->cases["a"].figures["decode_gate_tps"] = 100;

@@ -107,7 +107,7 @@ TEST_CASE("a plan takes effect at the layer's next call, before the new token", 
   CHECK(start.plan_applied);
   CHECK(start.length_compacted == end.decision.kept);
   CHECK(start.length == end.decision.kept + 1);
-  CHECK(engine.capacity(0) == 575);  // the buffer does not shrink
+  CHECK(engine.capacity(0) == 575);  // the buffer never shrinks
 }
 
 TEST_CASE("a plan that no longer fits is dropped, scores stay remapped", "[h2o]") {
@@ -136,7 +136,8 @@ TEST_CASE("R6 shares one score vector among all layers", "[h2o]") {
   }
   CHECK(own.scores(0)[1] == 0.0f);
   CHECK(own.scores(1)[0] == 0.0f);
-  CHECK(shared.scores(0)[0] == Approx(0.09f));  // layer 0's 0.1, decayed by the call of layer 1
+  // 0.1 from the call of layer 0, decayed by that of layer 1.
+  CHECK(shared.scores(0)[0] == Approx(0.09f));
   CHECK(shared.scores(1)[1] == Approx(0.1f));
 }
 

@@ -40,7 +40,7 @@ TEST_CASE("logs are read in whatever encoding a shell gave them", "[gate]") {
   CHECK(LogText(Utf16(text, true)) == wanted);
   // Text with other than Latin letters, where a byte-order mark names the encoding.
   CHECK(LogText("\xff\xfe" + Utf16(u"日志 😀", false)) == "日志 😀");
-  // Text with two encodings, one after the other.
+  // The text changes its encoding in the middle.
   CHECK(LogText("first\n" + Utf16(u"double free\n", false)) == "first\ndouble free\n");
   CHECK(LogText("first\n" + Utf16(u"double free\n", true)) == "first\ndouble free\n");
   CHECK(LogText("\xff\xfe" + Utf16(u"first\n", false) + "corrupted size vs. prev_size\n") ==
