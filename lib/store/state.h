@@ -103,7 +103,7 @@ struct StateRecord {
   // Size of the objects that this state brought into the store, without this record.
   uint64_t own_bytes = 0;
   Effort level = Effort::kDefault;
-  ObjectId guide = {};  // id of its first rows; zeros if it has none
+  ObjectId guide = {};  // id of the state's first rows; zeros if it has none
   bool is_folder = false;
   std::vector<StoredFile> files;
   std::vector<std::string> empty_folders;

@@ -44,7 +44,7 @@ struct Damage {
   std::optional<ChunkHead> chunk;
 
   Error AsError() const;
-  std::string Place() const;  // "layer 3 K tokens 0:512", or the part
+  std::string Place() const;  // returns "layer 3 K tokens 0:512", or the part
 };
 
 // A range of the source that cannot be restored. In a transposed V it consists of `runs` pieces of

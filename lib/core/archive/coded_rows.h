@@ -24,7 +24,7 @@ struct RowOrder {
   bool moves = false;           // any row changes its place
   bool jumps = false;           // positions do not count up by one
 
-  // Copy rows into the coding order, and back.
+  // Copy rows into the coding order, and back into the source's.
   void Apply(ByteSpan raw, std::span<std::byte> ordered) const;
   void Undo(ByteSpan ordered, std::span<std::byte> raw) const;
 };

@@ -363,7 +363,7 @@ void FetchedFile::Claim(uint64_t first, uint64_t last, std::vector<Run>& runs) {
       blocks_[i] = State::kOnItsWay;
     }
     if (!runs.empty() || !waits) return;
-    settled_.wait(lock);  // a run that another thread failed to fetch is tried again here
+    settled_.wait(lock);  // tries again here if another thread failed to fetch this run
   }
 }
 

@@ -19,7 +19,7 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames count in 32 bits
+constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames store sizes in 32 bits
 // bytes of a chunk so short that trying matches takes next to no time
 constexpr uint64_t kShortest = 8 << 10;
 

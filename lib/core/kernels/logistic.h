@@ -17,12 +17,12 @@ struct LogisticShares {
   static constexpr uint32_t kTotalBits = 30;  // bits of the sum of all shares
   static constexpr uint32_t kSteps = 16;      // table steps per unit
   static constexpr uint32_t kSpan = 24;       // units on either side of 0
-  static constexpr uint32_t kFloorBits = 4;   // every place owns a share of at least 2^4
+  static constexpr uint32_t kFloorBits = 4;   // every symbol has a share of at least 2^4
 
   const uint32_t* below = nullptr;  // the tabulated function: 2 * kSpan * kSteps + 2 entries
   uint32_t half_step = 0;           // half of a value's last bit, as the bits of a float
   uint32_t largest = 0;             // bits of the largest finite border
-  int shift = 0;                    // moves a value's bits to the place of a float's
+  int shift = 0;                    // shifts the bits of a value to those of a float
   int unit_bits = 0;                // number of low bits that are 0 in every value
   float scale = 1;
 };

@@ -173,7 +173,7 @@ size_t PackT(const uint8_t* symbols, const uint16_t* extras, size_t count, std::
     // If all sixteen distances are small, there are no raw bits to pack.
     if (ends[15] == 0) continue;
     const auto pairs = [&](auto extra, auto wide) HWY_ATTR {
-      // x0 | x1 << n0 in 32 bits, then joins two results in 64
+      // Joins x0 | x1 << n0 in 32 bits, then two results in 64.
       const auto x = hn::BitCast(d32, extra), n = hn::BitCast(d32, wide);
       const auto low = hn::And(x, hn::Set(d32, 0xffff)), n0 = hn::And(n, hn::Set(d32, 0xffff));
       const auto two = hn::Or(low, hn::Shl(hn::ShiftRight<16>(x), n0));
@@ -230,7 +230,7 @@ HWY_INLINE VI AddRawBits(VI bucket, VI width, const std::byte* from, VI at) {
                         hn::Or(hn::Shl(head, width), extra));
 }
 
-// Used where a gather is a single instruction.
+// Fast only where a gather is a single instruction.
 bool ValuesT(const uint8_t* symbols, const uint16_t* expected, size_t count,
              const ResidualGrid& grid, ResidualBits& bits, uint16_t* values) {
   const DI d;

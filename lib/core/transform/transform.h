@@ -30,7 +30,7 @@ struct CodeTypeInfo {
   CodeType type;
   std::string_view name;
   uint32_t bits;        // bits of a coefficient
-  uint32_t scale_bits;  // per group and token: two binary16, one or none
+  uint32_t scale_bits;  // per group and token: two binary16 numbers, one or none
 };
 
 std::span<const CodeTypeInfo> CodeTypes();
@@ -72,7 +72,7 @@ struct TransformPlan {
   double ratio = 1;
   CodeSchema schema;
   StepCode steps;
-  double error = 0;  // |y' - y| / |y| of the centred (and weighted) rows that were held out
+  double error = 0;  // |y' - y| / |y| over held-out rows, centred (and weighted)
 };
 
 // K or V. A row of its matrix is a token: [layer][head][dim].

@@ -59,7 +59,7 @@ void KeepCases(const std::vector<std::string>& names, Config& config);
 // the run itself, less a margin for the figure's noise; the config explains both. So the gate
 // passes on the same data, and fails on data that are clearly worse.
 
-// The data that a case is sized to.
+// DataSize is the size of the recorded data, which cases have to fit.
 struct DataSize {
   uint64_t layers = 0, prompt_tokens = 0, tokens = 0;  // `tokens` counts the whole cache's
   bool has_attention = false;                          // queries or probabilities were recorded
@@ -82,7 +82,7 @@ struct MeasuredRun {
   std::string name;             // name of the run; names of cases begin with it
   std::string snapshot, trace;  // as the config gives them
   Reading reading;
-  std::string kind;  // runs of one kind are recordings of one setting: they show its noise
+  std::string kind;  // runs of one kind repeat one setting, and so show its noise
   bool has_attention = false;
   std::vector<MeasuredCase> cases;
 };

@@ -102,11 +102,11 @@ constexpr MetricInfo kMetrics[] = {
 
 struct OpInfo {
   std::string_view name;
-  Op opposite;  // the relation that holds if the rule is broken
+  Op opposite;  // the relation that holds if the rule fails
 };
 
 constexpr OpInfo kOps[] = {
-    // in the order of the enum
+    // in the order of enum Op
     {">=", Op::kBelow},  {"<=", Op::kAbove},   {">", Op::kAtMost},
     {"<", Op::kAtLeast}, {"==", Op::kDiffers}, {"!=", Op::kEqual},
 };
@@ -179,7 +179,7 @@ double Spread(const std::vector<double>& values) {
 std::span<const MetricInfo> OwnMetrics() { return kMetrics; }
 
 Value FigureValue(double value, bool is_flag) {
-  constexpr double kLargestExact = 9007199254740992.0;  // 2^53: every smaller integer is a double
+  constexpr double kLargestExact = 9007199254740992.0;  // 2^53: smaller integers are exact
   if (std::isnan(value)) return nullptr;
   if (is_flag) return value != 0;
   const double clamped = std::clamp(value, -kLargestExact, kLargestExact);
@@ -353,7 +353,7 @@ std::string NumberText(double value, bool is_flag) {
 
 std::string Text(const RuleOutcome& outcome) {
   const Rule& rule = outcome.rule;
-  if (std::isnan(rule.limit)) return rule.shown();  // its reason contains everything
+  if (std::isnan(rule.limit)) return rule.shown();  // the reason of such a rule states everything
   const std::string limit = NumberText(rule.limit, rule.is_flag);
   if (!outcome.value)
     return fmt::format("{} unknown, {} {} asked", rule.shown(), Name(rule.op), limit);

@@ -55,7 +55,7 @@ inline constexpr int kOnlyLiterals = 0;
 
 struct PlaneBlock {
   uint32_t offset = 0, bytes = 0;  // place in the payload
-  uint32_t raw_bytes = 0;          // equal to `bytes` if the block is stored uncompressed
+  uint32_t raw_bytes = 0;          // equals `bytes` if the block is stored uncompressed
 
   bool stored() const { return bytes == raw_bytes; }
 };

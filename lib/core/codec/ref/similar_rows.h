@@ -95,7 +95,7 @@ void DecodeSimilarRows(ByteReader& reader, SimilarRows& similar, CodecScratch& s
 
 // Returns the contexts of residuals in their order: the classes of the expected values.
 std::vector<uint16_t> ResidualClassOrder();
-uint64_t CodedRows(const SimilarRows& similar);  // neither equal nor remaining rows
+uint64_t CodedRows(const SimilarRows& similar);  // counts rows that are neither equal nor remaining
 // Computes the classes of all coded rows, one after another.
 void ComputeClasses(const SimilarRows& similar, const std::vector<int16_t>& scales,
                     uint8_t* classes);

@@ -116,8 +116,8 @@ void MnnEngine::ApplyPending(Layer& layer, CallStart& start) {
   start.plan_dropped = !fits;
   if (fits) {
     start.applied = std::move(layer.pending);
-    call_removed_ = layer.pending_remove;        // the engine removes the whole cache ...
-    call_reserved_ = KeptTokens(start.applied);  // ... except what it reserves
+    call_removed_ = layer.pending_remove;        // the engine removes the whole cache,
+    call_reserved_ = KeptTokens(start.applied);  // except for what it reserves
     layer.length = call_reserved_;
   }
   layer.pending.clear();
@@ -150,7 +150,7 @@ CallStart MnnEngine::Begin(uint64_t new_tokens) {
 std::vector<float> MnnEngine::Accumulated(std::span<const float> block_sums, uint64_t query_rows,
                                           uint32_t layer) const {
   std::vector<float> scores = GetScores(layer);
-  scores.resize(block_sums.size());  // new blocks start at 0, surplus ones are dropped
+  scores.resize(block_sums.size());  // new blocks start at 0, and surplus blocks are dropped
   const auto norm = static_cast<float>(
       std::max<uint64_t>(1, CheckedMul(geometry_.query_heads, query_rows, "heads x rows")));
   const float alpha = config_.ema_alpha;

@@ -39,7 +39,7 @@ struct MnnGeometry {
   uint32_t query_heads = 1, kv_heads = 1, head_dim = 1;
   uint32_t element_bytes = 2;
 
-  uint64_t bytes_per_token() const {  // K and V of one layer
+  uint64_t bytes_per_token() const {  // bytes of K and V in one layer
     return uint64_t{2} * kv_heads * head_dim * element_bytes;
   }
 };
@@ -52,7 +52,7 @@ struct MnnMetrics {
   float floor_keep = 0.0f;      // h2o_floor_keep_by_recent_sink
   float quantized_keep = 1.0f;  // h2o_block_quantized_keep
   uint64_t last_evict_tokens = 0;
-  uint64_t total_evict_tokens = 0;  // counted when planned, per layer
+  uint64_t total_evict_tokens = 0;  // tokens of each layer's plans, counted when planned
 };
 
 struct CallStart {

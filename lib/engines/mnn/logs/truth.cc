@@ -363,7 +363,7 @@ RuntimeFacts CollectReportFacts(std::string_view markdown) {
   facts.decode.mean = NumberIn(bullets, "decode_avg_tps");
   facts.decode.median = NumberIn(bullets, "decode_median_tps");
   facts.decode.most = NumberIn(bullets, "decode_best");
-  if (facts.rows > 0 && facts.rows == head.rows.size()) {  // the report lists all rows
+  if (facts.rows > 0 && facts.rows == head.rows.size()) {  // true if the report lists all rows
     facts.figures["lossy_best"] = ComputeSpread(head.rows, &AnalyzerRow::lossy);
     facts.decode = ComputeSpread(head.rows, &AnalyzerRow::decode_tps);
   }

@@ -13,7 +13,7 @@
 namespace kv::mnn::runtime {
 namespace {
 
-constexpr size_t kMaxPoints = 400;  // points of one line, more than a screen shows
+constexpr size_t kMaxPoints = 400;  // points of one line; a screen shows fewer
 
 std::optional<double> SafeRatio(uint64_t raw, uint64_t blob) {
   if (blob == 0) return std::nullopt;
