@@ -196,7 +196,7 @@ CommandFiles NamedFiles(const EachCommand& command, CommandFiles files) {
   try {
     command.Files(files);
   } catch (const Error&) {
-    return {};  // some names of outputs need that of an input; RunEach reports what is wrong
+    return {};  // a name could not be derived; RunEach reports what is wrong
   }
   files.Check();
   return files;

@@ -19,7 +19,7 @@ inline constexpr uint64_t kMostLayers = 1 << 16;
 // groups of H heads each, D dims of a head, C channels of undivided heads.
 struct Axis {
   char letter;
-  std::optional<uint64_t> size;  // empty: follows from the size of the file
+  std::optional<uint64_t> size;  // empty: the size of the file decides
   bool operator==(const Axis&) const = default;
 };
 

@@ -41,7 +41,7 @@ struct LearnFlags {
                   const std::string& name, Context& context) const;
 };
 
-constexpr uint64_t kRowsOfFeature = 5;  // with fewer the basis fits only its own rows
+constexpr uint64_t kRowsOfFeature = 5;  // with fewer rows, the basis fits only its own rows
 
 // The rows of K and V to learn from, and those for testing.
 struct Lesson {
@@ -128,7 +128,7 @@ void AddRun(std::string path, SnapshotOptions snapshots, const LearnFlags& flags
   RopeOptions rope_options = flags.rope;
   const std::optional<RecordedRun> run = TakeRun(path, snapshots);
   if (!run) {
-    snapshots.Open(path);  // a missing file is reported as such
+    snapshots.Open(path);  // reports a file that is missing
     throw Error(Finding::kUsage, "--weights-from: not a recorded run")
         .Hint("python -m kvtool.capture MODEL --fisher 8 ... -o RUN records one");
   }

@@ -295,7 +295,7 @@ std::string ListMentions(std::string_view topic, bool anywhere) {
   const std::string word(topic);
   const auto has = [&](std::string_view text) { return Mentions(text, word, anywhere); };
   std::string text;
-  std::set<std::string> listed;  // an option of every command is shown once
+  std::set<std::string> listed;  // shows an option of all commands only once
   for (const CommandDescription& command : DescribeCommands()) {
     std::string options;
     for (const OptionDescription& option : command.line.options) {

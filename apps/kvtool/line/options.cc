@@ -537,7 +537,7 @@ bool RopeOptions::FromModel(const OpenOptions& options, ModelRope& model) const 
     if (told) model = *told;
     return told.has_value();
   } catch (const Error&) {
-    // Flags that replace the file need no file.
+    // These flags replace the model file, so it is not needed.
     if (base != 0 || !freqs.empty()) return false;
     throw;
   }

@@ -91,7 +91,7 @@ std::string ArchiveOutput::PathFor(const std::string& input, const std::string& 
 
 void ArchiveOutput::MakeFolder(const std::string& path) const {
   if (folder.empty()) return;
-  std::error_code ignored;  // creating the result reports a folder that is missing
+  std::error_code ignored;  // a missing folder is reported when the result is created
   output::MakeFolders(fs::path(path).parent_path(), ignored);
 }
 

@@ -307,7 +307,7 @@ class Verify : public ForEachInput<Verify> {
     if (!against_.empty())
       throw Error(Finding::kUsage, "--against is for archives, and this is a frame").File(input_);
     OpenOptions options = limit_.Reading();
-    options.is_shared = true;  // a --base may serve only some of the archives
+    options.is_shared = true;  // each --base may be the reference of only some archives
     const Snapshot page = OpenSnapshot(Source::Open(input_), options);
     Verified result;
     result.inputs = {{input_, page.source.total_bytes()}};

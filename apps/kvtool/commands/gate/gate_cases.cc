@@ -133,7 +133,7 @@ gate::OutputNames PlaceOutputs(gate::OutputNames names) {
       type == std::filesystem::file_type::fifo) {
     return names;
   }
-  // Two summaries in one folder have separate files.
+  // If two summaries are written to one folder, each has its own files.
   const std::filesystem::path json(names.summary_json), folder = json.parent_path();
   const std::string name = (json.extension() == ".json" ? json.stem() : json.filename()).string();
   const std::string before = name == "summary" ? "" : name + ".";

@@ -139,7 +139,7 @@ struct GateCases {
 
 // Runs to be measured, and a config whose limits fit them.
 struct GateInit {
-  std::vector<std::string> runs;  // recorded runs or snapshots
+  std::vector<std::string> runs;  // recorded runs, or snapshots
   std::string trace;              // trace of a single snapshot
   std::string output;             // the config's file; empty: standard output
   std::optional<uint64_t> prompt_tokens;

@@ -180,7 +180,7 @@ struct RopeFlags {
 struct Blended {
   struct Input {
     std::string role, file;
-    std::optional<HashedFile> content;  // a set of npy files has none
+    std::optional<HashedFile> content;  // empty for a set of npy files
     std::string format;
   };
   std::vector<Input> inputs;
@@ -355,7 +355,7 @@ class ReplayBlend : public Command {
     return snapshot;
   }
 
-  // Chunks get the full run's heads.
+  // Returns the heads of the full run, which chunks share.
   static std::optional<ModelGeometry> FindHeads(const Snapshot& full) {
     if (full.layers.empty()) return std::nullopt;
     ModelGeometry geometry;

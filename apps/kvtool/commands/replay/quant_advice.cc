@@ -35,7 +35,7 @@ std::string RemarkOnUndefined(const ReplayResult& result) {
   uint64_t rows = 0, undefined = 0;
   std::vector<uint32_t> lost;
   for (const quantisation::LayerFigures& layer : result.layers) {
-    const quantisation::PairFigures& whole = layer.all.front();  // figures of the cache as it came
+    const quantisation::PairFigures& whole = layer.all.front();  // figures of the recorded cache
     rows += whole.rows;
     undefined += whole.undefined_rows;
     if (whole.rows > 0 && whole.rows == whole.undefined_rows) lost.push_back(layer.layer);

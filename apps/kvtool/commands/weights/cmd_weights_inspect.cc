@@ -235,7 +235,7 @@ class InspectVerb : public WeightsCommand {
 
   void WarnOfFaults(const WeightsFile& file, Console& console) {
     const CompressorWeights& weights = file.weights;
-    if (file.container != WeightsContainer::kBin) {  // for a .bin they are notes of the reader
+    if (file.container != WeightsContainer::kBin) {  // a .bin has them as notes of its reader
       for (const WeightsFault& fault : CheckWeights(weights)) {
         console.Warn(input_, fault.ToError().what());
       }
