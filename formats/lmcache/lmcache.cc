@@ -130,7 +130,7 @@ bool LengthFits(const ChunkHeader& header, ByteSpan bytes) {
   return header.length > 0 && static_cast<uint64_t>(header.length) == Payload(header, bytes);
 }
 
-// Probes chunks of other content, which are arrays of bytes, [length, 0, 0, 0], or of numbers.
+// Probes chunks without K and V: arrays of bytes (shape [length, 0, 0, 0]) or of numbers.
 Confidence ProbeOther(const ChunkHeader& header, ByteSpan bytes) {
   uint64_t product = 1;
   for (const int32_t extent : header.groups[0].shape) {

@@ -71,7 +71,7 @@ struct DumpMeta {
   uint64_t added = 0;   // tokens of the engine's update; exceeds `tokens` if the dump was limited
   uint32_t kv_heads = 0, head_dim = 0;
   DType dtype = DType::kF16;
-  // true: the engine's own cache was quantised; the dump holds its input
+  // true: the engine quantised its own cache; the dump has the values before that
   bool quantised_cache = false;
   std::string stage, run_id;
   std::string k_file, v_file;  // names of files in the folder of the metadata file

@@ -356,7 +356,7 @@ TEST_CASE("packed metas must agree with the formulas of the packing", "[mnn]") {
         "");  // the same size: 8 = 2*4
   CHECK(ParseRefusal(with("flash_upper_kv", 16), Finding::kSizeMismatch) != "");
   CHECK(ParseRefusal(with("pack_h", (1u << 31) - 1), Finding::kSizeMismatch) != "");
-  // A head that ends before the last token, because the engine's memory was cut off.
+  // A head ends before the last token, because the engine's memory was cut off.
   json cut = PackedMeta(5);
   cut["key_stride_bytes"] = cut["key_used_bytes"] = 24;
   CHECK(ParseRefusal(cut, Finding::kSizeMismatch).find("too small") != std::string::npos);

@@ -321,7 +321,7 @@ TEST_CASE("depth and cycles are limits, sharing is not") {
   };
   CHECK(Loaded(in_lists(399)).root().items().size() == 1);
   CHECK(Refusal(in_lists(400)).finding() == Finding::kLimit);
-  // A list inside a tuple inside the same list.
+  // A list is inside a tuple inside the same list.
   CHECK(Refusal("]q\x00h\x00\x85"s
                 "a.")
             .finding() == Finding::kLimit);

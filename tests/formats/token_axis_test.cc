@@ -73,7 +73,7 @@ TEST_CASE("scale, zeros, NaN and Inf change nothing") {
   Cache scaled = cache;
   for (float& value : scaled.values) value *= 1024;
   CHECK(FindTokenAxis(View(scaled)).margin() == Approx(margin));
-  // A static cache with rows that are not written yet, and rows that a faulty model wrote.
+  // A static cache has rows that are not written yet, and others that a faulty model wrote.
   Cache padded = Make(256, 4, 32, 1.0F);
   std::fill(padded.Row(64, 0), padded.Row(255, 3) + 32, 0.0F);
   padded.Row(3, 1)[0] = std::numeric_limits<float>::quiet_NaN();

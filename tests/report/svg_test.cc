@@ -164,7 +164,7 @@ TEST_CASE("units of a column move to its head", "[svg]") {
 
 namespace {
 
-// The extent of a text on a screen with wide letters.
+// Returns the extent of a text on a screen with wide letters.
 struct TextBox {
   double left, top, right, bottom;
 };

@@ -23,7 +23,7 @@ done
 shows docs/install.md 'man kvtool-compress'
 if command -v man >/dev/null && SAID=$(MANPATH=$PREFIX/share/man MANPAGER=cat man kvtool-compress 2>&1); then said 'level'; fi
 
-# Completions are installed, and each shell's is also printed.
+# Shell completions are installed, and `kvtool completion` prints the same.
 for shell in bash zsh fish; do
   case $shell in
     bash) places=(bash-completion/completions/kvtool completions/kvtool.bash) ;;

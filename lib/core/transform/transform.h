@@ -87,8 +87,8 @@ struct TransformSide {
 
   uint64_t features() const { return mean.size(); }
   uint64_t components() const;
-  // Returns the components of all parts by descending variance, each as its place among those of
-  // all parts; plans count them in this order.
+  // Returns the components of all parts by descending variance, each as its index among all of
+  // them; plans count components in this order.
   std::vector<uint64_t> OrderComponents() const;
   const TransformPlan* Find(std::string_view form, double ratio) const;
   float Weight(uint64_t feature) const { return weights.empty() ? 1 : weights[feature]; }

@@ -127,7 +127,7 @@ struct AdviceRequest {
   std::string model;                // model in captions; empty: the snapshot's own
 };
 
-// Bytes that a plan would keep of a cache of the model's full context, if its shares hold there.
+// Bytes that a plan would keep at the model's full context, if it kept the same shares there.
 struct AtContext {
   uint64_t tokens = 0;
   double full_bytes = 0, kept_bytes = 0;

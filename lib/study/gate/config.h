@@ -30,10 +30,10 @@ struct Config {
 };
 
 // Parses kvtool.gate-config/1, which is JSON with // comments. Paths in it are relative to
-// `folder`. A case without rules takes those of "defaults", or else those of its engine for its
-// name and mode; rules that it gives replace both. A config without cases takes them from engine
-// logs, and must then give "expected_cases". Throws kConfig for an unknown key, metric or
-// parameter, and names the nearest known one.
+// `folder`. A case's own rules, if any, are its only ones; otherwise those of "defaults" apply, or
+// else the engine's for its name and mode. A config without cases takes them from engine logs, and
+// must then give "expected_cases". Throws kConfig for an unknown key, metric or parameter, and
+// names the nearest known one.
 Config ParseConfig(std::string_view text, const std::filesystem::path& folder,
                    const Engine& engine);
 

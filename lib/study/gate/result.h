@@ -149,7 +149,7 @@ struct Engine {
   std::string_view mode_param;    // the parameter that states the mode a second time
   std::string_view switch_param;  // the parameter that switches compression on
   std::span<const ParamInfo> params;
-  std::span<const MetricInfo> metrics;           // the engine's own, besides OwnMetrics()
+  std::span<const MetricInfo> metrics;           // the engine's alone, beside OwnMetrics()
   std::span<const DeltaRule> baseline_rules;     // rules on baselines, if a config has none
   std::span<const SuiteInfo> suites;             // the first is the default of a case
   std::span<const std::string_view> case_names;  // names of the cases of all suites, in their order

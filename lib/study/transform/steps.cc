@@ -14,7 +14,7 @@
 namespace kv::transform {
 namespace {
 
-// Weight of the prior in counts, its least probability of a symbol, and the least deviation.
+// The prior has kPseudoCounts counts and at least kFloor per symbol; deviations have a least value.
 constexpr double kPseudoCounts = 40, kFloor = 1e-5, kLeastDeviation = 1e-9;
 constexpr double kCountScale = 1 << 20;  // one probability unit in counts
 

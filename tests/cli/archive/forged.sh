@@ -23,7 +23,7 @@ $VALIDATE < v.json
 "$KVTOOL" verify both.kvz || echo "exit $?"
 "$KVTOOL" decompress -q both.kvz -o both || echo "exit $?"
 [ ! -e both ]
-# a real archive, truncated: its lost end becomes a hole
+# The lost end of a truncated archive becomes a hole.
 head -c 30000000 /dev/zero > zeros
 "$KVTOOL" compress -q --from opaque zeros --level compat
 head -c $(($(stat -c %s zeros.kvz) / 2)) zeros.kvz > cut.kvz

@@ -1,8 +1,8 @@
-# The first screen, -h of every command and verb, and their examples.
+# Prints the first screen, -h of every command and verb, and their examples.
 export KVTOOL; "$PYTHON" "$SHARED_SUITE/check_help.py"
 "$KVTOOL" help > overview; "$KVTOOL" --help | cmp - overview; "$KVTOOL" | cmp - overview || echo "exit ${PIPESTATUS[0]}"
 grep -o '^  [a-z]*' overview | xargs
-# Commands of two words, also by their older names; help can be requested in several ways.
+# Commands of two words also have older names, and help can be requested in several ways.
 "$KVTOOL" replay evict -h > short; "$KVTOOL" replay-h2o -h | cmp - short; head -1 short
 "$KVTOOL" help replay evict > long; "$KVTOOL" replay evict --help | cmp - long; "$KVTOOL" help replay-h2o | cmp - long; "$KVTOOL" help evict | cmp - long
 "$KVTOOL" -v inspect x || echo "exit $?"

@@ -1,4 +1,4 @@
-# Lists of check layers and shares, as in both engines: later layers choose among the tokens chosen before.
+# Lists of check layers and shares work as in both engines: later layers choose among the tokens chosen before.
 replay="$TESTDATA/golden/blend/replay"
 run() { "$KVTOOL" replay-blend --full "$replay/full.safetensors" --chunks "$replay"/chunk?.safetensors --layout thd --rope-base 1e4 "$@"; }
 run --check-layers 1,2 --recomp-ratios 0.5,0.16 | sed -n 2,3p

@@ -1,4 +1,4 @@
-# The cost of evictions and types over many prompts: groups by model, and outliers with the commands that reproduce
+# Results of evictions and types over many prompts merge into groups by model; outliers have the commands that reproduce
 # them.
 $PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" a
 mkdir runs; for name in a b c d e f g h; do cp -r a runs/$name; done

@@ -1,4 +1,4 @@
-# Batches and trimmed caches that two versions of mlx-lm saved: every row equals what the class returns for it, from
+# Two versions of mlx-lm saved these batches and trimmed caches: every row equals what the class returns for it, from
 # the file and from an archive.
 cp -r "$TESTDATA/engines/mlx/batches" .
 for version in 0.28.4 0.32.2; do

@@ -20,7 +20,7 @@ edit '.verdict = "fail"' failed
 edit '.cases[0].status = "fail"' inside
 edit '.inputs[0].xxh3 = "0123456789abcdef"' snapshot
 edit '.cases[0].snapshot_xxh3 = "0123456789abcdef"' case
-# A figure that is no longer measured, because attention needs a trace.
+# The figure is no longer measured, because attention needs a trace.
 jq 'del(.defaults.trace)' <(sed -E 's|^ *//.*||' "$TESTDATA/gate/pass.json") |
   sed "s|\"../trace|\"$TESTDATA/trace|; s|\"snapshot\": *\"|&|" > traceless.json
 config=traceless.json

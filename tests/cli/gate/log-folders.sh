@@ -29,7 +29,7 @@ jq -c .warnings summary.json
 sed -n '/## Warnings/,/^$/p;/^- all/p' summary.md
 grep -o 'does not name[^<]*' page.html
 gate own.json --engine-logs all -q --case good.log
-# A folder with a suite of MNN and logs of llama.cpp: both are judged.
+# In a folder with a suite of MNN and logs of llama.cpp, both are judged.
 cp -r "$TESTDATA/golden/mnn/gate/suite" both; chmod -R u+w both; cp "$logs/server.log" both
 "$KVTOOL" gate --engine-logs both --require 'tokens_per_second>=1' --json -q | jq -c '.results[0].cases[] | [.name, .status]' || true
 # Another program's table is not taken for MNN's log.

@@ -1,4 +1,4 @@
-# First baselines, other machines and names, and other ways to name logs: each message says how to go on.
+# Tests first baselines, other machines and names, and other ways to name logs: each message says how to go on.
 gate() { status=0; "$KVTOOL" gate "$@" --deterministic 2>&1 || status=$?; echo "exit $status"; }
 bench() { # SPEED FIELDS: writes a llama-bench report with one test
   echo "[{\"n_prompt\": 0, \"n_gen\": 128, \"avg_ts\": $1, \"type_k\": \"f16\", \"type_v\": \"f16\", $2}]"
@@ -15,7 +15,7 @@ gate --engine-logs base -o third.json --strict
 : > none/bench.log; cp base/bench.json none/good.json
 gate --engine-logs none -o fourth.json
 rm none/*
-# Another machine and another model; a larger model fails if a rule limits its size.
+# The baseline is of another machine and another model; a larger model fails if a rule limits its size.
 bench 39 '"cpu_info": "Xeon", "model_type": "135M F16", "model_size": 200' > new/bench.json
 gate --engine-logs new --baseline base.json
 gate --engine-logs new --require 'model_bytes<=150'

@@ -1,4 +1,4 @@
-# A gate that passes: all outputs, valid against their schemas, byte for byte the same from run to run.
+# A gate that passes writes all outputs, valid against their schemas, byte for byte the same from run to run.
 cd "$TESTDATA"
 gate() { "$KVTOOL" gate gate/pass.json --deterministic "$@"; }
 out=$OLDPWD

@@ -20,7 +20,7 @@ gate --baseline last.json --pinned pinned.json --commit 0000003
 jq '.pinned_rules = [{"metric": "measured_ratio", "max_drop": 0.05}]' $config > wide.json
 $VALIDATE < wide.json
 config=wide.json quiet --baseline last.json --pinned pinned.json
-# Another commit than the config pins; another trace; data that change with each run.
+# The baseline has another commit than the config pins, another trace, or data that change with each run.
 jq '.commit = "1111111"' first.json > other.json
 quiet --pinned other.json
 jq '.cases[0].trace_xxh3 = "0123456789abcdef"' first.json > trace.json

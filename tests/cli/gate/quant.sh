@@ -1,4 +1,4 @@
-# A limit on the loss of a quantised cache.
+# A rule limits the loss of a quantised cache.
 config() {
   cat > gate.json <<EOF
 {"schema": "kvtool.gate-config/1",

@@ -1,4 +1,4 @@
-# A cache against a golden one: equal, changed in one bit, within a tolerance, with a NaN; a fault in the replay
+# Compares a cache with a golden one: equal, changed in one bit, within a tolerance, with a NaN; a fault in the replay
 # itself.
 s="$TESTDATA/trace/s260k.seq0.bin"
 "$KVTOOL" compress "$s" -o golden.kvz -q
@@ -27,7 +27,7 @@ config '"snapshot": "nan.bin", "rules": [{"metric": "reference.different", "op":
 gate gate.json
 config '"snapshot": "nan.bin", "rules": [{"metric": "content.not_finite", "op": "<=", "limit": 1}, {"metric": "reference.different", "op": "<=", "limit": 1}]'
 gate gate.json
-# NaN in a layer without a trace, in a case without a reference.
+# A layer without a trace has a NaN, in a case without a reference.
 printf '{"schema": "kvtool.gate-config/1", "cases": [{"name": "replayed", "mode": "full", "snapshot": "nan.bin", "kv_heads": 4, "prompt_tokens": 96, "rules": [{"metric": "lossy_best", "op": ">=", "limit": 1}]}]}' > nan.json
 gate nan.json 2> /dev/null
 # The content comparison fails if a bit of the replayed cache is flipped.

@@ -7,7 +7,7 @@ evict --figure-out some.svg -q 2> /dev/null
 caption some.svg
 grep -o '<line class="ta"[^>]*><title>[^<]*' some.svg | sed 's/.*x1="\([0-9.]*\)".*<title>/\1 /'
 evict 2> /dev/null | grep '^note'
-# All layers, and a model that the command line names.
+# These captions are for all layers, and for a model that the command line names.
 mkdir gpt && cp "$TESTDATA"/trace/s260k* gpt/ && "$PYTHON" -c "print('{}')" > gpt/config.json
 "$PYTHON" "$SHARED_SUITE/predicted_kl.py" make
 nats() { "$KVTOOL" replay evict snapshot.npz --trace trace.npz --layer-start 0 --trigger-min 1 --policy window,random --budget 0.5,0.2 "$@"; }

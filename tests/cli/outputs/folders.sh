@@ -18,8 +18,8 @@ mkdir empty
 "$KVTOOL" decompress -q tree.kvz -o empty -f && diff -r tree empty
 "$KVTOOL" decompress -q tree.kvz -o mine && echo more > mine/more
 ls -A mine | tr '\n' ' ' && echo
-# the mark is an extended attribute, so nothing is added to the folder; if the file system has none, no folder is
-# replaced
+# The mark is an extended attribute, so nothing is added to the folder; if the file system has none, no folder is
+# replaced.
 if "$PYTHON" -c 'import os; os.setxattr(".", "user.probe", b"1")' 2>&-; then
   "$KVTOOL" decompress -q tree.kvz -o mine -f
   ln -s mine link

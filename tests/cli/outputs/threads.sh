@@ -1,4 +1,5 @@
-# Threads or memory that cannot be had, or too many threads: a documented exit status with one line, and never a hang.
+# If threads or memory cannot be had, or too many threads are requested, the exit status is a documented one with one
+# line, and nothing hangs.
 "$PYTHON" "$SHARED_SUITE/../archive/make.py" a.bin 4
 "$KVTOOL" compress -q --from opaque a.bin
 said() {
@@ -25,7 +26,7 @@ mkdir -m 777 free
 for command in "compress -q --from opaque $here/a.bin -o $here/free/made" "verify -q $here/a.bin.kvz" \
   "decompress -q $here/a.bin.kvz -o $here/free/made"; do
   status=0
-  # other users may have no access to the test's folder: then the rest cannot be tested
+  # Other users may have no access to the test's folder: then the rest cannot be tested.
   as_nobody "$here/program" targets > /dev/null 2>&1 || { echo "${command%% *}: exit 4, 1 line, KV0106"; continue; }
   status=0
   timeout 60 bash -c 'as_nobody "$@"' _ "$here/program" $command -T 4 > out 2> said || status=$?

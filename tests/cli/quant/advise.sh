@@ -1,4 +1,4 @@
-# Types for each layer within a limit: written, read again, and evaluated the same.
+# Types for each layer are chosen within a limit, written, read again, and evaluated the same.
 $PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" run
 quant() { "$KVTOOL" replay-quant run --rows 0 "$@"; }
 quant --k q8_0,q4_0 --v q8_0,q4_0 --advise --max-kl 0.0005 --plan-out plan.json --json -q > advice.json 2> /dev/null

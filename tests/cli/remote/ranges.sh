@@ -22,7 +22,7 @@ cmp there.safetensors here.safetensors && echo "decompress: one tensor of twelve
 "$KVTOOL" verify -q "$url/cache.kvz" --against "$url/cache.safetensors" && echo "verify: against another"
 "$KVTOOL" compress -q "$url/cache.safetensors" -o again.kvz && cmp again.kvz served/cache.kvz && echo "compress: the same archive"
 "$KVTOOL" analyze "$url/cache.kvz" --json | jq -c '[.results[0].inputs[0].file, .exit_code]' | sed "s#$url#URL#"
-# A file smaller than the first range, and an empty one.
+# The server has a file smaller than the first range, and an empty one.
 head -c 5 /dev/zero > served/five; : > served/none
 for file in five none; do quietly_named "$KVTOOL" inspect "$url/$file" || echo "$?"; done
 # The limit --max-bytes holds for URLs as for streams.

@@ -1,4 +1,4 @@
-# Runs that are incomplete, or that refer to files elsewhere.
+# These runs are incomplete, or refer to files elsewhere.
 $PYTHON "$SHARED_SUITE/made_run.py" "$TESTDATA" good
 refused() { status=0; "$KVTOOL" inspect run > /dev/null || status=$?; echo "$status"; }
 try() { rm -rf run; cp -r good run; jq "$1" good/run.json > run/run.json; refused; }

@@ -1,5 +1,5 @@
-# A copy of a store in use, or an index from a backup: states that the index lacks are named and kept until a repair
-# lists them.
+# A copy of a store in use, or an index from a backup, lacks states: they are named and kept until a repair lists
+# them.
 "$PYTHON" -c 'import sqlite3' 2>&- || { echo "$PYTHON has no sqlite3"; exit 77; }
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 for n in 1 2 3; do "$KVTOOL" convert -q "$state" --to llama-state --tokens "0:$((100 * n))" -o "save$n"; done

@@ -23,7 +23,7 @@ refuses verify s --repair
 fresh; mv s/packs/00000001.pack t; mv s/packs/00000002.pack s/packs/00000001.pack; mv t s/packs/00000002.pack; refuses get s save2 -o x
 "$KVTOOL" store verify -q s --repair && "$KVTOOL" store get -q s save2 -c | cmp - "$state"
 fresh; mv s/states/00000001.kvs s/states/00000002.kvs; refuses get s save2 -o x; refuses get s save1 -o x; refuses gc s
-# The index: lost, not a database, another program's database, truncated.
+# The index is lost, not a database, another program's database, or truncated.
 fresh; rm s/index.sqlite; refuses list s
 "$KVTOOL" store verify -q s --repair && "$KVTOOL" store verify -q s && "$KVTOOL" store get -q s save2 -c | cmp - "$state"
 fresh; echo "this is no database, but it is long enough to be looked at as one" >s/index.sqlite; refuses list s

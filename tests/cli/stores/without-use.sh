@@ -50,7 +50,7 @@ try inspect rotated.kvz --rotated yes
 try inspect rotated.kvz --rotated no
 try inspect cache.npz --rotated yes
 try diff cache.npz state.bin --kv-heads 4 --rotated no
-# A batch in an archive needs the choice when it is read, even if it is only inspected.
+# A batch in an archive needs --batch when it is read, even if it is only inspected.
 "$PYTHON" -c 'import numpy
 k = numpy.random.default_rng(1).normal(size=(3, 2, 40, 8)).astype("f2")
 numpy.savez("batch.npz", **{"key_cache.0": k, "value_cache.0": k + 1})'

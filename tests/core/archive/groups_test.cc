@@ -22,7 +22,7 @@ using test::Unpack;
 constexpr uint32_t kHeadCount = 2, kDim = 16;
 constexpr uint64_t kPageTokens = 4;
 
-// Pages of K and V of two layers; the order of the names is not that of the tokens.
+// Makes pages of K and V of two layers; the order of the names is not that of the tokens.
 struct PagedCache {
   Source source;
   Snapshot snapshot;

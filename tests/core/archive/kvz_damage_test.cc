@@ -260,7 +260,7 @@ TEST_CASE("kvz: malformed archives with right hashes are refused by name", "[kvz
   wrong.source_order = Order::kHeadDimToken;
   wrong.extent_tokens = 1;
   CHECK(with({wrong}) == Finding::kBadField);
-  // Two chunks of one extent that both claim the first token.
+  // Two chunks of one extent both claim the first token.
   wrong = keys;
   wrong.source_order = Order::kHeadDimToken;
   wrong.tokens = 1;

@@ -205,7 +205,7 @@ TEST_CASE("neighbours: circles, chunks of themselves and missing ones are refuse
         }) == Finding::kLostChunk);
   CHECK(refusal([](ChunkHead&, Bytes& payload) { payload[0] = std::byte{5}; }) ==
         Finding::kBadFrame);
-  // More columns than the neighbour has, and more than the limit of the format.
+  // More columns are claimed than the neighbour has, or than the format allows.
   for (const uint16_t columns : {33, 1024, 0}) {
     CHECK(refusal([&](ChunkHead&, Bytes& payload) {
             StoreLE(payload.data() + kFirstNeighbour + 6, columns);

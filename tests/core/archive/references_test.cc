@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kChannels = 32;
 
-// A one-layer cache of these tokens; equal tokens have equal rows up to noise.
+// Returns a one-layer cache of these tokens; equal tokens have equal rows up to noise.
 struct Cache {
   Source source;
   Snapshot snapshot;
@@ -270,8 +270,8 @@ TEST_CASE("references: chains of archives come back, decoded where they are need
   const auto first = [&](size_t count) {
     return std::vector<int32_t>(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
   };
-  // Three caches, each an extension of the one before; a similar copy of the last; an extension of
-  // that copy.
+  // There are three caches, each an extension of the one before; a similar copy of the last; an
+  // extension of that copy.
   const Cache caches[] = {CacheOf(first(150), 0), CacheOf(first(260), 0), CacheOf(first(400), 0),
                           CacheOf(first(400), 0.01f), CacheOf(all, 0.01f)};
   References chain;

@@ -22,8 +22,8 @@ using test::Unpack;
 
 constexpr uint32_t kHeadDim = 32, kLayers = 2;
 
-// Independent sequences (random walks) whose keys are rotated by their positions. With `turns`
-// their rows alternate, otherwise one sequence follows the other.
+// Makes independent sequences (random walks) whose keys are rotated by their positions. With
+// `turns` their rows alternate, otherwise one sequence follows the other.
 struct Batched {
   Batched(uint32_t sequences, uint64_t each, bool turns, uint32_t gap = 1) {
     const uint64_t tokens = sequences * each;
@@ -237,8 +237,8 @@ TEST_CASE("row order: archives that lie about cells are refused", "[kvz][rows][r
 TEST_CASE("row order: streams, sequences, positions, and what is equal", "[kvz][rows]") {
   Snapshot snapshot;
   CellGroup group;
-  // Cells: shared by two sequences, of the second alone, of no sequence, of another stream, of the
-  // first alone.
+  // The cells are shared by two sequences, of the second alone, of no sequence, of another stream,
+  // and of the first alone.
   group.cells = {{4, 0, {1}}, {2, 0, {1, 0}}, {9, 0, {}},         {0, 1, {0}},
                  {3, 0, {0}}, {4, 0, {1}},    {INT64_MAX, 1, {}}, {INT64_MIN, 1, {0}}};
   snapshot.layers.push_back(

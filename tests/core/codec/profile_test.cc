@@ -96,7 +96,7 @@ TEST_CASE("rows that a profile lists cost next to nothing", "[profile]") {
   REQUIRE(entry.row_count() > 20);
   const Bytes listed(entry.rows.begin(), entry.rows.begin() + 20 * entry.row_bytes());
   CHECK(RoundTrip(*profile, 2, entry.dtype, kColumns, listed).size() < 64);
-  // Rows that are in the table, new ones, and repeated ones.
+  // The rows are in the table, new, or repeated.
   Bytes mixed = listed;
   const Bytes fresh = ModelRows(entry.dtype, false, 3, kColumns, 99);
   for (int i = 0; i < 2; ++i) mixed.insert(mixed.end(), fresh.begin(), fresh.end());
@@ -156,7 +156,7 @@ TEST_CASE("a profile's file is read back whole, or not at all", "[profile][rejec
   CHECK(finding_of(ByteSpan(file).first(file.size() - 1)) == Finding::kTruncated);
   CHECK(finding_of(longer) == Finding::kTrailingBytes);
   CHECK(finding_of(changed) == Finding::kChecksum);
-  // Fields that are changed, with a matching hash: version, number of entries, length of the name,
+  // These fields are changed, with a matching hash: version, number of entries, length of the name,
   // role, type, bits, columns.
   const size_t entry = 28 + 5;
   CHECK(test::ReadChanged(file, 8, std::byte{2}) ==

@@ -112,7 +112,7 @@ TEST_CASE("what does not fit is refused before anything is computed", "[mlp]") {
   // Weights with fewer layers than the cache are refused, with more they are accepted.
   CHECK(Refusal(cache, MakeWeights({.layers = 1})) == Finding::kInconsistent);
   CHECK(Refusal(cache, MakeWeights({.layers = 5})) == std::nullopt);
-  // A factor and a head dim that disagree with the shapes.
+  // The factor and the head dim disagree with the shapes.
   CHECK(Refusal(cache, MakeWeights({}), {.factor = 4}) == Finding::kInconsistent);
   CHECK(Refusal(cache, MakeWeights({.head_dim = 6})) == Finding::kInconsistent);
   CHECK(Refusal(MakeCache({.head_dim = 6}), MakeWeights({})) == Finding::kInconsistent);

@@ -40,7 +40,7 @@ void RotateByHand(std::span<const double> frequencies, bool halves, double delta
   }
 }
 
-// A model whose second layer has another base and a scaling, and the frequencies of both.
+// Makes a model whose second layer has another base and a scaling, and the frequencies of both.
 struct TwoRopes {
   ModelRope model;
   std::vector<std::vector<double>> frequencies;

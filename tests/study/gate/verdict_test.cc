@@ -123,7 +123,7 @@ TEST_CASE("A speed is judged only beyond the noise of equal baselines") {
   CHECK(quiet.relative() == Approx(2.0 / 101));
   CHECK_FALSE(single.relative());
   CHECK(ExitStatusFor(rule, measured, &quiet) == Status::kFail);
-  // Beyond the limit, but within the noise of equal runs.
+  // The figure is beyond the limit, but within the noise of equal runs.
   for (const Noise* noise : {&loud, &restless}) {
     const RuleOutcome open = Evaluate(rule, measured, noise);
     CHECK(open.status == Status::kInconclusive);
@@ -219,7 +219,8 @@ TEST_CASE("A case that was not decided fails the gate unless it only warns") {
   const GateResult strict = judged(both, OnNotRun::kFail, true);
   CHECK(strict.cases[1].status == Status::kFail);
   CHECK(strict.cases[1].rules[0].reason == "--strict: not run: not measured in this case");
-  // If only rules pass that no config requested, nothing is decided, whatever the config says.
+  // Rules that every case has decide nothing alone: if no other rule is decided, the gate fails,
+  // even with on_not_run kWarn.
   GateResult alone = test::NewGate();
   alone.cases = {Case("other", {implied}, good)};
   alone.cases[0].spec.on_not_run = OnNotRun::kWarn;
@@ -502,7 +503,7 @@ TEST_CASE("A baseline of another trace says nothing about this one") {
   CHECK(against(document(""), "bbbbbbbbbbbbbbbb").reason() ==
         "baseline old.json: case 'a' had no trace, and has one now");
   CHECK(against(old, "bbbbbbbbbbbbbbbb", true).passed());
-  // Summaries of versions that did not write the hash.
+  // Summaries of older versions lack the hash.
   old["cases"][0].erase("trace_xxh3");
   const GateResult unknown = against(old, "bbbbbbbbbbbbbbbb");
   CHECK(unknown.passed());

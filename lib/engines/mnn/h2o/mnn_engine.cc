@@ -191,7 +191,7 @@ void MnnEngine::Trigger(uint32_t index, std::vector<float>& scores, CallEnd& end
   if (!keeps_all_by_floor) {
     const uint64_t ranges = decision.plan.empty() ? 1 : decision.plan.size();
     const uint64_t token_bytes = geometry_.bytes_per_token();
-    // The published text counts only tokens, the code also its plan.
+    // The published description counts only tokens, the code also its plan.
     const uint64_t plan_bytes = revision_ == MnnRevision::kDesign ? 0 : 4 * 2 * ranges;
     metrics_.keep_ratio = Ratio(decision.kept, n);
     metrics_.lossy_ratio = Ratio(n * token_bytes, decision.kept * token_bytes + plan_bytes);

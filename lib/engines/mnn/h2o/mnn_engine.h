@@ -29,8 +29,8 @@ bool SetParameter(std::string_view meta_name, double value, eviction::BlockConfi
 enum class MnnRevision {
   kFinal,  // the final branch
   kR6,     // the measured build: one score vector for all layers; a floor above the target evicts
-  // The published text, which neither build follows: scores and a clock of decode steps for each
-  // layer; if sink and recent blocks exceed the target, only they are kept.
+  // The published description, which neither build follows: scores and a clock of decode steps for
+  // each layer; if sink and recent blocks exceed the target, only they are kept.
   kDesign,
 };
 

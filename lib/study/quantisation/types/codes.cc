@@ -427,7 +427,7 @@ uint8_t ChooseExponent(std::span<const float> group) {
 
 float ExponentToScale(uint8_t exponent) { return std::ldexp(1.0f, exponent - kExponentBias); }
 
-// Returns the code of the nearest value; midway, of the lower one. -0 has no code.
+// Returns the code of the nearest value, or of the smaller of two equally near. -0 has no code.
 uint8_t EncodeFloat4(float value) {
   const auto index = static_cast<int>(
       std::lower_bound(std::begin(kMiddles), std::end(kMiddles), value) - std::begin(kMiddles));

@@ -133,7 +133,7 @@ TEST_CASE("a difference below the noise of the baselines is no verdict", "[gate]
   CHECK(both.absent_cases.size() == 4);
   CHECK(both.status == Status::kFail);
 
-  // 8 % slower with a limit of 5 % and 11 % of noise: neither passed nor failed.
+  // The row is 8 % slower with a limit of 5 % and 11 % of noise: neither passed nor failed.
   Write(dir.path() / "runtime_full/summary.md", report(6.2));
   const auto beyond = AnalyzeEngineLogs(Logs(dir.path()));
   const RuleOutcome& open = MakeRule(beyond.cases[0], "decode_drop_ratio");
