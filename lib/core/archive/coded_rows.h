@@ -112,7 +112,7 @@ EncodedChunk EncodeRows(ChunkHead& head, ByteSpan raw, const RowOrder* order, Ef
                         CodecScratch& scratch, const Profile* profile = nullptr);
 
 // Decodes rows to their places in the source, in the order of units that `head` states. `order` is
-// the coding order, or nullptr; it supplies the steps of `inputs`. Throws as DecodeChunk.
+// the coding order, or nullptr; it supplies the steps of `inputs`. Throws what DecodeChunk throws.
 void DecodeRows(CodecId codec, const ChunkHead& head, ByteSpan payload, const RowOrder* order,
                 std::span<std::byte> raw, CodecScratch& scratch, ChunkInputs inputs = {});
 

@@ -154,8 +154,8 @@ uint64_t FindRecord(ByteSpan archive, uint64_t from, uint32_t tag);
 
 // Returns a source or index record, whose payload may be compressed.
 Bytes TableRecord(RecordType type, uint32_t tag, ByteSpan table);
-// Returns the decompressed payload. Throws as Payload does, and kBadField, kUnsupportedVersion,
-// kBadPayload, and kLimit if the table has more than `max_bytes`.
+// Returns the decompressed payload. Throws what Payload throws does, and kBadField,
+// kUnsupportedVersion, kBadPayload, and kLimit if the table has more than `max_bytes`.
 Bytes ReadTable(ByteSpan archive, const Record& record, uint64_t max_bytes);
 
 // Throws kBadField for a value above the last one.

@@ -89,7 +89,7 @@ std::vector<LostRange> LostOfFiles(const LostRange& lost, const FileGroup& group
                                    const GroupLayout& layout) {
   std::vector<LostRange> all;
   constexpr size_t kNone = std::numeric_limits<size_t>::max();
-  // Indexed by place in the group: the last range of that file.
+  // For each file of the group: the index of its last range in `all`.
   std::vector<size_t> last(group.files.size(), kNone);
   const auto add = [&](const GroupLayout::Piece& piece) {
     if (const size_t at = last[piece.place]; at != kNone) {

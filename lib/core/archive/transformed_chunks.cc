@@ -23,8 +23,8 @@ void RequireRotations(const Transform& transform, const Approximation& approxima
   for (const Rotation& rotation : approximation.rotations) {
     const uint64_t pairs = rotation.angles.size();
     if (2 * pairs > transform.k.dim || (rotation.distance != 1 && rotation.distance != pairs))
-      throw Error(Finding::kInconsistent, "{} pairs do not fit heads of {}", pairs,
-                  transform.k.dim);
+      throw Error(Finding::kInconsistent, "a rotation of {} pairs does not fit heads of {} values",
+                  pairs, transform.k.dim);
   }
 }
 

@@ -372,7 +372,7 @@ void FetchedFile::Fetch(const Run& run) {
                  end = std::min<uint64_t>(run.last * kBlock, bytes_.size());
   Bytes buffer(end - begin);
   reader_->Read(begin, buffer);
-  // Written by a call, not through the mapping: a full disk is then an error, not a signal.
+  // Writes by a call, not through the mapping: a full disk is then an error, not a signal.
   if (!WriteAll(descriptor_, buffer, begin)) NoRoom("write");
 }
 

@@ -116,8 +116,8 @@ struct BlockSegment {
   uint64_t offset = 0;  // place in the frame, from which offsets of blocks count
   PlaneBlocks planes;
 };
-// Lists the blocks that a decoder on a device reads. Throws as ReadFrameHeader and ReadSegments,
-// and kUnsupportedKind for a frame of other codecs. A frame that is stored raw has no segments.
+// Lists the blocks that a decoder on a device reads; none if the frame is stored raw. Throws what
+// ReadFrameHeader and ReadSegments throw, and kUnsupportedKind for a frame of other codecs.
 std::vector<BlockSegment> ListBlocks(ByteSpan frame);
 
 // Throws kUnsupportedKind for a codec that this library does not have. It belongs to a newer

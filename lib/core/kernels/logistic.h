@@ -11,8 +11,8 @@ namespace kv {
 
 // A logistic distribution in integers, as specified in lib/core/codec/cdf/FORMAT.md.
 //
-// The slot of a value is what the distribution has between its two borders, each half way to the
-// next value. Each ordinal (FindPlace) has a least share, so that no value is impossible.
+// The slot of a value is the share of the distribution between its two borders, each half way to
+// the adjacent value. Every ordinal (FindPlace) has a minimum share: no value is impossible.
 struct LogisticShares {
   static constexpr uint32_t kTotalBits = 30;  // bits of the sum of all shares
   static constexpr uint32_t kSteps = 16;      // table steps per unit
@@ -58,7 +58,7 @@ inline uint32_t LogisticBelow(const LogisticShares& shares, uint32_t place, floa
       (static_cast<double>(LogisticBorder(shares, place)) - static_cast<double>(mean)) *
           (static_cast<double>(inverse_scale) * LogisticShares::kSteps) +
       kMiddle;
-  uint64_t fixed = 0;  // in units of 2^-20 table steps
+  uint64_t fixed = 0;  // place in the table, in units of 2^-20 steps
   if (step >= 2 * kMiddle) {
     fixed = uint64_t{2 * LogisticShares::kSpan * LogisticShares::kSteps} << 20;
   } else if (step > 0) {

@@ -43,7 +43,7 @@ struct Alternative {
 using AlternativesOf = std::function<std::vector<Alternative>(const AdviseRun& run, size_t layer,
                                                               const eviction::MeasuredRows& rows)>;
 // Measures `count` alternatives in every layer of every run. Alternative i becomes candidate i of
-// the effects. Throws as MeasureEffects.
+// the effects. Throws what MeasureEffects throws.
 Effects MeasureAlternatives(std::span<const AdviseRun* const> runs, uint32_t count,
                             const AlternativesOf& alternatives_of, const MeasureRequest& request,
                             Progress* progress);

@@ -48,7 +48,7 @@ struct Savings {
 std::string WhyNoTypes(const Runs& runs);
 // Measures each pair of types in each layer, then the best candidates of the advice with the best
 // pairs, replaying each combination. Searches among all of them for the plan that saves most within
-// the request's limits. Throws as quantisation::StoreLayer.
+// the request's limits. Throws what quantisation::StoreLayer throws.
 Savings FindSavings(const Runs& runs, const AdviceRequest& request, const SavingsRequest& types,
                     const Advice& advice, ThreadPool& pool, Progress* progress = nullptr);
 

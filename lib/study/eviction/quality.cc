@@ -500,7 +500,7 @@ std::string_view StatesText(Basis basis) {
 }  // namespace
 
 std::string ExpectedKlText(const PredictedKl& kl) {
-  return fmt::format("in nats of the next token, mean of the decode rows, predicted from {}; {}",
+  return fmt::format("in nats per next token, mean of the decode rows, predicted from {}; {}",
                      kl.method == KlMethod::kGradients
                          ? fmt::format("gradients of {} next tokens for each of {} rows{}",
                                        kl.samples, kl.rows, StatesText(kl.basis))
@@ -511,8 +511,8 @@ std::string ExpectedKlText(const PredictedKl& kl) {
 std::string RemarkOnLargeKl(double largest, Basis basis) {
   if (basis != Basis::kRecorded || !(largest > kMostTrustedKl)) return {};
   return fmt::format(
-      "an expected KL above {} nats is likely too low, up to three times: of a large loss the "
-      "formula sees the first term alone (docs/closed-loop.md#where-it-fails)",
+      "an expected KL above {} nats is likely too low, by up to a factor of three: the "
+      "formula has only the first term of a large loss (docs/closed-loop.md#where-it-fails)",
       kMostTrustedKl);
 }
 

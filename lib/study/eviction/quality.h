@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The cost of a plan in attention and, predicted, in nats of the next token.
+// The cost of a plan in attention and, predicted, in nats per next token.
 #pragma once
 
 #include <cstdint>
@@ -157,7 +157,7 @@ struct PredictedKl {
 // Returns the model that predictions are calibrated on and the range of the real KL around the
 // expected one, for notes and captions.
 std::string CalibrationText(const Calibration& calibration);
-// Explains an expected KL: "in nats of the next token, mean of the decode rows, ...".
+// Explains an expected KL: "in nats per next token, mean of the decode rows, ...".
 std::string ExpectedKlText(const PredictedKl& kl);
 // A larger expected KL is likely too low unless its gradients are of evicted states, because at the
 // recorded state the formulas are the first term of the loss only.

@@ -61,8 +61,8 @@ struct ReplayResult {
   eviction::LayerWeights weights;
 };
 
-// Replays all pairs of types. Throws as StoreLayer does, and kTraceMismatch for traces without
-// queries.
+// Replays all pairs of types. Throws what StoreLayer throws does, and kTraceMismatch for traces
+// without queries.
 ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
                     const ReplayRequest& request, ThreadPool& pool, Progress* progress);
 

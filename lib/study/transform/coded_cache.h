@@ -31,7 +31,7 @@ struct CodedCache {
   uint64_t PaysFrom(double basis_bytes) const;
 };
 
-// Codes the tokens of the middle; all others do not change. Throws as CollectRows does.
+// Codes the tokens of the middle; all others do not change. Throws what CollectRows throws does.
 CodedCache CodeCache(const Snapshot& snapshot, const TransformSide& side, bool is_key,
                      const ModelRope* rope, TokenRange middle, const RowCoder& coder);
 

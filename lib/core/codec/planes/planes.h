@@ -70,7 +70,7 @@ void EncodeBlocks(DType dtype, ByteSpan raw, int zstd_level, CodecScratch& scrat
 // payload's size and the blocks' headers. Throws kBadFrame, kBadPayload, kTruncated,
 // kTrailingBytes.
 PlaneBlocks ReadBlocks(DType dtype, ByteSpan payload, uint64_t raw_bytes);
-// Throws as ReadBlocks.
+// Throws what ReadBlocks throws.
 void DecodeBlocks(DType dtype, ByteSpan payload, std::span<std::byte> raw, CodecScratch& scratch);
 
 }  // namespace kv

@@ -161,8 +161,8 @@ ErrorsHead ReadErrorsHead(ByteReader& reader, uint64_t similar_runs);
 class NeighbourErrors : public ErrorForecast {
  public:
   // `similar_runs` are the chunk's similar runs; its similar rows are their rows in order. Collects
-  // the hashes of the references' rows, for the caller to compare or store. Throws as
-  // NeighbourSource and ReferenceRows, kBadFrame, kReferenceDiffers.
+  // the hashes of the references' rows, for the caller to compare or store. Throws what
+  // NeighbourSource and ReferenceRows throw, kBadFrame, kReferenceDiffers.
   NeighbourErrors(const ErrorsHead& head, std::span<const ReferenceRun> similar_runs, uint64_t rows,
                   uint64_t columns, const ReferenceRows& references,
                   const NeighbourSource& neighbours);

@@ -50,7 +50,7 @@ struct RuntimeFacts {
   size_t rows = 0;
   std::map<std::string_view, Spread> figures = {};  // by RowFigure::key
   Spread decode;                                    // tokens/s
-  Spread measured;  // raw over compressed bytes, of rows that compressed anything
+  Spread measured;  // raw / compressed bytes, of rows that compressed anything
   std::optional<double> selected_lossless;   // the engine's estimate, if no other figure is known
   std::optional<double> repeat_deviation;    // relative, of decode speed in repetitions
   std::optional<double> like_for_like_drop;  // drop from baseline rows of the same lengths

@@ -31,7 +31,7 @@ bool AllStorable(const Snapshot& snapshot) {
   });
 }
 
-constexpr uint64_t kTileTokens = 64;  // values of so many tokens are widened at once
+constexpr uint64_t kTileTokens = 64;  // tokens whose values are widened at once
 // Multiplications of one call from which threads pay.
 constexpr uint64_t kWorthThreads = uint64_t{1} << 20;
 
