@@ -28,7 +28,7 @@ struct Spec {
   std::string name;  // source of the spec, for messages: "--raw"
   DType dtype = DType::kF16;
   std::vector<Axis> axes;
-  // Dims of a head of V if they differ from K's, which D has. The axis 2 lies outside D.
+  // Size of a head of V if it differs from K's, which D states. Axis 2 then comes before D.
   std::optional<uint64_t> v_dim = std::nullopt;
 };
 

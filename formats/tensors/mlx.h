@@ -71,7 +71,7 @@ struct Used {
   std::vector<Run> runs;
   uint64_t tokens = 0;
   uint64_t kept = 0;    // tokens kept from the beginning of the text
-  uint64_t offset = 0;  // position after the last one
+  uint64_t offset = 0;  // position after the last token
 
   int64_t GetPosition(uint64_t i) const {
     return static_cast<int64_t>(i < kept ? i : offset - tokens + i);

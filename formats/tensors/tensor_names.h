@@ -89,7 +89,7 @@ KvTensors FindKvTensors(const TensorFile& file, const OpenOptions& options);
 // Returns true if a tensor describes tokens rather than K or V: positions, tokens, streams.
 bool IsSideTensor(std::string_view name);
 
-// The sizes that divide an axis which joins heads with something else; 0 = unknown.
+// The number of heads and their size, by which an axis that joins both is split; 0: unknown.
 struct HeadSizes {
   uint64_t count = 0, dim = 0;
 };

@@ -430,7 +430,7 @@ def mnn(p, shape, snapshot, trace, weights, r6):
 
 
 def design(p, shape, snapshot, trace, weights):
-    """Replays the published text: each layer has its own scores and its own clock, which counts decode steps."""
+    """Replays the published description: each layer has its own scores and its own clock, which counts decode steps."""
     alpha, size = f32(p["ema_alpha"]), p["block_tokens"]
     events = []
     for layer in range(shape["layers"]):

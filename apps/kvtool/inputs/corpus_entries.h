@@ -113,7 +113,7 @@ CommandInputs FindInputs(const InputOptions& inputs, const FolderRules& rules,
                          const std::string& place, Console& console);
 
 // Returns the XXH3 of an input's content as 16 hex digits: for a file of its bytes, for a folder of
-// the names, sizes and bytes of all files below it. Throws as Source::Open does.
+// the names, sizes and bytes of all files below it. Throws what Source::Open throws does.
 std::string ContentHash(const std::string& path);
 
 // A file of JSON lines, one for each input of a run. Each line is appended in one write, so that a

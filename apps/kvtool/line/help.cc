@@ -479,7 +479,7 @@ std::string HelpOn(int count, char* const* words) {
   if (given.entry == nullptr) given = {FindVerb(topic), 1};
   if (given.entry == nullptr) {
     std::string mentions = ListMentions(topic, false);
-    constexpr size_t kLeastLetters = 4;  // characters that may be in a word
+    constexpr size_t kLeastLetters = 4;  // shorter topics match only beginnings of words
     if (mentions.empty() && topic.size() >= kLeastLetters) mentions = ListMentions(topic, true);
     if (mentions.empty()) {
       throw UnknownCommand(topic).Hint(

@@ -175,7 +175,7 @@ void SnapshotOptions::Files(CommandFiles& files) const {
   files.Reads(open.transforms);
   files.Reads(profiles);
   std::error_code ignored;
-  if (std::filesystem::exists(open.order, ignored)) files.Reads(open.order);  // or it is a pattern
+  if (std::filesystem::exists(open.order, ignored)) files.Reads(open.order);  // otherwise a pattern
 }
 
 Source SnapshotOptions::Open(const std::string& path) const {

@@ -116,7 +116,7 @@ void ArchiveLimit::Declare(CommandLine& line) {
 void RequireNoFolder(const std::string& path) {
   std::error_code failed;
   if (path == "-" || !fs::is_directory(path, failed)) return;
-  throw Error(Finding::kOpenFailed, "is a folder without archives, which were expected")
+  throw Error(Finding::kOpenFailed, "is a folder without any archive")
       .File(path)
       .Hint("'kvtool doctor' says what is in it; 'kvtool compress' makes archives of caches");
 }

@@ -124,7 +124,7 @@ std::string DifferenceText(const SourceComparer::Difference& difference,
 
 std::string BeyondText(const Beyond& beyond, const std::string& against) {
   return fmt::format(
-      "{}: layer {} {}: off by {:.3g}% (largest error {:.4g}), at most {:.3g}% ({:.4g}) stated",
+      "{}: layer {} {}: off by {:.3g}% (largest error {:.4g}), stated: at most {:.3g}% ({:.4g})",
       Printable(against), beyond.layer, beyond.is_value ? 'V' : 'K', 100 * beyond.measured.relative,
       beyond.measured.largest, 100 * beyond.stated.relative, beyond.stated.largest);
 }

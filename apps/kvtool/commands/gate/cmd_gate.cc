@@ -270,7 +270,7 @@ class Gate : public ForEachInput<Gate> {
     gate::GateResult result = BeginResult();
     if (!fault_.empty()) {
       context.console.Warn("--inject-fault",
-                           "one bit of the cache that each replay holds at its end is flipped");
+                           "each replay flips one bit of its final cache: the gate must fail");
     }
     GateInputs inputs(context.console, reading_);
     if (fits) {

@@ -152,7 +152,7 @@ ExitStatus RunGateInit(const GateInit& init, Context& context);
 
 // Returns the config that RunGateInit would write for one run, ready to judge that same run. A
 // limit that would only repeat a fault of the run is 0 instead. `name` names the cases; `inputs`
-// stay open for the judgement. Throws as RunGateInit.
+// stay open for the judgement. Throws what RunGateInit throws.
 gate::Config FitConfig(const GateInit& init, const std::string& name, GateInputs& inputs,
                        Context& context);
 

@@ -98,7 +98,7 @@ std::string Choice(const Result& result) {
                         later.filter.ratio, later.topk);
   }
   if (!result.filtered.empty()) {
-    text += fmt::format("; this filter leaves {} of V's, {} of K's error, for {} of the prefill",
+    text += fmt::format("; this filter leaves {} of the error of V and {} of K, for {} of prefill",
                         Percent(result.filtered_left.v), Percent(result.filtered_left.k),
                         Percent(result.filtered_compute_share));
   }

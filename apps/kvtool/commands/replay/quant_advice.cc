@@ -174,7 +174,7 @@ const Fields<QuantAdvice>& QuantAdviceFields() {
          return of.asked.bytes == 0 ? std::nullopt : std::optional(of.asked.bytes);
        }},
       {"loss",
-       "Unit of the losses that were compared: nats of the next token, not calibrated, or the mean "
+       "Unit of the losses that were compared: nats per next token, not calibrated, or the mean "
        "of one_minus_cosine over layers",
        [](const QuantAdvice& of) { return of.found.is_nats ? "nats" : "one_minus_cosine"; },
        OneOf("nats", "one_minus_cosine")},
