@@ -172,7 +172,8 @@ TEST_CASE("without a trigger the lossless budget follows the last ratio of any l
         static_cast<uint64_t>(std::lround(engine.metrics().keep_ratio * 512)));
 }
 
-TEST_CASE("the published text evicts down to its floor, each layer by its own steps", "[h2o]") {
+TEST_CASE("the published design keeps only sink and recent blocks, each layer by its own steps",
+          "[h2o]") {
   eviction::BlockConfig published;  // 64, 32, 256
   published.target_lossy_ratio = 3.5f;
   MnnEngine text(published, {32, 4, 4, 64, 2}, MnnRevision::kDesign, 1000);
