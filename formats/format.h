@@ -46,7 +46,7 @@ struct OpenOptions {
   std::string layout;                // --layout: chooses an interpretation if two fit
   std::string as_dtype;              // --input-dtype bf16: the type of |V2 or u2 arrays
   std::string order;                 // --order: the sequence of the files of a folder of pages
-  std::string rotated = "auto";      // Hadamard rotation of quantised llama.cpp caches: auto|yes|no
+  std::string rotated = "auto";      // auto, yes or no: is the llama.cpp cache rotated
   uint64_t max_bytes = uint64_t{64} << 30;  // cap on inflated or derived data
   std::optional<uint64_t> batch;            // batch row of [B, ...] tensors
   // Caches that an archive may refer to, in addition to those in its folder.
@@ -63,7 +63,7 @@ struct OpenOptions {
   // Opens the references of an archive and the source that it restores. OpenSnapshot sets it for
   // the readers that it calls; direct callers of formats/kvz set it to OpenSnapshot themselves.
   SnapshotOpener open = nullptr;
-  uint32_t reference_depth = 0;  // number of archives that led to this one
+  uint32_t reference_depth = 0;  // number of archives on the way to this one
   // files that they opened; FindReferences creates it
   std::shared_ptr<OpenedReferences> opened_references = {};
   bool in_memory = false;      // true: no folder is searched
@@ -84,8 +84,8 @@ struct OpenOptions {
 
 // The order of K's RoPE pairs that a format's reader expects.
 enum class PairsWanted {
-  kAsSource,  // the snapshot's own order, for formats that only its engine reads
-  kOfModel,   // the order of llama.cpp for the model's architecture
+  kAsSource,  // the order in the snapshot, for formats that only its engine reads
+  kOfModel,   // the order that llama.cpp uses for the model's architecture
   kHalves,    // i and i + d/2: transformers' order for models that rotate halves
 };
 
@@ -98,11 +98,11 @@ enum FormatTraits : unsigned {
   kReadsBatch = 2,   // --batch
   kReadsNames = 4,   // --k-pattern, --v-pattern
   kReadsAll = 7,
-  kReadsRaw = 8,         // --raw, which describes everything that the file does not
+  kReadsRaw = 8,         // takes --raw, which describes what the file does not
   kIsArchive = 16,       // kvtool's own archive of a cache in another format
-  kStandsAlone = 32,     // each of its files is a complete cache, wherever it lies
+  kStandsAlone = 32,     // each file is a complete cache, wherever it lies
   kIsOpaque = 64,        // bytes that no reader interprets
-  kHoldsStates = 128,    // a file of an unsupported kind is still a saved state
+  kHoldsStates = 128,    // a file of a kind that is not supported is still a saved state
   kWritesFolder = 256,   // the output is a folder
   kReadsProfile = 512,   // --profile
   kIsCompressed = 1024,  // compressed by kvtool; compressing it again gains nothing
@@ -111,7 +111,7 @@ enum FormatTraits : unsigned {
 struct FormatEntry {
   std::string_view id;  // the name for --from and --to
   std::string_view summary;
-  std::string_view needs;  // input that the user must supply beyond the file, for `kvtool targets`
+  std::string_view needs;  // what the user must supply beside the file, for `kvtool targets`
   unsigned traits;         // bits of FormatTraits
   // Detects the format from content only. Null for formats that cannot be detected.
   Confidence (*probe)(const Source& source);

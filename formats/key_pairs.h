@@ -22,8 +22,8 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
 // engine for the model that the file or `geometry` names. kUnknown if neither is known.
 KeyPairs FindKeyPairs(const Snapshot& snapshot, const std::optional<ModelGeometry>& geometry);
 
-// Throws as FitKeyPairs does, and kUnsupportedLayout if it would reorder. For outputs whose rows
-// must equal those of their source.
+// Throws what FitKeyPairs throws does, and kUnsupportedLayout if it would reorder. For outputs
+// whose rows must equal those of their source.
 void RequireKeyPairs(PairsWanted wanted, const std::optional<ModelGeometry>& geometry,
                      const Snapshot& snapshot);
 

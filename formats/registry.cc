@@ -291,7 +291,7 @@ Snapshot OpenSnapshot(const Source& source, const OpenOptions& options,
   }
   OpenOptions with_heads = options;
   with_heads.geometry = otherwise;
-  // heads from a trace, which is compared separately
+  // heads come from a trace, which is compared separately
   return OpenDivided(source, with_heads, false);
 }
 

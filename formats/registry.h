@@ -56,7 +56,7 @@ struct FormatListing {
   FormatKind kind;
   bool detected = false, reads = false, writes = false;
   std::string_view summary;
-  std::string_view needs;  // input that the user must supply beyond the file
+  std::string_view needs;  // what the user must supply beside the file
 };
 std::vector<FormatListing> ListFormats();
 
@@ -65,7 +65,7 @@ std::vector<FormatListing> ListFormats();
 struct ForeignFormat {
   std::string_view id;
   std::string_view what;    // program that writes the format, and its form on disk
-  std::string_view reason;  // why it is not read
+  std::string_view reason;  // the reason why kvtool does not read it
   std::string_view hint;    // what to do instead; may be empty
   // Recognises a source by its bytes (by its name if the bytes are no evidence). Null if no file
   // can have this format.

@@ -109,7 +109,7 @@ void RequireNames(const OpenOptions& told, const Snapshot& described) {
                          std::string_view archived) {
     constexpr std::string_view kMore = " ...";
     if (archived.ends_with(kMore)) archived.remove_suffix(kMore.size());
-    const bool is_cut = archived.ends_with("...");  // too long to be recorded completely
+    const bool is_cut = archived.ends_with("...");  // the layout was too long to be recorded whole
     if (pattern.empty() || is_cut || MatchName(pattern, archived)) return;
     throw Error(Finding::kUsage,
                 archived.empty()

@@ -39,7 +39,7 @@ struct WeightsFile {
 struct WeightsOpenOptions {
   CheckpointOptions checkpoint;
   KvcmReading reading = KvcmReading::kStrict;
-  uint64_t max_bytes = uint64_t{64} << 30;  // limit on inflated data, and on any one tensor
+  uint64_t max_bytes = uint64_t{64} << 30;  // limit on inflated data, and on every tensor
 };
 
 // Returns true if a checkpoint's names are those of a compressor, even if it has faults.
@@ -57,7 +57,7 @@ RoundingCounts WriteWeights(const CompressorWeights& weights, WeightsContainer c
 // The faults of a file, and what the two engines' loaders would do with it.
 struct WeightsVerdict {
   WeightsContainer container = WeightsContainer::kBin;
-  std::optional<CompressorWeights> weights;  // empty if they could not be read
+  std::optional<CompressorWeights> weights;  // empty if the file could not be read as weights
   std::vector<WeightsFault> faults;
   LoaderVerdict csrc, legacy;
 };

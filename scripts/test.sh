@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 scripts/setup.sh --tests
 jobs=$(nproc) release=${PRESET:-release} all= bench=OFF replay=ON tests=(-LE 'python|llama|cross')
 case "${1:-}" in
-  --all) all=1 bench=ON replay=OFF tests=() ;; # the sanitizers' build replays the fuzz corpora
+  --all) all=1 bench=ON replay=OFF tests=() ;; # the build with sanitizers replays the fuzz corpora
   --quick | "") ;; # the older name of the default
   *) sed -n '3,7s/^# //p' "$0" >&2; exit 2 ;;
 esac

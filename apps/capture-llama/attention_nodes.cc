@@ -46,7 +46,7 @@ bool IsTanh(const ggml_tensor* node) {
 // The operations between the product of keys and queries and the softmax.
 struct Chain {
   int32_t layer = -1;
-  double before = 1, after = 1;  // factors before and after a tanh
+  double before = 1, after = 1;  // factors of the logits before and after a tanh
   bool capped = false, biased = false;
 };
 

@@ -30,7 +30,7 @@ struct SoftmaxNode {
   bool flash = false;
   const ggml_tensor* mask = nullptr;
   double scale = 1, softcap = 0;
-  bool biased = false;     // has a bias by position (ALiBi) or from a table
+  bool biased = false;     // has a bias by position (ALiBi), or one from a table
   bool has_sinks = false;  // has learned sinks, which only the softmax's denominator counts
 };
 std::optional<SoftmaxNode> FindSoftmax(const ggml_tensor* node);

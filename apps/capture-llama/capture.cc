@@ -37,7 +37,7 @@ struct RunFacts {
   std::string model_file, build;
   bool hash = true;
   int32_t tokens = 0, prompt_tokens = 0;
-  double nll = 0;  // NaN if nothing was decoded
+  double nll = 0;  // NaN if no token was decoded
   bool has_logits = false, has_sensitivity = false;
 };
 
@@ -179,7 +179,7 @@ constexpr uint64_t kMostText = uint64_t{1} << 30;
 
 // The tokens of a run, and how many of them are given.
 struct Script {
-  std::vector<llama_token> tokens;  // those of the prompt, and those after it if they are given
+  std::vector<llama_token> tokens;  // tokens of the prompt, and those after it if they are given
   int32_t prompt = 0, total = 0;
   bool given = false;
 };
@@ -224,7 +224,7 @@ struct LogitRows {
                   {"nll", "F32", {rows}, bytes(nll)}},
                  {});
   }
-  double mean_nll() const {  // over all rows except the last, which no token follows
+  double mean_nll() const {  // mean over all rows but the last, which no token follows
     double sum = 0;
     for (size_t i = 0; i + 1 < nll.size(); ++i) sum += double{nll[i]};
     return sum / double(nll.size() - 1);

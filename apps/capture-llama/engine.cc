@@ -109,7 +109,7 @@ std::vector<llama_token> Model::Tokenize(const std::string& text) const {
   try {
     count = llama_tokenize(vocabulary(), text.data(), static_cast<int32_t>(text.size()),
                            tokens.data(), static_cast<int32_t>(tokens.size()), true, true);
-  } catch (const std::exception&) {  // the vocabulary lacks tokens for some bytes
+  } catch (const std::exception&) {  // the vocabulary has no tokens for some bytes
   }
   if (count < 0) throw Failure(kInvalid, "the model's vocabulary cannot express this text");
   tokens.resize(static_cast<size_t>(count));

@@ -28,7 +28,7 @@ class Model {
   llama_model* get() const { return model_.get(); }
   const llama_vocab* vocabulary() const { return llama_model_get_vocab(get()); }
   int32_t words() const { return llama_vocab_n_tokens(vocabulary()); }
-  std::string Value(const std::string& key) const;  // from the file's metadata; "" if absent
+  std::string Value(const std::string& key) const;  // of the file's metadata; "" if absent
   std::string architecture() const { return Value("general.architecture"); }
   std::string name() const;
   std::vector<llama_token> Tokenize(const std::string& text) const;
@@ -62,8 +62,8 @@ struct ContextOptions {
   int32_t tokens = 0;  // capacity
   int32_t ubatch = 512;
   int32_t threads = 0;         // 0: the engine's default
-  std::optional<bool> flash;   // empty: the engine's default
-  std::string type_k, type_v;  // types of the cache; "": the engine's default, f16
+  std::optional<bool> flash;   // empty: flash attention as the engine decides
+  std::string type_k, type_v;  // types of the cache; "": f16, the engine's default
 };
 
 // A context with one sequence.
@@ -78,7 +78,7 @@ class Context {
   using Row = std::function<void(int32_t position, std::span<float> logits)>;
   void Decode(std::span<const llama_token> tokens, int32_t begin, int32_t wanted, const Row& row);
 
-  void Forget(int32_t begin, int32_t end);  // positions; an end of -1 means the last
+  void Forget(int32_t begin, int32_t end);  // drops positions; an end of -1: the cache's end
   void SaveState(const std::string& path, std::span<const llama_token> tokens);
   std::vector<uint8_t> State();
   void Restore(const std::vector<uint8_t>& state);

@@ -35,7 +35,7 @@ class JsonReader {
   }
   std::string String();
   int64_t Integer(int64_t least, int64_t most);
-  bool Null();  // reads a null if there is one
+  bool Null();  // reads a null, if one follows
   void Skip();  // skips any value
   void End();   // only white space may follow
 
@@ -44,8 +44,8 @@ class JsonReader {
  private:
   char Next();
   void Expect(char wanted);
-  bool Opens(char open, char close);  // true if it closes at once
-  bool Goes(char close);              // true if another element follows
+  bool Opens(char open, char close);  // reads `open`; returns true if `close` follows at once
+  bool Goes(char close);              // reads `close` or a comma; returns true after a comma
   bool Word(std::string_view word);
   uint32_t Escape();
   std::string_view Number();

@@ -58,7 +58,7 @@ double Comparison::kl_standard_error() const {
   const double mean = kl();
   double squares = 0;
   for (const double value : divergences_) squares += (value - mean) * (value - mean);
-  return std::sqrt(squares / double(rows() - 1) / double(rows()));  // NaN for one row
+  return std::sqrt(squares / double(rows() - 1) / double(rows()));  // NaN if there is only one row
 }
 
 double Comparison::delta_nll() const {

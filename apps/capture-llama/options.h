@@ -27,7 +27,7 @@ struct Options {
   // Options for confirming plans:
   std::string run;
   std::vector<std::string> plans;
-  std::string by;  // "seq_rm", "mask", or "": whichever the plan allows
+  std::string by;  // "seq_rm", "mask", or "": either of them, as the plan allows
   std::string type_k, type_v;
 };
 

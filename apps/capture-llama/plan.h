@@ -35,8 +35,8 @@ class Evictions {
   bool common() const;
   // Returns the first row after which anything is evicted, or kNever.
   int32_t First() const;
-  // Returns the rows after which positions leave, ascending, with these positions; for a plan that
-  // is common.
+  // Requires common(). Returns each row after which positions are evicted, ascending, with these
+  // positions.
   std::vector<std::pair<int32_t, std::vector<Run>>> Steps() const;
 
  private:

@@ -20,7 +20,7 @@ namespace kv::capture {
 // The attention rule in a layer's graph.
 struct LayerRule {
   double scale = 0, softcap = 0;
-  int64_t window = 0;  // 0: none, or none that is shorter than this run
+  int64_t window = 0;  // 0: no window, or none shorter than this run
   std::optional<RotaryNode> rotary;
   std::vector<float> rotary_factors;
 };
@@ -30,16 +30,16 @@ struct LayerRule {
 class Recorder : public Observer {
  public:
   struct Options {
-    bool half = false;           // queries and probabilities as f16
-    bool probabilities = false;  // requires that the engine does not use flash attention
-    int32_t tokens = 0;          // tokens of the whole run; only needed for probabilities
+    bool half = false;           // true: queries and probabilities are stored as f16
+    bool probabilities = false;  // needs an engine without flash attention
+    int32_t tokens = 0;          // tokens of the whole run; used for probabilities only
   };
   Recorder(const RunFolder& folder, const Options& options) : folder_(folder), options_(options) {}
 
   void Begin(int32_t begin, int32_t count) override;
   bool Wants(ggml_tensor* node) override;
   void Computed(ggml_tensor* node) override;
-  void End() override;  // throws if a layer gave no queries, or too few
+  void End() override;  // throws if some layer gave no queries, or too few
 
   // Completes the files.
   void Complete();

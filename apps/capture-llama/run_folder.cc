@@ -93,12 +93,12 @@ void RunFolder::RequireFree(const std::string& path, bool force) {
 
 void RunFolder::Commit(const std::string& run_json) {
   WriteFile(At("run.json"), run_json);
-  RequireFree(path_.string(), force_);  // another process may have created it since
+  RequireFree(path_.string(), force_);  // another process may have created it meanwhile
   std::error_code failed;
   const fs::path replaced = partial_.string() + ".replaced";
   const bool replaces = fs::exists(path_) && !fs::is_empty(path_);
   if (replaces) fs::rename(path_, replaced, failed);
-  if (!failed) fs::rename(partial_, path_, failed);  // also replaces an empty folder
+  if (!failed) fs::rename(partial_, path_, failed);  // a rename replaces an empty folder, too
   if (failed) {
     std::error_code ignored;
     if (replaces && !fs::exists(path_)) fs::rename(replaced, path_, ignored);

@@ -34,11 +34,11 @@ class RunFolder {
 
 // The part of a recorded run that is needed to repeat it.
 struct RecordedRun {
-  std::string model_file;  // "" if the run does not record it
+  std::string model_file;  // "" if the run does not record its model
   std::string trace;       // folder
   int32_t prompt = 0;
   Geometry geometry;
-  std::vector<int32_t> tokens;  // more than the prompt's
+  std::vector<int32_t> tokens;  // of the prompt and after it
 };
 
 // Reads a folder with run.json (kvtool.run/1). Throws Failure.

@@ -24,7 +24,7 @@ class OutputFile {
 
   void WriteAt(uint64_t offset, std::span<const std::byte> bytes);
   void EndAt(uint64_t size);  // bytes that were not written read as zeros
-  void Close();               // returns once all of it is on the disk
+  void Close();               // returns once the whole file is on the disk
 
  private:
   std::string path_;

@@ -59,7 +59,7 @@ auto SlidingWindow(const Model* model, Newer) -> decltype(llama_model_n_swa(mode
 }
 template <class Model>
 int32_t SlidingWindow(const Model*, Older) {
-  return 0;  // one cache for all layers, which differ in their masks
+  return 0;  // one cache serves all layers, which differ in their masks
 }
 
 template <class Model>

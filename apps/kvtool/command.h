@@ -70,7 +70,7 @@ struct CommandEntry {
   std::string_view examples;  // real examples, which -h shows first
   // null for an entry that is only the first word of two-word commands
   std::unique_ptr<Command> (*make)() = nullptr;
-  std::string_view words = {};  // the command's words, if they are not its name
+  std::string_view words = {};  // set if the command's words differ from its name
 
   std::string_view shown() const { return words.empty() ? name : words; }
 };

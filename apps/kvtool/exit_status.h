@@ -8,12 +8,12 @@
 namespace kv {
 
 enum ExitStatus : int {
-  kDone = 0,         // done; gate passed; files equal
+  kDone = 0,         // success: done, gate passed, files equal
   kVerdict = 1,      // gate failed, verify found a mismatch, diff found a difference
   kUsageError = 2,   // bad flag, missing argument, bad configuration
   kInvalid = 3,      // input is invalid or corrupt
   kIoError = 4,      // missing, unreadable, exists without -f, disk full
-  kUnsupported = 5,  // recognised but not supported
+  kUnsupported = 5,  // input is recognised, but not supported
   kBug = 70,
   kInterrupted = 130,
 };

@@ -196,7 +196,7 @@ CommandFiles NamedFiles(const EachCommand& command, CommandFiles files) {
   try {
     command.Files(files);
   } catch (const Error&) {
-    return {};  // some names of outputs need that of an input; RunEach reports what is wrong
+    return {};  // a name could not be derived; RunEach reports what is wrong
   }
   files.Check();
   return files;
@@ -279,7 +279,7 @@ std::string CommandText(int count, char** words) {
 
 int Dispatch(Console& console, int argc, char** argv);
 
-// Dispatches words other than those given.
+// Dispatches `words` in place of the program's own arguments.
 int DispatchWords(Console& console, std::vector<std::string> words) {
   words.insert(words.begin(), "kvtool");
   std::vector<char*> pointers;

@@ -64,7 +64,7 @@ std::optional<uint32_t> IntegerAt(Type type, const std::byte* from) {
   const uint64_t size = ValueSize(type);
   if (size == 0 || type == Type::kF32 || type == Type::kF64) return std::nullopt;
   uint64_t value = 0;
-  std::memcpy(&value, from, size);  // little-endian, like the host
+  std::memcpy(&value, from, size);  // little-endian, as the host is
   const bool is_negative = is_signed && value >> (8 * size - 1) != 0;
   if (is_negative || value > UINT32_MAX) return std::nullopt;
   return static_cast<uint32_t>(value);

@@ -374,7 +374,7 @@ class Loader {
         fmt::format("Unreasonable weight shape: rows={} cols={}", rows, cols);
     if (elements == 0) Refuse(legacy_ ? unreasonable : "Invalid weight shape", at);
     if (legacy_ && elements > kLegacyMostElements) Refuse(unreasonable, at);
-    const uint64_t bytes = elements * item_;  // may wrap, as in csrc
+    const uint64_t bytes = elements * item_;  // may wrap around, as it does in csrc
     if (bytes > kLargestVector) Refuse("cannot create std::vector larger than max_size()", at);
     if (bytes > kLoaderMemory) Refuse("std::bad_alloc", at);
     if (!Skip(bytes)) Refuse("Unexpected EOF while reading weight data", position_);

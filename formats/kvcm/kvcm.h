@@ -18,8 +18,8 @@ inline constexpr uint64_t kKvcmHeaderBytes = 44;
 inline constexpr uint64_t kKvcmBlockHeaderBytes = 12;
 
 enum class KvcmReading {
-  kStrict,  // the file must follow every rule
-  kCompat,  // accepts what the csrc loader would load; each oddity becomes a warning
+  kStrict,  // refuses a file that breaks any rule
+  kCompat,  // accepts what csrc's loader accepts; each oddity becomes a warning
 };
 
 // All faults of a file, and the weights that could be read.

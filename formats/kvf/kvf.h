@@ -10,8 +10,8 @@
 namespace kv::kvf {
 
 Confidence Probe(const Source& source);
-// Decodes the frame and checks its hashes. Throws as FrameCoder::Decode, kLimit if it claims more
-// than options.max_bytes, kGeometryMissing if it does not record the order of its values.
+// Decodes the frame and checks its hashes. Throws what FrameCoder::Decode throws, kLimit if it
+// claims more than options.max_bytes, kGeometryMissing if the order of its values is unknown.
 Snapshot Open(Source source, const OpenOptions& options);
 
 }  // namespace kv::kvf

@@ -48,7 +48,7 @@ void AddReferences(const Archive& archive,
     try {
       runs = archive.ListRuns(chunk);
     } catch (const Error&) {
-      continue;  // damage is reported when the chunk is read
+      continue;  // a damaged chunk is reported when it is read
     }
     for (const ReferenceRun& run : runs) {
       if (run.reference >= names.size()) continue;
@@ -249,7 +249,7 @@ std::shared_ptr<const Profile> OpenProfile(const std::string& path) {
 
 std::shared_ptr<const Profile> FindProfile(const ProfileName& name, std::string_view what,
                                            const std::string& path, const OpenOptions& options) {
-  std::string others;  // given profiles that do not match
+  std::string others;  // given profiles that do not match the archive
   for (const GivenProfile& given : options.profiles) {
     if (given.profile->hash() == name.hash) return given.profile;
     const std::string is =
@@ -262,7 +262,7 @@ std::shared_ptr<const Profile> FindProfile(const ProfileName& name, std::string_
       if (file->size() <= kMostProfileBytes && EndsIn(*file, name.hash))
         return Profile::Read(file->bytes());
     } catch (const Error&) {
-      continue;  // a broken file in the folder is no reason to fail
+      continue;  // other files in the folder may be broken
     }
   }
   Error why(Finding::kProfileMissing, "the {} needs {}{}{}", what, Wanted(name),
@@ -311,7 +311,7 @@ void FindTransform(Archive& archive, const std::string& path, const OpenOptions&
     try {
       if (use(beside)) return;
     } catch (const Error&) {
-      continue;  // a broken file in the folder is no reason to fail
+      continue;  // other files in the folder may be broken
     }
   }
   Error why(Finding::kProfileMissing, "the archive needs the transform {}{}{}",
@@ -392,7 +392,7 @@ bool HoldsAll(const Archive& archive, const Selection& wanted) {
 Snapshot ReadAgain(const Source& source, const Snapshot& described, OpenOptions options) {
   options.from = described.format;
   options.metadata_only = false;
-  options.files_for_others = true;  // for the archive around the source
+  options.files_for_others = true;  // requested for the archive around the source
   Snapshot snapshot = options.open(source, options);
   if (snapshot.format_version != described.format_version && options.layout.empty()) {
     options.layout = described.format_version;

@@ -18,7 +18,7 @@ Snapshot OpenKvz(Source source, const OpenOptions& options);
 
 // Returns the hash of a source as an archive of it has it.
 uint64_t HashSource(const Source& source);
-// Opens a snapshot, or an archive of one, as a reference for archives. Throws as OpenSnapshot.
+// Opens a snapshot, or its archive, as a reference. Throws what OpenSnapshot throws.
 std::shared_ptr<const Reference> OpenReference(const Source& source, const OpenOptions& options);
 std::shared_ptr<const Reference> OpenReference(const std::string& path, const OpenOptions& options);
 // Throws kLimit if the reference's own chain is so long that no archive may be coded against it.
@@ -33,8 +33,8 @@ void RequireReferences(const Archive& archive);
 // Searches the profile only, as FindReferences does.
 void FindProfile(Archive& archive, const std::string& path, const OpenOptions& options);
 // Searches the transform that an approximated archive needs: among those of the options, then in
-// its folder, by its hash; sets the reason if there is none. Throws as ReadTransform for the file
-// with this hash.
+// its folder, by its hash; sets the reason if there is none. Throws what ReadTransform throws for
+// the file with this hash.
 void FindTransform(Archive& archive, const std::string& path, const OpenOptions& options);
 // Returns "LOSSY: K and V between ... are approximated by ...", for facts and messages.
 std::string DescribeLoss(const Approximation& approximation);
@@ -42,7 +42,7 @@ std::string DescribeLoss(const Approximation& approximation);
 // in its folder. Throws kProfileMissing.
 std::shared_ptr<const Profile> FindProfile(const ProfileName& name, std::string_view what,
                                            const std::string& path, const OpenOptions& options);
-// Throws as Profile::Read, with the file's name.
+// Throws what Profile::Read throws, with the file's name.
 std::shared_ptr<const Profile> OpenProfile(const std::string& path);
 
 // Calls LoadTensors. If a requested tensor has no chunks of its own (packed tiles, deflated

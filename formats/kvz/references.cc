@@ -72,7 +72,7 @@ class NeededRuns {
       try {
         runs = archive_.ListRuns(chunk);
       } catch (const Error&) {
-        continue;  // decoding reports the fault
+        continue;  // decoding reports the damage
       }
       const uint64_t elements =
           uint64_t{chunk.head.heads} * chunk.head.units * Info(chunk.head.dtype).block_elements;
@@ -81,7 +81,7 @@ class NeededRuns {
         const size_t place = run.reference;
         if (place >= runs_.size() || tried[place] == kTriedChunks) continue;
         seen.insert(place);
-        run.reference = 0;  // the run is passed alone to RequireRows
+        run.reference = 0;  // RequireRows gets this run alone, so its reference is number 0
         runs_[place].emplace_back(run, elements);
       }
       for (const size_t place : seen) done += ++tried[place] == kTriedChunks ? 1 : 0;

@@ -248,7 +248,7 @@ void Search::Extend(const ByteReader& in, const Layout& layout, Scope scope,
         Failed(error, layout, {parts, error.offset().value_or(0)});
       } else if (error.finding() == Finding::kTruncated && HasCells(cache)) {
         Failed(error, layout, {parts, in.offset()});
-      } else {  // bytes after a cache that do not begin another one are left over
+      } else {  // the bytes do not begin another cache, so they are left over
         Failed(LeftOver(in), layout, {parts, in.offset()});
       }
       if (!layout.has_streams) return;
@@ -315,7 +315,7 @@ std::optional<RecurrentState> FindRecurrent(ByteReader in, Scope scope) {
 
 namespace {
 
-constexpr int32_t kNoToken = -1;  // also the first word of a record
+constexpr int32_t kNoToken = -1;  // a record begins with this word, too
 constexpr uint32_t kRecordVersion = 1;
 
 std::vector<int32_t> Ids(ByteSpan words) {
@@ -391,7 +391,7 @@ namespace {
 
 struct Era {
   Target target;
-  uint32_t first_build, last_build;  // range of builds whose files of this layout were seen
+  uint32_t first_build, last_build;  // builds of which files of this layout were seen
 };
 
 // SEQ files of layouts C and D have the same bytes, as do SESSION files of A and B.

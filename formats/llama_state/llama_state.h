@@ -138,8 +138,8 @@ std::optional<RecurrentState> FindRecurrent(ByteReader in, Scope scope);
 // The token field of a file: a plain list of ids, or the byte record that newer servers write for
 // prompts with images or audio.
 struct TokenList {
-  std::vector<int32_t> tokens;          // for a record: its text tokens, -1 at media positions
-  std::optional<uint32_t> media_count;  // only for a record
+  std::vector<int32_t> tokens;          // the text tokens of a record, with -1 at media positions
+  std::optional<uint32_t> media_count;  // set only for a record
 };
 TokenList ReadTokenList(ByteReader& in);
 

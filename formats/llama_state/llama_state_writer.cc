@@ -17,8 +17,8 @@
 namespace kv::llama_state {
 namespace {
 
-constexpr uint64_t kRowsStep = 8 << 20;      // gathered at a time
-constexpr uint64_t kColumnsStep = 64 << 20;  // each step walks the whole tensor
+constexpr uint64_t kRowsStep = 8 << 20;      // bytes gathered at a time
+constexpr uint64_t kColumnsStep = 64 << 20;  // larger: each walks the whole tensor
 
 std::string_view GetStorage(const Snapshot& snapshot, const std::string& key) {
   const auto at = snapshot.storage.find(key);
@@ -198,7 +198,7 @@ class Writer {
     if (!session) return;
     head_.U32(static_cast<uint32_t>(snapshot_.model.size()));
     head_.Append(snapshot_.model);
-    if (target_.has_outputs) {  // no rows, no logits, no embeddings
+    if (target_.has_outputs) {  // the session has no output rows, logits and embeddings
       head_.U32(0);
       head_.U64(0);
       head_.U64(0);

@@ -114,7 +114,7 @@ Snapshot SnapshotOfArrays(std::span<const GroupArray> groups, ByteSpan payload,
 
 namespace {
 
-constexpr uint64_t kHeaderBytes = 28;  // for a chunk with one group
+constexpr uint64_t kHeaderBytes = 28;  // size of the header of a chunk with one group
 constexpr uint64_t kFirstDtype = 8, kFirstShape = 12;
 
 constexpr MemoryFormat kFormats[] = {
@@ -130,7 +130,7 @@ bool LengthFits(const ChunkHeader& header, ByteSpan bytes) {
   return header.length > 0 && static_cast<uint64_t>(header.length) == Payload(header, bytes);
 }
 
-// Probes chunks of other content, which are arrays of bytes, [length, 0, 0, 0], or of numbers.
+// Probes chunks without K and V: arrays of bytes (shape [length, 0, 0, 0]) or of numbers.
 Confidence ProbeOther(const ChunkHeader& header, ByteSpan bytes) {
   uint64_t product = 1;
   for (const int32_t extent : header.groups[0].shape) {
@@ -185,7 +185,7 @@ Confidence ProbeBytes(ByteSpan bytes) {
   const MemoryFormat* format = FindMemoryFormat(header.format);
   if (format == nullptr) return Confidence::kNo;
   if (format->axes.empty()) return ProbeOther(header, bytes);
-  // only complete headers have more groups
+  // Only a complete header has more than one group.
   if (header.groups.size() > 1) return Confidence::kCertain;
   GroupShape typed = header.groups[0];
   const bool known = FindDType(typed.dtype).has_value();
@@ -237,7 +237,7 @@ std::vector<GroupArray> CheckedArrays(const ChunkHeader& header, const MemoryFor
           .At(kFirstShape);
     }
     arrays.push_back(*array);
-    total += array->bytes;  // for several groups, the header's parser added up the sizes
+    total += array->bytes;  // of several groups, the header's parser has added up the sizes
   }
   const uint64_t payload = Payload(header, bytes);
   if (!LengthFits(header, bytes) && total != payload && SomeLengthFits(header, bytes)) {

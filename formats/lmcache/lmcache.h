@@ -17,7 +17,7 @@
 
 namespace kv::lmcache {
 
-// LMCache's numbers for the layouts of a chunk.
+// MemoryFormat describes one of LMCache's numbers for layouts.
 struct MemoryFormat {
   int number;
   std::string_view name;  // LMCache's name

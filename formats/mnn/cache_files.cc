@@ -20,7 +20,7 @@ namespace {
 constexpr std::array<std::string_view, 6> kKeys = {"H", "D", "T", "hP", "lP", "FA"};
 constexpr std::string_view kMarker = "_sync";
 constexpr size_t kAddressDigits = 16;
-constexpr uint64_t kWidest = 1 << 20;  // largest number of heads, dims and packs
+constexpr uint64_t kWidest = 1 << 20;  // limit of heads, of dims and of packs
 
 struct Pair {
   const SourceFile* k = nullptr;

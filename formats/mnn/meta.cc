@@ -195,7 +195,7 @@ bool LooksLikeMeta(ByteSpan bytes) {
     }
     return json.contains("seq_len") || json.contains("used_seq_len");
   } catch (const Error&) {
-    return false;  // too deeply nested for a meta file
+    return false;  // the JSON is too deeply nested for a metadata file
   }
 }
 

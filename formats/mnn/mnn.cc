@@ -283,7 +283,7 @@ void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRu
   RequireLayerNumbers(snapshot);
   AtomicFolder folder(path, rules);
   std::filesystem::path name = std::filesystem::path(path).lexically_normal();
-  if (!name.has_filename()) name = name.parent_path();  // removes the slash of "out/"
+  if (!name.has_filename()) name = name.parent_path();  // "out/" loses its slash
   for (const LayerKv& layer : snapshot.layers) {
     DumpMeta meta;
     meta.layer = layer.index;
@@ -331,7 +331,7 @@ Joined JoinByPosition(std::span<const TokenRange> updates) {
   // updates that reach past the cursor; the one that began last is on top
   std::vector<size_t> open;
   uint64_t cursor = 0;
-  uint64_t furthest = 0;  // largest end of any update so far
+  uint64_t furthest = 0;  // the largest end of an update so far
   // Assigns the positions up to `limit` to the open updates.
   const auto emit_until = [&](uint64_t limit) {
     while (!open.empty() && cursor < limit) {
@@ -347,7 +347,7 @@ Joined JoinByPosition(std::span<const TokenRange> updates) {
   for (const size_t i : order) {
     const TokenRange& update = updates[i];
     emit_until(update.begin);
-    if (furthest != 0) {  // not the first update
+    if (furthest != 0) {  // the first update was before this one
       if (update.begin > furthest) Append(joined.gaps, furthest, update.begin);
       Append(joined.overlaps, update.begin, std::min(update.end, furthest));
     }

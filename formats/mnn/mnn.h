@@ -67,14 +67,14 @@ struct DumpMeta {
   bool is_packed = false;
   uint32_t layer = 0;
   uint64_t begin = 0;   // first token (logical; 0 for packed)
-  uint64_t tokens = 0;  // number of rows in the files
-  uint64_t added = 0;   // tokens of the engine's update: more than `tokens` if the dump was limited
+  uint64_t tokens = 0;  // number of rows in each file
+  uint64_t added = 0;   // tokens of the engine's update; exceeds `tokens` if the dump was limited
   uint32_t kv_heads = 0, head_dim = 0;
   DType dtype = DType::kF16;
-  // true: the engine's own cache was quantised; the dump holds its input
+  // true: the engine quantised its own cache; the dump has the values before that
   bool quantised_cache = false;
   std::string stage, run_id;
-  std::string k_file, v_file;  // file names in the folder of the meta
+  std::string k_file, v_file;  // names of files in the folder of the metadata file
   // order of K's RoPE pairs; a field of kvtool's own, which the engine does not write
   std::string rope_pairs;
 
@@ -134,7 +134,7 @@ struct JoinedRange {
 
 struct Joined {
   std::vector<JoinedRange> ranges;   // ascending, disjoint
-  std::vector<TokenRange> gaps;      // positions of the whole that no update wrote
+  std::vector<TokenRange> gaps;      // positions in the joined range that no update wrote
   std::vector<TokenRange> overlaps;  // positions that several updates wrote
 };
 
@@ -158,7 +158,7 @@ struct LayerDumps {
 
 struct RunDumps {
   std::map<uint32_t, LayerDumps> layers;  // by layer id
-  std::vector<std::string> strangers;     // files that belong to no meta
+  std::vector<std::string> strangers;     // files that no metadata file names
 };
 
 // Returns true if any file is a dump's meta by its content.

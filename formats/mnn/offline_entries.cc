@@ -141,7 +141,7 @@ Json ParseMetaText(const SourceFile& file) {
   try {
     return ReadJson(AsText(file.data->bytes()));
   } catch (const Error&) {
-    return Json(Json::value_t::discarded);  // too deeply nested; counts as not JSON
+    return Json(Json::value_t::discarded);  // too deeply nested, which counts as not JSON
   }
 }
 

@@ -101,7 +101,7 @@ class ArrayReader {
  private:
   DType ResolveDType(DType bits, std::string_view descr) const {
     if (as_dtype_ && Info(*as_dtype_).block_bytes == Info(bits).block_bytes) return *as_dtype_;
-    // its metadata has the types, see formats/tensors
+    // Metadata states the types: see formats/tensors.
     if (IsKvtoolFile(file_.metadata)) return bits;
     throw Error(Finding::kUnsupportedDtype, "type '{}' does not say what its bits mean",
                 Escaped(descr, 40))
@@ -232,7 +232,7 @@ Confidence ProbeNpz(const Source& source) {
     const bool torch = HoldsMember(source.files.at(0).data->bytes(), "data.pkl");
     return torch ? Confidence::kNo : Confidence::kCertain;
   } catch (const Error&) {
-    return Confidence::kMaybe;  // reading it will report the fault
+    return Confidence::kMaybe;  // a reader reports what is wrong
   }
 }
 
@@ -480,7 +480,7 @@ NpyType ParseNpyType(std::string_view descr) {
   for (const NpyWord& word : kWords) {
     if (descr.substr(1) != word.name) continue;
     const bool wide = Info(word.dtype).block_bytes > 1;
-    if (wide && order == '|') throw unknown();  // only single bytes have no byte order
+    if (wide && order == '|') throw unknown();  // only types of one byte have no byte order
     return {.dtype = word.dtype, .swapped = wide && order == '>'};
   }
   throw unknown();
@@ -495,7 +495,7 @@ std::string FormatDescr(DType dtype) {
   for (const NpyWord& word : kWords) {
     if (word.dtype == dtype) return fmt::format("{}{}", order, word.name);
   }
-  KV_ASSERT(!IsBlockQuantised(dtype));  // blocks are exported as bytes
+  KV_ASSERT(!IsBlockQuantised(dtype));  // blocks were converted to bytes before
   return fmt::format("|V{}", width);
 }
 

@@ -52,7 +52,7 @@ class EvictionPlanWalk {
  private:
   struct Unit {
     KeepPlan held;      // held positions before `next`
-    uint64_t next = 0;  // one past the last event's token; all later positions are held
+    uint64_t next = 0;  // one past the last event's token; later positions are held
     uint64_t events = 0;
     StreamingHash history;  // hash of the events
   };

@@ -45,16 +45,14 @@ constexpr Preset kPresets[] = {
      "GL2PHD", "DTYPE:L=,H=,D=[,G=]", "SGLang", ""},
     {"hicache-mla", "SGLang HiCache pages, latent attention (page_unified too)", "LPD",
      "DTYPE:L=,D=", "SGLang", ""},
-    {"vllm-fs",
-     "vLLM fs tier blocks, also llm-d's (config.json gives L, P, DTYPE); tokens outside heads",
+    {"vllm-fs", "vLLM fs tier blocks, also llm-d's (config.json gives L, P, DTYPE); [token][head]",
      "TL2PHD", "DTYPE:L=,P=,H=,D=", "vLLM", "*_g*/*.bin"},
-    {"vllm-fs-hnd", "vLLM fs tier blocks with heads outside tokens (HND backends)", "TL2HPD",
+    {"vllm-fs-hnd", "vLLM fs tier blocks of [head][token] (HND backends)", "TL2HPD",
      "DTYPE:L=,P=,H=,D=", "vLLM", ""},
-    {"vllm-fs-packed",
-     "vLLM >= 0.26: K and V side by side in a head; tokens outside heads (LBNHC, BLNHC)", "GLTPH2D",
-     "DTYPE:L=,P=,H=,D=[,V=,T=,G=]", "vLLM", ""},
+    {"vllm-fs-packed", "vLLM >= 0.26: K and V side by side in a head; [token][head] (LBNHC, BLNHC)",
+     "GLTPH2D", "DTYPE:L=,P=,H=,D=[,V=,T=,G=]", "vLLM", ""},
     {"vllm-fs-packed-hnd",
-     "vLLM >= 0.26: K and V side by side, heads outside tokens (LBHNC, BLHNC)", "GLTHP2D",
+     "vLLM >= 0.26: K and V side by side in a head; [head][token] (LBHNC, BLHNC)", "GLTHP2D",
      "DTYPE:L=,P=,H=,D=[,V=,T=,G=]", "vLLM", ""},
     {"vllm-fs-mla", "vLLM fs tier blocks, latent attention", "TLPD", "DTYPE:L=,P=,D=", "vLLM", ""},
     {mnn::kCachePreset, "MNN prefix cache and mmap files: packed tiles, NAME_LAYER.k and .v", "",
@@ -284,7 +282,7 @@ void FillGroup(const json& config, const Source& folder, PresetSpec& spec) {
 void CheckCanonical(const std::string& word, const Preset& preset) {
   const bool tokens_outside = preset.order.find('P') < preset.order.find('H');
   if (!word.ends_with(tokens_outside ? "-hnd" : "-nhd")) return;
-  throw Error(Finding::kInconsistent, "its canonical format is {}, but {} puts {} outside", word,
+  throw Error(Finding::kInconsistent, "its canonical format is {}, but {} puts {} first", word,
               preset.name, tokens_outside ? "tokens" : "heads")
       .Hint(tokens_outside ? "--raw vllm-fs-packed-hnd" : "--raw vllm-fs-packed");
 }

@@ -16,11 +16,11 @@ namespace kv::raw {
 // Headerless files of an engine: the preset knows the order of their axes, but not all sizes.
 struct Preset {
   std::string_view name;     // name for --raw: "hicache"
-  std::string_view summary;  // the engine and the layout
+  std::string_view summary;  // the engine, and the layout that it writes
   std::string_view order;    // axes as in Spec; empty if the files are no plain array
-  std::string_view needs;  // sizes that the user gives, in the syntax of the flag: "DTYPE:L=,H=,D="
+  std::string_view needs;    // sizes that the user has to give, such as "DTYPE:L=,H=,D="
   std::string_view engine;
-  std::string_view names;  // pattern of its file names, for hints only
+  std::string_view names;  // a pattern of file names, which only hints show
 };
 std::span<const Preset> Presets();
 
@@ -30,7 +30,7 @@ using Sizes = std::map<std::string, uint64_t, std::less<>>;
 // The parts of `--raw PRESET:DTYPE:KEY=VALUE,...`.
 struct PresetSpec {
   const Preset* preset = nullptr;
-  std::optional<DType> dtype;  // empty: from the file's name
+  std::optional<DType> dtype;  // empty: the file's name has the type
   Sizes sizes;
 };
 

@@ -252,7 +252,7 @@ class Extents {
         stride += other;
         continue;
       }
-      stride *= size;  // at most the file size, which Resolve compared
+      stride *= size;  // the product fits the file, as Resolve has checked
       other *= is_dim && apart ? (v ? k_size : v_size) : size;
     }
   }

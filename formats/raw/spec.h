@@ -19,7 +19,7 @@ inline constexpr uint64_t kMostLayers = 1 << 16;
 // groups of H heads each, D dims of a head, C channels of undivided heads.
 struct Axis {
   char letter;
-  std::optional<uint64_t> size;  // empty: follows from the size of the file
+  std::optional<uint64_t> size;  // empty: the size of the file decides
   bool operator==(const Axis&) const = default;
 };
 
@@ -28,7 +28,7 @@ struct Spec {
   std::string name;  // source of the spec, for messages: "--raw"
   DType dtype = DType::kF16;
   std::vector<Axis> axes;
-  // Dims of a head of V if they differ from K's, which D has. The axis 2 lies outside D.
+  // Size of a head of V if it differs from K's, which D states. Axis 2 then comes before D.
   std::optional<uint64_t> v_dim = std::nullopt;
 };
 

@@ -18,7 +18,7 @@ struct RecordedRun {
   std::string model, architecture;
   uint64_t context_length = 0;  // length that the model was trained for; 0: not recorded
   uint64_t tokens = 0, prompt_tokens = 0;
-  std::optional<double> nll;  // mean over the decoded tokens
+  std::optional<double> nll;  // mean over the decoded tokens, in nats
   // 0 if not recorded, or if layers differ.
   uint32_t layers = 0, query_heads = 0, kv_heads = 0, head_dim = 0;
 

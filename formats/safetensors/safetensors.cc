@@ -27,8 +27,8 @@ namespace {
 
 enum class Standing {
   kOfficial,
-  kAlias,   // non-standard name that other programs write
-  kOpaque,  // official, but kept as bytes, because kvtool does not compute with it
+  kAlias,   // a non-standard name that other programs write
+  kOpaque,  // an official type that is kept as bytes
 };
 
 // A row of kTypes, which has the order of the official enumeration: by ascending alignment.
@@ -212,7 +212,7 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
 
   bool InsertRoot(const std::string& name) {
     if (name == kMetadataName) return std::exchange(has_metadata_, true) == false;
-    // index of the next tensor
+    // The value is the index of the next tensor.
     return names_.Insert(name, static_cast<uint32_t>(header_.tensors.size()),
                          [&](uint32_t i) -> const std::string& { return header_.tensors[i].name; });
   }
@@ -293,7 +293,7 @@ Header ParseHeader(ByteSpan file) {
   }
   Header header;
   header.data_offset = reader.offset();
-  constexpr size_t kShortestTensor = 50;  // bytes with name, type, shape and offsets
+  constexpr size_t kShortestTensor = 50;  // least bytes of a tensor's entry
   const auto braces = static_cast<size_t>(std::count(text.begin(), text.end(), '{'));
   header.tensors.reserve(std::min(braces, text.size() / kShortestTensor));
   HeaderBuilder builder(header);

@@ -209,7 +209,7 @@ class Reader {
   }
 
   Used FillQuantised(const LayerState& state, LayerKv& layer) {
-    const auto& n = state.numbers;  // the oldest versions begin with the step by which buffers grow
+    const auto& n = state.numbers;  // the oldest versions put the growth step of buffers first
     if (n.size() != 3 && n.size() != 4)
       throw Bad("quantisation needs 3 or 4 numbers, not {}", n.size());
     const size_t first = n.size() - 3;

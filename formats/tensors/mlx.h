@@ -23,7 +23,7 @@ Error Bad(fmt::format_string<Values...> text, Values&&... values) {
 
 enum class LayerClass {
   kPlain,
-  kChunked,  // a cache whose beginning is cut off
+  kChunked,  // a cache whose first tokens were dropped
   kRing,
   kQuantised,
   kBatch,  // several sequences, with padding before the shorter ones
@@ -36,7 +36,7 @@ enum class LayerClass {
 struct LayerState {
   std::string class_name;
   LayerClass kind = LayerClass::kOther;
-  std::vector<uint64_t> numbers;  // state beside the arrays, in the order of the class
+  std::vector<uint64_t> numbers;  // state that the class stores beside the arrays, in its order
   // For each sequence of a batch: the position after its last token, and the padding before its
   // first, negative if a ring has overwritten more than that.
   std::vector<int64_t> offsets = {}, paddings = {};
@@ -70,8 +70,8 @@ struct Used {
   };
   std::vector<Run> runs;
   uint64_t tokens = 0;
-  uint64_t kept = 0;    // number of tokens kept from the beginning of the text
-  uint64_t offset = 0;  // position after the last one
+  uint64_t kept = 0;    // tokens kept from the beginning of the text
+  uint64_t offset = 0;  // position after the last token
 
   int64_t GetPosition(uint64_t i) const {
     return static_cast<int64_t>(i < kept ? i : offset - tokens + i);

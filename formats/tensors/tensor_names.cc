@@ -22,7 +22,7 @@ constexpr size_t kNamesShown = 6;
 
 // The names of a file as patterns see them.
 struct Naming {
-  bool with_file = false;        // for a folder: FILE/NAME
+  bool with_file = false;        // true: in a folder, names have the form FILE/NAME
   std::string_view prefix = {};  // removed from names; names without it are skipped
 };
 
@@ -199,7 +199,7 @@ void RefuseAttention(const TensorFile& file) {
       return;
     }
   }
-  if (nested && steps.size() < 2) return;  // a single step may as well be a layer of K and V
+  if (nested && steps.size() < 2) return;  // a single step may also be a layer with K and V
   throw Error(Finding::kUnsupportedKind,
               "holds attention probabilities [batch, head, query, key] of {} {}, not K and V",
               steps.size(), nested ? "steps" : "layers")
@@ -404,7 +404,7 @@ bool Matches(std::string_view pattern, std::string_view name, NameMatch& match) 
         return true;
       }
       return false;
-    } else if (!Take(name, pattern.substr(0, 1))) {  // a brace that does not begin a placeholder
+    } else if (!Take(name, pattern.substr(0, 1))) {  // an ordinary brace
       return false;
     } else {
       pattern.remove_prefix(1);

@@ -21,7 +21,7 @@ namespace kv {
 // {01} = 0 for K and 1 for V, * = anything. '/' and '.' are the same character, case is ignored.
 struct NameMatch {
   uint32_t layer = 0;
-  enum class Part { kKey, kValue, kBoth } part = Part::kBoth;  // kBoth: no part is named
+  enum class Part { kKey, kValue, kBoth } part = Part::kBoth;  // kBoth: neither is named
 };
 std::optional<NameMatch> MatchName(std::string_view pattern, std::string_view name);
 
@@ -39,7 +39,7 @@ std::span<const NamePattern> NamePatterns();
 
 // The built-in patterns that fit one name.
 struct NameFit {
-  uint32_t patterns = 0;  // bit i: pattern i fits the whole name
+  uint32_t patterns = 0;  // bit i is set if pattern i fits the whole name
   // The most trailing parts of the name that a pattern with a layer's number fits: 2 for
   // "past_key_values/key_cache/3". 0 if no pattern fits any, or only the whole name.
   uint32_t parts_below = 0;
@@ -53,7 +53,7 @@ NameFit FitName(std::string_view name);
 class PatternMemo {
  public:
   NameFit Of(std::string_view name);
-  size_t matched() const { return matched_; }  // number of names that every pattern was tried on
+  size_t matched() const { return matched_; }  // number of names on which every pattern was tried
 
  private:
   size_t matched_ = 0;
@@ -74,7 +74,7 @@ struct KvTensors {
   };
   std::string pattern = {};      // the pattern that fitted: "key_cache.{i}"
   std::string prefix = {};       // the part before the pattern in every name: "past_key_values"
-  std::string_view engine = {};  // engine that writes such names, if only one does
+  std::string_view engine = {};  // the engine that writes such names, if there is only one
   Joined joined = Joined::kApart;
   bool lone = false;  // true: the only array of the file, whatever its name
   std::map<uint32_t, Layer> layers;
@@ -89,7 +89,7 @@ KvTensors FindKvTensors(const TensorFile& file, const OpenOptions& options);
 // Returns true if a tensor describes tokens rather than K or V: positions, tokens, streams.
 bool IsSideTensor(std::string_view name);
 
-// The sizes that divide an axis which joins heads with something else; 0 = unknown.
+// The number of heads and their size, by which an axis that joins both is split; 0: unknown.
 struct HeadSizes {
   uint64_t count = 0, dim = 0;
 };
@@ -121,7 +121,7 @@ class Axes {
     uint64_t extent = 1, stride = 0;
   };
   Axis Find(const TensorView& array, char role, const HeadSizes& heads) const;
-  std::string_view FindFault() const;  // empty if an array can have these axes
+  std::string_view FindFault() const;  // empty if an array may have these axes
 
   std::vector<std::string> axes_;  // roles of each axis, outermost first
 };
@@ -144,9 +144,9 @@ std::string_view ExampleLayout(size_t rank);
 // At most 16384 pairs per axis and 512 dims of a row are sampled, evenly. Rows of zeros (padding)
 // and rows with NaN or Inf are left out.
 struct TokenAxis {
-  double log_ratio = 0;      // above 0: the first axis counts tokens
-  double variance = 0;       // variance of log_ratio if neither axis had structure
-  bool is_measured = false;  // false: nothing could be compared
+  double log_ratio = 0;      // above 0: the first of the two axes counts tokens
+  double variance = 0;       // its variance if neither axis had structure
+  bool is_measured = false;  // false: no rows could be compared
 
   // Returns the distance between the evidence and a tie, in standard errors.
   double margin() const;

@@ -25,10 +25,10 @@ namespace {
 
 struct Reading {
   Axes axes;
-  std::string note;  // set if the file itself does not decide
+  std::string note;  // empty if the file itself decides
   // Set if the values decided: the distance from a tie, in standard errors.
   std::optional<double> margin;
-  bool is_guess = false;  // undecided, and the caller accepts a guess
+  bool is_guess = false;  // true: nothing decides, and the caller accepts a guess
 };
 
 // Returns the heads from flags or a model file; 0 if there are none.
@@ -39,7 +39,7 @@ enum class TokenPlace { kBeforeHeads, kAfterHeads };
 // Two interpretations of the same arrays that differ in the order of the token and head axes, the
 // two before the last.
 struct ValueOrders {
-  std::string_view token_first, head_first;  // values of --layout: "THD", "HTD"
+  std::string_view token_first, head_first;  // values of --layout, such as "THD" and "HTD"
   // The choice, with a warning, if the values do not decide; if empty, the user must choose.
   std::optional<TokenPlace> usual = {};
 };
@@ -180,7 +180,7 @@ Reading ReadRank4(const TensorFile& file, const KvTensors& found, const OpenOpti
   if (heads.count != 0 && (k.shape[1] == heads.count) != (k.shape[2] == heads.count))
     return {Axes::Parse(k.shape[1] == heads.count ? "BHTD" : "BTHD"), {}, {}};
   Reading reading = ReadByValues(found, options, {"BTHD", "BHTD", TokenPlace::kAfterHeads});
-  if (!reading.margin && !found.lone) reading.note.clear();  // four axes need no note
+  if (!reading.margin && !found.lone) reading.note.clear();  // no note for four axes
   return reading;
 }
 
@@ -320,7 +320,7 @@ Reading ChooseAxes(const TensorFile& file, const KvTensors& found, const OpenOpt
 }
 
 constexpr uint64_t kMostLayers = 1 << 16;  // bounds the layers that an empty array may claim
-constexpr size_t kNotesShown = 8;          // bounds notes, which may apply to a million tensors
+constexpr size_t kNotesShown = 8;          // bounds notes, of which tensors may have many
 
 // Gives the values their real type: from kvtool's metadata, or from --input-dtype for integers.
 void Retype(const TensorFile& file, const NamedTensor& tensor, const OpenOptions& options,
@@ -555,7 +555,7 @@ Snapshot BuildSnapshot(TensorFile file, const OpenOptions& options) {
   if (assembler.rows() > 1) {
     snapshot.storage[kBatchRows] = std::to_string(assembler.rows());
   } else {
-    ImportCells(file, snapshot);  // cells belong to one sequence
+    ImportCells(file, snapshot);  // cells describe a single sequence
   }
   if (reading.is_guess) snapshot.storage[kAxesGuessed] = "yes";
   AddNotes(file, found, reading, snapshot);

@@ -127,7 +127,7 @@ std::string Pickle::Describe(PickleId id) const {
 PickleId* PickleItems::Take(size_t count) {
   constexpr size_t kMostItems = 1 << 15;  // items of a page
   if (count > left_) {
-    if (count > page_ / 4) {  // gets its own page, so that little of the current page is wasted
+    if (count > page_ / 4) {  // gets a page of its own, so that the current one is not wasted
       pages_.push_back(std::make_unique_for_overwrite<PickleId[]>(count));
       return pages_.back().get();
     }

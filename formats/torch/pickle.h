@@ -32,7 +32,7 @@ enum class PickleKind : uint8_t {
   kNone,
   kBool,     // integer
   kInt,      // integer
-  kBigInt,   // text: two's complement, little-endian
+  kBigInt,   // text: an integer in two's complement, little-endian
   kFloat,    // real
   kText,     // text, UTF-8
   kBytes,    // text
@@ -75,7 +75,7 @@ class PickleValue {
   }
 
   uint64_t offset_ : 48;
-  uint64_t height_ : 8;  // nesting height of the value, if it can no longer change; otherwise 0
+  uint64_t height_ : 8;  // nesting height of a value that can no longer change; otherwise 0
   PickleKind kind_ : 8;
   union {
     int64_t integer;
@@ -133,7 +133,7 @@ class PickleValues {
   }
 
   std::vector<std::unique_ptr<PickleValue[]>> pages_;
-  PickleValue *next_ = nullptr, *end_ = nullptr;  // free part of the last page
+  PickleValue *next_ = nullptr, *end_ = nullptr;  // the unused rest of the last page
   size_t size_ = 0;
 };
 
@@ -145,7 +145,7 @@ class PickleItems {
  private:
   std::vector<std::unique_ptr<PickleId[]>> pages_;
   PickleId* next_ = nullptr;
-  size_t left_ = 0, page_ = 32;  // free items and size of the newest page
+  size_t left_ = 0, page_ = 32;  // unused items of the newest page, and its size
 };
 
 // The values that a pickle stream built. Texts point into the stream, which must outlive the
@@ -155,7 +155,7 @@ class Pickle {
   const PickleValue& operator[](PickleId id) const { return values_[id]; }
   PickleId root() const { return root_; }
   size_t size() const { return values_.size(); }  // number of values; all ids are below it
-  uint64_t length() const { return length_; }     // length of the stream, STOP included
+  uint64_t length() const { return length_; }     // length of the stream with STOP
 
   // Returns the class "module.name" of a node: the callable of an object, or "".
   std::string_view FindClass(PickleId id) const;
@@ -212,7 +212,7 @@ class PickleMemo {
   static constexpr PickleId kUnset = UINT32_MAX;
   static constexpr uint64_t kReach = 8;
   std::vector<PickleId> near_;
-  uint64_t set_ = 0;  // number of entries of near_ that are set
+  uint64_t set_ = 0;  // how many entries of near_ are set
   std::unordered_map<uint64_t, PickleId> far_;
 };
 
@@ -295,7 +295,7 @@ class PickleMachine {
   void PushOwned(PickleKind kind, std::string text);
   PickleId Pop(std::string_view what);
   PickleId Top(std::string_view what);
-  std::span<const PickleId> PopMark();  // valid until the next call
+  std::span<const PickleId> PopMark();  // the items above the mark; valid until the next call
   std::string_view Line(std::string_view what);
   std::string_view Counted(uint64_t size, std::string_view what);
 
@@ -338,7 +338,7 @@ class PickleMachine {
   uint64_t charged_ = 0;
   uint64_t at_ = 0;  // offset of the current opcode
   using Group = bool (PickleMachine::*)(uint8_t opcode);
-  std::array<Group, 256> group_of_{};  // by opcode; nullptr: it has not occurred
+  std::array<Group, 256> group_of_{};  // by opcode; nullptr if the opcode did not occur
   std::vector<PickleId> stack_;
   std::vector<size_t> marks_;  // stack heights
   std::vector<PickleId> popped_;

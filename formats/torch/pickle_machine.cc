@@ -40,7 +40,7 @@ constexpr std::string_view kDicts[] = {"collections.OrderedDict", "collections.d
 constexpr std::string_view kSets[] = {"builtins.set", "__builtin__.set", "builtins.frozenset",
                                       "__builtin__.frozenset"};
 
-constexpr size_t kContent = 2;  // index in an object's items of the list or dict that it contains
+constexpr size_t kContent = 2;  // the contained list or dict has this index in an object's items
 // number of keys and values between prefetching a key's slot and using it
 constexpr size_t kAhead = 32;
 
@@ -149,7 +149,7 @@ void PickleMachine::CheckShape() {
     }
     const PickleId item = items[step.next++];
     if (const uint32_t known = out_.values_[item].height_; known != 0) {
-      step.tallest = std::max(step.tallest, known);  // most values need no visit of their own
+      step.tallest = std::max(step.tallest, known);  // most values store their height
     } else if (height[item] == kOpen) {
       FailAs(Finding::kLimit, "{} contains itself", out_.Describe(item));
     } else if (height[item] == kNew) {
@@ -236,7 +236,7 @@ void PickleMachine::PushItems(PickleKind kind, std::span<const PickleId> items) 
   }
   PickleValue& value = out_.values_[Push(kind)];
   if (kind != PickleKind::kTuple && kind != PickleKind::kStorage) return AddTo(value, items);
-  value.content_.items = out_.items_.Take(items.size());  // no item will be added
+  value.content_.items = out_.items_.Take(items.size());  // the value is complete
   value.size_ = items.size();
   std::copy(items.begin(), items.end(), value.content_.items);
   uint32_t height = 1;
@@ -282,7 +282,7 @@ bool PickleMachine::Call(uint8_t opcode) {
       Reduce(Pop("callable"), arguments);
       return true;
     }
-    case 0x92: {  // NEWOBJ_EX: keyword arguments are kept as a state
+    case 0x92: {  // NEWOBJ_EX: its keyword arguments are kept as a state
       const PickleId keywords = Pop("keyword arguments");
       const PickleId arguments = Pop("arguments");
       Reduce(Pop("callable"), arguments);
@@ -383,7 +383,7 @@ bool PickleMachine::ReduceKnown(std::string_view global, PickleId arguments) {
 
 void PickleMachine::Build(PickleId target, PickleId state) {
   PickleValue& value = out_.values_[target];
-  if (value.kind() == PickleKind::kDict) return;  // attributes of an OrderedDict: _metadata
+  if (value.kind() == PickleKind::kDict) return;  // the state of an OrderedDict, such as _metadata
   if (value.kind() != PickleKind::kObject) {
     Fail("BUILD gives a state to {}", out_.Describe(target));
   }

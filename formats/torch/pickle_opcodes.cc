@@ -146,7 +146,7 @@ bool PickleMachine::Scalar(uint8_t opcode) {
       PushInteger(Counted(static_cast<uint64_t>(size), "LONG4"));
       return true;
     }
-    case 'G': {  // BINFLOAT, the one big-endian number
+    case 'G': {  // BINFLOAT, the only big-endian number
       const uint64_t bits = __builtin_bswap64(reader_.U64("BINFLOAT"));
       out_.values_[Push(PickleKind::kFloat)].content_.real = std::bit_cast<double>(bits);
       return true;
@@ -329,7 +329,7 @@ bool PickleMachine::Stack(uint8_t opcode) {
     case '(':  // MARK
       marks_.push_back(stack_.size());
       return true;
-    case '0':  // POP, also of a mark
+    case '0':  // POP, which also removes a mark
       if (!marks_.empty() && marks_.back() == stack_.size()) {
         marks_.pop_back();
       } else {

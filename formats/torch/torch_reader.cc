@@ -41,7 +41,7 @@ class ZipStorages : public StorageBytes {
 
   ZipArchive& archive_;
   TensorFile& file_;
-  std::string root_;                // prefix of the names with its slash, or empty
+  std::string root_;                // prefix of all names, with its slash; may be empty
   std::vector<uint32_t> numbered_;  // by key: the index of its entry, from 1
   ByteSpan pickle_;
   uint64_t pickle_offset_ = 0;
@@ -67,7 +67,7 @@ class LegacyStorages : public StorageBytes {
 // 0x1950a86a20f9469cfc6c as LONG1 writes it.
 constexpr std::string_view kMagic = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 constexpr int64_t kProtocol = 1001;
-constexpr size_t kMagicWindow = 32;  // protocol 4 writes a frame before it
+constexpr size_t kMagicWindow = 32;  // protocol 4 begins with a frame, which precedes the number
 
 uint64_t Swapped(uint64_t value, bool swap) { return swap ? __builtin_bswap64(value) : value; }
 

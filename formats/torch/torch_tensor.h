@@ -41,7 +41,7 @@ struct StorageId {
   std::string_view key;
   std::string_view type;       // "torch.FloatStorage"
   std::optional<DType> dtype;  // empty for complex, quantised and other types
-  uint64_t numel = 0;          // elements, or bytes of an untyped storage
+  uint64_t numel = 0;          // number of elements; bytes if the storage is untyped
   bool untyped = false;
   bool is_module = false;  // ('module', ...): a class's source text instead of a storage
   // In the legacy form: only this part of the storage.
@@ -92,7 +92,7 @@ class NumpyArrays {
   const Pickle& pickle_;
   uint64_t max_bytes_;
   TensorFile& file_;
-  std::map<std::pair<PickleId, uint32_t>, ByteSpan> kept_;  // key: values and swapped width
+  std::map<std::pair<PickleId, uint32_t>, ByteSpan> kept_;  // by id and swapped width
 };
 
 // Evaluates torch's functions that rebuild tensors, as data.
@@ -131,7 +131,7 @@ class TensorBuilder {
   // comparing names.
   mutable PickleId rebuild_ = kPickleNone;
   mutable std::string_view rebuild_name_;
-  std::map<PickleId, EmbeddedStorage> embedded_;  // by the bytes; tensors share them
+  std::map<PickleId, EmbeddedStorage> embedded_;  // shared by tensors, by their id
 };
 
 // Torch's names of an element type: "float32", and its storage class "FloatStorage" or "" if it has

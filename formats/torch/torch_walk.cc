@@ -17,7 +17,7 @@ constexpr uint64_t kMostTensors = 1'000'000;
 // Steps to reach tensors; shared containers count again.
 constexpr uint64_t kMostVisits = 10'000'000;
 constexpr size_t kMostOpaque = 1000;  // unknown objects that are listed
-constexpr size_t kScalarDepth = 2;    // largest number of path parts of scalars that are kept
+constexpr size_t kScalarDepth = 2;    // scalars are kept if their path has at most so many parts
 constexpr size_t kMostScalars = 1000, kMostScalarVisits = 100'000;
 constexpr size_t kLongestText = 4096;  // longer texts are not kept as metadata
 
@@ -248,7 +248,7 @@ class Walker {
   const Pickle& pickle_;
   TensorBuilder& builder_;
   TensorFile& file_;
-  std::vector<uint32_t> weight_at_;  // by value: its index in weights_, from 1
+  std::vector<uint32_t> weight_at_;  // [value]: its index in weights_, counted from 1
   std::vector<Weight> weights_;
   std::vector<PickleId> ids_;  // ids of the tensors, in the file's order
   std::string path_;

@@ -27,7 +27,7 @@ namespace {
 
 // The metadata of a trace that consists of arrays.
 struct TraceMetadata {
-  bool is_marked = false;  // the file itself says that it is a trace
+  bool is_marked = false;  // true: the file itself says that it is a trace
   std::optional<uint64_t> g_start;
   uint64_t g_evicted = 0;
   std::map<uint32_t, LayerRule> rules;  // rules of layers that differ from the common rule

@@ -23,8 +23,8 @@ struct ZipEntry {
   uint32_t crc32 = 0;
   uint64_t size = 0;  // size of the content
   uint64_t compressed_size = 0;
-  uint64_t data_offset = 0;   // in the archive file
-  uint64_t spool_offset = 0;  // in the spool, once inflated
+  uint64_t data_offset = 0;   // offset of the content in the archive
+  uint64_t spool_offset = 0;  // offset of the content in the spool, once inflated
 };
 
 // The directory of a zip file and its content as views: stored entries lie in the mapped archive,
@@ -76,7 +76,7 @@ class ZipWriter : public Sink {
   enum class Zip64 { kWhenNeeded, kAlways };
   explicit ZipWriter(AtomicFile& file, Zip64 zip64 = Zip64::kWhenNeeded)
       : file_(file), zip64_(zip64) {
-    file_.NeedSeeking();  // the checksum of a member precedes its content
+    file_.NeedSeeking();  // a member's checksum precedes its content and is filled in last
   }
 
   // Begins a member of known size: exactly that many bytes must be written before End.
@@ -99,7 +99,7 @@ class ZipWriter : public Sink {
   AtomicFile& file_;
   Zip64 zip64_;
   std::vector<Member> members_;
-  uint64_t written_ = 0;  // bytes of the open member
+  uint64_t written_ = 0;  // bytes written to the open member
 };
 
 }  // namespace kv

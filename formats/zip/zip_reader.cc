@@ -334,7 +334,7 @@ void Inflater::Run(const FileSource& file, const ZipEntry& entry, Sink& sink) {
   const uint64_t end = at + entry.compressed_size;
   uint64_t left = entry.size;
   uLong crc = crc32_z(0, nullptr, 0);
-  std::byte probe{};  // receives the first excess byte, if there is one
+  std::byte probe{};  // receives the first byte beyond the stated size, if any
   for (int status = Z_OK; status != Z_STREAM_END;) {
     if (stream_.avail_in == 0) {
       const uint64_t count = std::min(end - at, kStep);

@@ -89,7 +89,7 @@ struct kvt_writer {
   kvt_writer(kvt_ctx* context, const kvt_sink& to) : ctx(context), sink(to), watch(*context) {}
 
   struct Part {
-    uint64_t offset = 0, bytes = 0;  // place of the part in the archived file
+    uint64_t offset = 0, bytes = 0;  // where the part begins in the archived file
     DType dtype = DType::kF16;
     Order order = Order::kTokenHeadDim;  // as in the caller's memory
     uint64_t tokens = 0, heads = 0, units = 0;
@@ -323,7 +323,7 @@ std::vector<const ArchivedChunk*> NeedTellingChunks(kvt_reader& reader) {
     try {
       for (const ReferenceRun& run : archive.ListRuns(chunk)) needed.insert(run.reference);
     } catch (const Error&) {
-      continue;  // reading its tokens reports the damage
+      continue;  // reading the archive's tokens reports the damage
     }
     for (const uint16_t reference : needed) {
       if (reference < seen.size()) ++seen[reference];

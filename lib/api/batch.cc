@@ -29,7 +29,7 @@ void RefuseOverlaps(std::vector<kvt_ctx::BatchRange>& ranges, const Elements<kvt
     if (item.desc != nullptr) add(item.desc, kFirstSize<kvt_desc>, i, false);
     add(item.frame, item.frame_bytes, i, writes_frames);
     if (!Elements<const kvt_piece>::Holds(item.pieces, item.piece_count))
-      continue;  // reported by the item itself
+      continue;  // each item reports its own errors
     const Elements<const kvt_piece> pieces(item.pieces, item.piece_count, "item->pieces");
     add(item.pieces, pieces.bytes(), i, false);
     for (size_t p = 0; p < pieces.size(); ++p)

@@ -29,7 +29,7 @@ kv::ThreadPool& kvt_pool::Get() {
   if (started_.compare_exchange_strong(started, fresh.get(), std::memory_order_acq_rel)) {
     return fresh.release()->pool;
   }
-  return started->pool;  // another thread of this process was faster
+  return started->pool;  // another thread created the pool first
 }
 
 kv::ThreadPool* kvtool_private_pool(kvt_pool* pool) { return &pool->Get(); }

@@ -133,7 +133,7 @@ kvt_status Caught(kvt_ctx::LastError* error, F&& f) noexcept {
     return failure.first.status;
   } catch (const CallbackFailure& failure) {
     return note(failure.status, UINT64_MAX, "a callback failed", "");
-  } catch (const std::length_error&) {  // a container was asked for more than can exist
+  } catch (const std::length_error&) {  // a container was asked for more elements than it can hold
     return note(ExitStatusFor(Finding::kNoMemory), UINT64_MAX, "out of memory", "");
   } catch (const std::bad_alloc&) {
     return note(ExitStatusFor(Finding::kNoMemory), UINT64_MAX, "out of memory", "");

@@ -336,7 +336,7 @@ typedef struct {
 /* Sums over the calls of a context since it was created. A page of a table counts as a frame. */
 typedef struct {
   uint32_t struct_size, reserved;
-  uint64_t raw_bytes, stored_bytes; /* bytes of the frames encoded, raw and as stored */
+  uint64_t raw_bytes, stored_bytes; /* sums over encoded frames, raw and as stored */
   uint64_t encode_ns, decode_ns;    /* wall time inside calls, in nanoseconds */
   uint64_t frames;                  /* frames encoded */
   uint64_t stored_raw;              /* frames among them that did not shrink */

@@ -56,7 +56,7 @@ class H2o {
     h2o_.reset(h2o);
   }
 
-  // The plan of the call points into the object until the next call.
+  // The returned call's plan points into this object and is valid until its next call.
   kvt_h2o_call Begin(uint64_t new_tokens) {
     kvt_h2o_call call = {};
     call.struct_size = sizeof call;

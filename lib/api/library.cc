@@ -88,7 +88,7 @@ const char* kvt_explain(kvt_status status, int part) {
 int kvt_fault(kvt_status status) {
   if (status == 0) return KVT_FAULT_NONE;
   if (const FindingInfo* info = Find(status)) return FindFault(*info);
-  const int group = -status / 100;  // the numbering of findings
+  const int group = -status / 100;  // findings are numbered in groups of 100
   if (status > 0 || group >= 100) return KVT_FAULT_IO;
   if (group == 0) return KVT_FAULT_CALLER;
   if (group < 10) return KVT_FAULT_IO;

@@ -61,7 +61,7 @@ std::optional<Snapshot> TryRead(const kvt_ctx& ctx, const Source& source) {
   OpenOptions options = WithReferences(ctx, {});
   options.metadata_only = options.any_batch = options.may_guess_axes = true;
   try {
-    std::string why;  // unused: unreadable files are archived as bytes
+    std::string why;  // the reason is not used: unreadable files are archived as bytes
     return OpenToKeep(source, options, why);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kIo || error.code() == ErrorCode::kInternal) throw;

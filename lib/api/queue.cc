@@ -71,7 +71,7 @@ struct alignas(64) Slot {
   std::atomic<uint64_t> word{MakeWord(0, kFree)};
   std::atomic<uint64_t> unclaimed{0}, held{0};
   kvt_batch given = {};
-  std::optional<Batch> batch;  // set once it has been checked
+  std::optional<Batch> batch;  // holds a batch once it has been checked
   CallState state;
   std::optional<FirstFailure> failure;
   kvt_completion completion = {};
@@ -252,7 +252,7 @@ size_t Poll(kvt_queue& queue, const Elements<kvt_completion>& room) {
   for (uint32_t i = 0; i < queue.depth; ++i) {
     const uint64_t word = queue.slots[i].word;
     if (GetPhase(word) != kDone) continue;
-    if (count == room.size()) {  // more completions than `out` can hold
+    if (count == room.size()) {  // more tickets completed than `out` can hold
       queue.signal.Raise();
       break;
     }
@@ -370,7 +370,7 @@ int kvt_queue_cancel(kvt_queue* queue, uint64_t ticket) {
 int kvt_queue_fd(kvt_queue* queue) {
   if (queue == nullptr) return -1;
   const int descriptor = queue->signal.Open();
-  for (uint32_t i = 0; i < queue->depth; ++i)  // signals tickets that are done already
+  for (uint32_t i = 0; i < queue->depth; ++i)  // signals tickets that completed before
     if (GetPhase(queue->slots[i].word) == kDone) queue->signal.Raise();
   return descriptor;
 }

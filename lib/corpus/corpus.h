@@ -66,7 +66,7 @@ struct ResultsHead {
   std::string version;  // version of the tool
   std::string command;
   std::vector<std::string> parameters;  // parameters as given
-  std::string parameters_xxh3;          // covers the files that parameters name, too
+  std::string parameters_xxh3;          // hashes also the contents of files that parameters name
   std::string corpus_xxh3;
   uint64_t corpus_entries = 0, corpus_bytes = 0;
   Shard shard;

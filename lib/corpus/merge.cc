@@ -19,7 +19,7 @@ namespace {
 
 using MergeJson = nlohmann::ordered_json;
 using Figures = std::vector<std::pair<FigureKey, FigureValue>>;
-constexpr uint64_t kHighestStatus = 255;  // highest exit status of a process
+constexpr uint64_t kHighestStatus = 255;  // the highest exit status that a process can have
 
 // Returns a number of bytes, which some documents write as 122880.0; 0 for anything else.
 uint64_t BytesIn(const MergeJson& value) {
@@ -400,7 +400,7 @@ void Merger::Add(const std::string& file, std::string_view text,
 
 void Merger::TakeInputs(Merged& merged, ExternalSorter& values) {
   std::map<std::pair<std::string, std::string>, uint32_t> groups;
-  std::string last;  // record that a later attempt may replace
+  std::string last;  // a record that a later attempt may replace
   const auto file_of = [](std::string_view record) {
     std::string_view rest = record.substr(record.find('\0') + 1);
     return TakeSortable<uint32_t>(rest);

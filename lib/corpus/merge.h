@@ -99,7 +99,7 @@ struct FigureValue {
 // A gate's verdict on one case of one input.
 struct CaseVerdict {
   std::string name, status;          // pass, fail, not_run, inconclusive
-  std::string text;                  // the deciding reason, unless it passed
+  std::string text;                  // the deciding reason, if the case did not pass
   std::vector<std::string> failing;  // rules: "measured_ratio >= 1.02"
 };
 

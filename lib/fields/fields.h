@@ -42,7 +42,7 @@ struct FieldOptions {
   size_t items = 0;            // least number of elements of a list
   size_t most_items = 0;       // greatest number of elements; 0: no limit
   bool rows = false;           // the elements of this list are the rows of the document's CSV
-  std::string_view unless{};   // a member whose elements are the rows instead, if present
+  std::string_view unless{};   // a member whose elements are the rows instead, if it exists
   // text by this program: CSV need not protect it against being read as a formula
   bool own_text = false;
   std::string_view column{};  // heading in tables of text; empty: no column
@@ -83,7 +83,7 @@ struct FieldShape {
   enum class Kind { kAny, kBool, kCount, kInteger, kNumber, kText, kList, kMap, kObject };
   Kind kind = Kind::kAny;
   bool nullable = false;
-  std::vector<FieldShape> of{};        // the element of a list or map
+  std::vector<FieldShape> of{};        // shape of the elements of a list or map
   size_t length = 0;                   // length of a list with a fixed length; 0: any
   const FieldTable* fields = nullptr;  // fields of an object
 };
@@ -110,7 +110,7 @@ class FieldTable {
   struct Parts {
     Value::List required;
     Value::Object properties;
-    Value::Object dependent;  // by the first key of an optional part: all its keys
+    Value::Object dependent;  // for the first key of each optional part, all keys of that part
   };
   void AddTo(Value::List& required, Parts& parts) const;
 };

@@ -97,7 +97,7 @@ std::string Percent(double share);      // 0.1234 -> "12.34%"
 std::string Factor(double factor);      // 3.5 -> "3.500x"
 std::string Nats(double nats);          // three significant digits
 std::string Real(double number);        // four significant digits
-std::string Rate(double rate);          // "1234", "12.3": at least three digits
+std::string Rate(double rate);          // returns "1234", "12.3": at least three digits
 std::string Bytes(uint64_t bytes);      // "1.234 MiB", IEC units, 4 significant digits
 std::string Plural(uint64_t count, std::string_view word);  // "1 state", "2 states"
 std::string Time(int64_t seconds);                          // "2026-11-29 03:43:53Z", in UTC

@@ -166,7 +166,7 @@ class HttpReader : public RangeReader {
     Answer answer = {};
     CURLcode code = CURLE_OK;
     bool accepted = false;                        // the headers match the request
-    std::optional<Error> failure = std::nullopt;  // a failure that a retry cannot help
+    std::optional<Error> failure = std::nullopt;  // a failure that another try cannot help
   };
 
   void RequestTail() {
@@ -239,7 +239,7 @@ class HttpReader : public RangeReader {
     } else {
       curl_.easy_cleanup(handle);
     }
-    if (whole && !transfer.accepted) CheckAnswer(transfer);  // there was no body
+    if (whole && !transfer.accepted) CheckAnswer(transfer);  // checks an answer that had no body
     if (transfer.failure) throw *transfer.failure;
     if (whole && transfer.accepted) return transfer.is_first || transfer.got == transfer.to.size();
     if (!whole && !IsTransient(transfer.code, met_.has_value()) &&

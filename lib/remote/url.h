@@ -66,7 +66,7 @@ struct Answer {
   std::optional<ContentRange> range;
   std::optional<uint64_t> content_length;
   std::string etag, last_modified;
-  uint64_t retry_after_s = 0;  // as the server states; 0 if it does not
+  uint64_t retry_after_s = 0;  // delay that the server states; 0 if it states none
 
   // Takes a line of the header. A status line resets everything: each redirection has its own
   // answer.
@@ -87,7 +87,7 @@ struct Version {
 // Limits on retries. Waits double from first_wait_s to longest_wait_s, each randomly varied a
 // little; a server's Retry-After counts, up to longest_asked_s.
 struct Patience {
-  int tries = 6;  // consecutive attempts without progress
+  int tries = 6;  // attempts in a row without progress
   double first_wait_s = 0.2, longest_wait_s = 20, longest_asked_s = 60;
 
   // Returns the seconds to wait after this many failures; `by_chance` is a random factor of about

@@ -56,7 +56,7 @@ constexpr size_t kMostPoints = 2000;    // points of a series: more than fits a 
 constexpr size_t kMostEntries = 40;     // entries of a legend
 constexpr double kMostNameWidth = 190;  // width of a name beside a point
 constexpr double kMostTickWidth = 90;
-constexpr double kLeastLog = 1e-300;  // powers of ten below it count as 0
+constexpr double kLeastLog = 1e-300;  // values below it are drawn as 0 on logarithmic axes
 
 // A chart with the positions of its axes.
 struct Plot {
@@ -106,7 +106,7 @@ void Fit(const Plot& plot, double ChartPoint::*value, bool is_y, Axis& axis) {
       add(target.at);
     }
   }
-  if (axis.is_log) {  // keeps dots off the frame
+  if (axis.is_log) {  // keeps points off the frame
     low /= 1.4;
     high *= 1.4;
   } else if (!IsRange(low, high)) {
@@ -209,7 +209,7 @@ void DrawSeries(const Plot& plot, size_t index, Marks& out) {
   const size_t stride = (series.points.size() + kMostPoints - 1) / kMostPoints;
   Mark path{Mark::Kind::kPath};
   std::vector<const ChartPoint*> dots;
-  size_t run = 0;  // points since the last gap
+  size_t run = 0;  // points since the last missing value
   const ChartPoint* last = nullptr;
   const auto end_run = [&] {
     if (run == 1 && !plot.chart.markers) dots.push_back(last);
@@ -301,7 +301,7 @@ void DrawNames(const Plot& plot, std::vector<Box> taken, Marks& out) {
 
 bool IsDrawn(double value) {
   constexpr double kMost = 1e300;
-  return std::abs(value) < kMost;  // also false for NaN
+  return std::abs(value) < kMost;  // false also for NaN
 }
 
 bool IsRange(double low, double high) {
@@ -331,7 +331,7 @@ Picture Render(const LineChart& chart) {
   std::stable_partition(order.begin(), order.end(),
                         [&](size_t i) { return !chart.series[i].emphasised; });
   for (const size_t index : order) DrawSeries(plot, index, picture.marks);
-  DrawTargets(plot, taken, picture.marks);  // above the series, which would hide their names
+  DrawTargets(plot, taken, picture.marks);  // drawn on top of series, which would hide the names
   DrawNames(plot, std::move(taken), picture.marks);
   picture.height = DrawLegend(MakeLegend(plot), picture.height, picture.marks) + 3;
   DrawTitle(picture);
@@ -444,7 +444,7 @@ Picture Render(const StripMap& map) {
   const double left = 10 + std::min(longest, kMostRowNameWidth);
   const double height =
       std::clamp(360.0 / static_cast<double>(std::max<size_t>(1, rows)), 4.0, 22.0);
-  const auto every = static_cast<size_t>(std::ceil(13 / height));  // row that has room for its name
+  const auto every = static_cast<size_t>(std::ceil(13 / height));  // rows with space for a name
   const double bottom = kTop + height * static_cast<double>(rows);
   Axis axis{left, kChartWidth - 4, 0, std::max(map.x_end, 1e-9)};
   Picture picture{map.title, kChartWidth, bottom + 38};

@@ -99,7 +99,7 @@ bool IsBlank(std::string_view cell) { return cell.empty() || cell == "-"; }
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// Returns the length of the number at the beginning of a cell, or 0.
+// true: units differ, so each cell has its value for the script
 size_t NumberLength(std::string_view cell) {
   size_t at = 0, digits = 0;
   const auto skip_digits = [&] {
@@ -126,7 +126,7 @@ size_t NumberLength(std::string_view cell) {
 struct Number {
   bool is_number = false;
   size_t length = 0;                 // only the number
-  const ColumnUnit* unit = nullptr;  // if nothing else follows the number
+  const ColumnUnit* unit = nullptr;  // unit of the number, if nothing else follows it
 };
 
 Number NumberIn(std::string_view cell) {

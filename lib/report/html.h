@@ -20,7 +20,7 @@ struct Record {
   Tone tone = Tone::kOpen;
   std::string word;                  // such as "pass"
   std::vector<std::string> cells;    // one per column after the word
-  std::optional<double> gauge = {};  // value / limit, drawn as a bar with the limit in its middle
+  std::optional<double> gauge = {};  // value / limit: a bar whose middle is the limit
   std::string remark = {};           // shown on a separate line below the cells
 };
 

@@ -24,22 +24,22 @@ bool IsRange(double low, double high);
 struct Mark {
   enum class Kind { kLine, kRect, kCircle, kPath, kText };
   struct Step {  // a step of a path
-    char to;     // 'M': begin here; 'L': draw a line to here; 'Z': draw one to the last beginning
+    char to;     // 'M': begin here; 'L': draw a line to here; 'Z': close the path
     double x = 0, y = 0;
   };
   Kind kind = Kind::kLine;
   std::string classes = {};
   double x = 0, y = 0;
-  double right = 0, bottom = 0;     // the other end of a line or corner of a rectangle
+  double right = 0, bottom = 0;     // second end of a line, or opposite corner of a rectangle
   double radius = 0;                // radius of a circle
   double strength = 1;              // opacity of its fill
   std::vector<Step> steps = {};     // steps of a path
-  std::string text = {}, tip = {};  // as given: escaped where it is written
+  std::string text = {}, tip = {};  // as the caller gave them; writing escapes them
 };
 
 // A drawn chart.
 struct Picture {
-  std::string title;  // shown above it; also names its file
+  std::string title;  // shown above the chart; also names its file
   double width = 0, height = 0;
   std::vector<Mark> marks = {};
 
@@ -56,15 +56,15 @@ struct Picture {
 
 struct ChartPoint {
   double x = 0, y = 0;
-  std::string name = {};  // written beside it if there is room, and in its tooltip
+  std::string name = {};  // written beside the point if there is space, and in its tooltip
 };
 
 struct ChartSeries {
-  std::string name;                // written in the legend; empty: nowhere
-  std::vector<ChartPoint> points;  // in drawing order; missing ones leave a gap
+  std::string name;                // written in the legend; if empty, the series has no entry
+  std::vector<ChartPoint> points;  // in drawing order; a missing value leaves a gap
   bool emphasised = false;         // drawn thicker, on top
   bool dashed = false;
-  bool joined = true;  // false: only points, which may represent different things
+  bool joined = true;  // false: only points, each of which may represent another thing
   bool named = true;   // false: names of points are only tooltips
 };
 
@@ -115,7 +115,7 @@ std::vector<ChartPoint> Frontier(std::vector<ChartPoint> points, bool low_y_is_b
 // A span in a row of a strip map.
 struct StripSpan {
   double begin = 0, end = 0;
-  double value = 0;      // strength of the colour, 0 to 1; only an outline if not finite
+  double value = 0;      // strength of the colour, 0 to 1; if not finite, only an outline
   int kind = 0;          // 0 for the accent colour, 1 for the second colour
   std::string tip = {};  // the tooltip
 };

@@ -45,7 +45,7 @@ constexpr Style kStyles[] = {{"g", "rule"},
                              {"k0", "", "accent"},
                              {"k1", "", "second"},
                              {"kx", "second", kNoFill, "2 2"}};
-// Attributes for text only: middle, end, bold, and a name with background around its letters.
+// Classes of text: m is centred, e ends at its place, b is bold, n has an outline of paper.
 constexpr std::string_view kTextRules =
     R"(svg text{font:12px system-ui,sans-serif;fill:var(--dim)}svg .b{font-weight:600;fill:var(--ink)}
 svg .m{text-anchor:middle}svg .e{text-anchor:end}

@@ -60,7 +60,7 @@ void DrawTickLabels(const Axis& axis, double shift, double y, Marks& marks);
 
 // Entries side by side in rows below a chart, in their order.
 struct LegendEntry {
-  std::vector<Mark> marks;  // drawn around (0, 0), the middle of its left end
+  std::vector<Mark> marks;  // drawn around (0, 0), the left end's middle
   double width = 0;         // width of the marks
   std::string text;
   bool is_bold = false;
@@ -81,6 +81,6 @@ std::string_view LightColour(std::string_view name);
 
 // Returns the rules of ChartStyle with literal colours, for self-contained files.
 std::string FileStyle();
-std::string Coordinate(double value);  // with at most two decimals
+std::string Coordinate(double value);  // writes at most two decimals
 
 }  // namespace kv::report

@@ -31,7 +31,7 @@ struct Cut {
 struct CutObject {
   Cut cut;
   ObjectHead head;
-  bool is_known = false;  // the index has it
+  bool is_known = false;  // true if the index has the object
   Bytes payload;
 };
 
@@ -181,7 +181,7 @@ class Store::Adder {
     std::set<ObjectId> ids;
     ForEachPiece(record, [&](const Extent&, const Piece& piece) { ids.insert(piece.id); });
     const std::vector<ObjectId> list(ids.begin(), ids.end());
-    sound_.clear();  // others may have added objects since
+    sound_.clear();  // other processes may have added objects since then
     std::atomic<bool> all = true;
     pool_.ParallelFor(list.size(), [&](uint64_t i) {
       if (!Has(list[i], options_.check)) all = false;
@@ -278,7 +278,7 @@ class Store::Adder {
       try {
         record = store_.Load(row);
       } catch (const Error&) {
-        continue;  // a damaged state is useless here but does no harm
+        continue;  // a damaged state is no reference, but does no harm
       }
       const auto parts = MapParts(*record);
       const auto same = parts.find(NamePart(*guide.extent));
@@ -482,7 +482,7 @@ class Store::Adder {
   uint64_t block_tokens_;
   AddReport report_;
   uint64_t number_ = 0;  // number of the state, if it is added
-  uint64_t newest_ = 0;  // state of this name that the source was compared with; 0: none
+  uint64_t newest_ = 0;  // the state of this name that the source was compared with; 0: none
   std::mutex mutex_;
   std::map<ObjectId, bool> sound_;  // earlier results of Has
   std::set<ObjectId> damaged_;

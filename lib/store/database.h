@@ -51,7 +51,7 @@ class IndexFiles {
   const Folder& folder_;
   std::string name_, journal_, vfs_name_;
   std::unique_ptr<sqlite3_vfs> vfs_;
-  int main_ = -1;  // descriptor of the index while it is open
+  int main_ = -1;  // descriptor of the index's file while it is open
   Refusal refusal_ = Refusal::kNone;
   int errno_ = 0;
   bool refused_journal_ = false;

@@ -124,7 +124,7 @@ void Folder::Rename(const std::string& from, const std::string& to) const {
     throw output::IoError("cannot be renamed", Join(from));
 }
 
-void Folder::Sync() const { ::fsync(descriptor_.get()); }  // as far as the file system can
+void Folder::Sync() const { ::fsync(descriptor_.get()); }  // durable as far as the file system can
 
 NewFile::NewFile(const Folder& folder, std::string name) : folder_(folder), name_(std::move(name)) {
   constexpr mode_t kMode = 0666;

@@ -28,7 +28,7 @@ struct OpenedFile {
   sqlite3_file base;
   IndexFiles* files;
   int descriptor, level;
-  bool is_new_name;  // the folder must be synced with the file
+  bool is_new_name;  // true: a new name, so the folder must be synced, too
 };
 
 OpenedFile& Opened(sqlite3_file* file) { return *reinterpret_cast<OpenedFile*>(file); }

@@ -47,8 +47,8 @@ ObjectHead ReadObjectHead(const FileSource& pack, uint64_t offset);
 uint64_t FindObject(const FileSource& pack, uint64_t from);
 // Checks the hash of the payload without decoding it. Throws kChecksum.
 void CheckPayload(const FileSource& pack, uint64_t offset, const ObjectHead& head);
-// Decodes the object at `offset` and checks everything except its id. Throws as ReadObjectHead and
-// DecodeChunk, kChecksum.
+// Decodes the object at `offset` and checks everything except its id. Throws what ReadObjectHead
+// throws and DecodeChunk, kChecksum.
 void DecodeObject(const FileSource& pack, uint64_t offset, const ObjectHead& head,
                   CodecScratch& scratch, Bytes& raw);
 
@@ -103,7 +103,7 @@ struct StateRecord {
   // Size of the objects that this state brought into the store, without this record.
   uint64_t own_bytes = 0;
   Effort level = Effort::kDefault;
-  ObjectId guide = {};  // id of its first rows; zeros if it has none
+  ObjectId guide = {};  // id of the state's first rows; zeros if it has none
   bool is_folder = false;
   std::vector<StoredFile> files;
   std::vector<std::string> empty_folders;

@@ -37,7 +37,7 @@ void WriteMarker(const Folder& folder) {
     file.Write(AsBytes(kMarkerText));
     file.Commit();
   } catch (const Error& error) {
-    if (error.finding() != Finding::kExists) throw;  // another run was faster
+    if (error.finding() != Finding::kExists) throw;  // another process created it first
   }
 }
 
@@ -113,7 +113,7 @@ Store::Store(std::string folder, Use use, const std::function<void()>& waiting)
   if (alone) UseReserve();
   if (use != Use::kMend && !has_index()) {
     if (!alone) lock_->BeAlone(waiting);
-    if (!has_index()) Make();  // another process may have made it meanwhile
+    if (!has_index()) Make();  // another process may have created it meanwhile
     if (!alone) lock_->Share();
   }
   for (const auto& [part, name] : {std::pair(&packs_, "packs"), std::pair(&states_, "states")}) {
@@ -337,7 +337,7 @@ namespace {
 // The use of one object by all states.
 struct ObjectUse {
   uint64_t times = 0, bytes = 0;
-  uint64_t referenced_bytes = 0;  // for all uses together
+  uint64_t referenced_bytes = 0;  // sum over all uses
   size_t first = 0;               // index of the first state that needs it
   bool by_several = false, by_newest = false;
 };
@@ -374,7 +374,7 @@ StoreStats Store::Stats() {
       object.by_newest |= use.is_newest;
       object.bytes = extent.BytesOf(piece);
       object.referenced_bytes += object.bytes;
-      use.shared_bytes += object.bytes;  // until all states are known, includes its own objects
+      use.shared_bytes += object.bytes;  // has the state's own objects until all states are known
     });
   }
   const std::map<ObjectId, Place> objects = index_->Objects();

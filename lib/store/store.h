@@ -136,8 +136,8 @@ class StoreLock {
  public:
   // Takes over the descriptor of the locked file; `path` is for messages.
   StoreLock(int descriptor, std::string path, bool alone, const std::function<void()>& waiting);
-  void BeAlone(const std::function<void()>& waiting);  // exclusive from now on
-  void Share();                                        // shared from now on
+  void BeAlone(const std::function<void()>& waiting);  // waits for an exclusive lock
+  void Share();                                        // turns the lock into a shared one
 
  private:
   void Lock(int how, const std::function<void()>& waiting);
@@ -150,8 +150,8 @@ struct AddOptions {
   std::string name;
   int64_t added_us = 0;
   Effort effort = Effort::kDefault;
-  uint64_t block_tokens = 0;  // 0: suited to the level
-  bool check = true;          // decodes each new object, and all of a state that already exists
+  uint64_t block_tokens = 0;  // 0: a length that suits the level
+  bool check = true;          // decodes new objects, and all objects of a state that exists already
   Progress* progress = nullptr;
   // 0, or a state that this run has added: files were listed then, so later numbers are larger.
   uint64_t after = 0;
@@ -159,7 +159,7 @@ struct AddOptions {
 
 struct AddReport {
   StateRecord state;
-  bool was_there = false;  // equal to the newest state of this name, so nothing was added
+  bool was_there = false;  // true: it equals the newest state of its name, so nothing was added
   std::optional<uint64_t> parent;
   uint64_t prefix_tokens = 0;  // tokens that the parent has, too
   uint64_t new_objects = 0, new_raw_bytes = 0, shared_objects = 0, shared_raw_bytes = 0;
@@ -174,7 +174,7 @@ struct Problem {
 
 struct CheckReport {
   uint64_t states = 0, objects = 0, raw_bytes = 0, stored_bytes = 0;
-  uint64_t leftover_files = 0, leftover_bytes = 0;  // from runs that were killed or are in progress
+  uint64_t leftover_files = 0, leftover_bytes = 0;  // files of runs that were killed or still write
   std::vector<StateRow> unlisted;                   // as in Leftovers
   std::vector<Problem> problems;
   std::vector<StateRow> damaged;   // states that cannot be restored
@@ -187,13 +187,13 @@ struct Leftovers {
   // backup. A repair lists them again.
   std::vector<StateRow> unlisted;
   std::set<ObjectId> needed;             // objects of the unlisted states
-  std::vector<uint64_t> packs, records;  // files that nothing needs
+  std::vector<uint64_t> packs, records;  // files that no state needs
   uint64_t bytes = 0;                    // size of the leftover files
 };
 
 struct CollectReport {
   uint64_t removed_objects = 0, removed_packs = 0, rewritten_packs = 0;
-  uint64_t skipped_packs = 0;  // packs that were not rewritten for lack of space
+  uint64_t skipped_packs = 0;  // packs that were kept as they are, because space is short
   uint64_t leftover_files = 0;
   uint64_t before_bytes = 0, after_bytes = 0;  // bytes of the whole store
   std::vector<StateRow> unlisted;              // states whose packs are kept
@@ -210,14 +210,14 @@ struct StateUse {
 struct StoreStats {
   std::vector<StateUse> uses;  // by number
   uint64_t older_states = 0;   // states that are not the newest of their name
-  uint64_t older_bytes = 0;    // needed only by older states, with records
+  uint64_t older_bytes = 0;    // size of objects that only older states need, with records
   uint64_t states = 0, names = 0, source_bytes = 0, objects = 0;
   // Disk space.
   uint64_t pack_bytes = 0, record_bytes = 0, index_bytes = 0, packs = 0;
   uint64_t live_stored_bytes = 0;     // bytes of objects that some state needs
   uint64_t live_raw_bytes = 0;        // decoded size of live objects
-  uint64_t shared_raw_bytes = 0;      // part of live_raw_bytes needed repeatedly
-  uint64_t referenced_raw_bytes = 0;  // sum over all states of what each needs
+  uint64_t shared_raw_bytes = 0;      // the part of live_raw_bytes that is needed more than once
+  uint64_t referenced_raw_bytes = 0;  // sum over all states of the bytes that each needs
   std::vector<LevelRow> levels;
 
   uint64_t disk_bytes() const { return pack_bytes + record_bytes + index_bytes; }
@@ -231,7 +231,7 @@ class Store {
   enum class Use {
     kRead,
     kAdd,    // creates the store if it does not exist
-    kAlone,  // waits until no other process uses it
+    kAlone,  // waits until no other process uses the store
     kMend,   // like kAlone, but without an index
   };
   // `waiting` is called once if another process has to finish first. Throws kOpenFailed if there is

@@ -40,7 +40,7 @@ import kvtool
 from engines import DIM, HEADS, TOKENS, planes_of
 from peers import Peer, size, zipnn_peers
 
-clock = time.perf_counter  # --cpu: processor time, whose ratios do not depend on other work on the machine
+clock = time.perf_counter  # with --cpu, processor time, which other work on the machine does not change
 
 TOKEN_BYTES = HEADS * DIM * 2
 LAYER_BYTES = 2 * TOKENS * TOKEN_BYTES

@@ -29,7 +29,7 @@ def read_units(root):
         named = NAMED.search(text)
         for source in re.findall(r"[\w-]+\.cc", named[1]) if named else []:
             path = os.path.join(os.path.dirname(name), source)
-            if os.path.splitext(path)[0] + ".h" not in texts:  # a header with the source's own name has precedence
+            if os.path.splitext(path)[0] + ".h" not in texts:  # a header with the source's own name comes first
                 unit_of[path] = os.path.splitext(name)[0]
     includes = collections.defaultdict(dict)
     for name, text in texts.items():

@@ -21,7 +21,7 @@ built() { # PROGRAM
   [ -x "$bin/$1" ] || { echo "not built: $1"; return 1; }
 }
 
-try() { # NAME COMMAND...: prints one line, and the end of the output of what fails
+try() { # NAME COMMAND...: runs a command, and prints one line, or the last lines of a failure
   local name=$1 seconds=$SECONDS
   shift
   ran=1

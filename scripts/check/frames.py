@@ -86,7 +86,7 @@ def main():
         for number, (dtype, raw) in enumerate(contents(tokens, heads, dim)):
             for level in (1, 2, 3, 4):
                 if level == 4 and tokens > 100:
-                    continue  # the independent decoder would need minutes
+                    continue  # the independent decoder would take minutes
                 for order, role in ((TOKEN_HEAD_DIM, 1), (TOKEN_HEAD_DIM, K_AND_V), (HEAD_TOKEN_DIM, 1), (UNKNOWN, 1)):
                     if tokens > 100 and (level > 1 or order == HEAD_TOKEN_DIM):
                         continue

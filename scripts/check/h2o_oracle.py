@@ -430,7 +430,7 @@ def mnn(p, shape, snapshot, trace, weights, r6):
 
 
 def design(p, shape, snapshot, trace, weights):
-    """Replays the published text: each layer has its own scores and its own clock, which counts decode steps."""
+    """Replays the published description: each layer has its own scores and its own clock, which counts decode steps."""
     alpha, size = f32(p["ema_alpha"]), p["block_tokens"]
     events = []
     for layer in range(shape["layers"]):
@@ -439,7 +439,7 @@ def design(p, shape, snapshot, trace, weights):
         s = scores_of(snapshot, trace, layer)
         cache, ema, plan, last = list(range(shape["prompt"])), np.zeros(0, f32), None, 0
         for step, token in enumerate(range(shape["prompt"], shape["tokens"]), 1):
-            if plan is not None:  # the previous step's plan
+            if plan is not None:  # from the second step on
                 cache, plan = [cache[i] for i in plan], None
             cache.append(token)
             n = len(cache)

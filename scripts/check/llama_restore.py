@@ -52,7 +52,7 @@ PACKAGE = "@node-llama-cpp/linux-x64"
 # Releases of the npm package; their builds of llama.cpp are v0.5.0, b10361, b8352, b6673, b6122, b5640 and b4753.
 RELEASES = ["3.22.1", "3.20.0", "3.18.0", "3.14.0", "3.12.0", "3.10.0", "3.6.0"]
 TOKENS = 16  # decoded after each restore
-LONG_TOKENS = 64  # tokens decoded from a file that conversion must not change
+LONG_TOKENS = 64  # tokens decoded from a file that a conversion must not change
 LEVELS = ["compat", "fast", "default", "high", "max"]
 TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20}  # ggml's numbers
 NEAR = 1e-4  # limit of the KL in nats, beyond the type's own loss
@@ -121,7 +121,7 @@ class Engine:
                 ("state_save_file", ctypes.c_bool, pointer, ctypes.c_char_p, pointer, size),
                 ("log_set", None, pointer, pointer)]:
             if name == "get_memory" and not hasattr(self.lib, "llama_get_memory"):
-                self.get_memory = lambda context: context  # the older functions take the context instead
+                self.get_memory = lambda context: context  # older versions pass the context instead
                 continue
             if not hasattr(self.lib, "llama_" + name):
                 function = getattr(self.lib, "llama_" + OLD_NAMES[name])
@@ -548,7 +548,7 @@ def fetch(folder, releases):
             try:
                 os.rename(unpacked, target)
             except OSError:
-                if not os.path.isdir(target):  # unless another process was faster
+                if not os.path.isdir(target):  # another process may have created it
                     raise
     return engines
 

@@ -24,7 +24,7 @@ else zig=$(python3 -c 'import ziglang, pathlib; print(pathlib.Path(ziglang.__fil
   skip "zig is not installed (pip install ziglang)"
 fi
 command -v dpkg-source >/dev/null || skip "dpkg-source is not installed (apt install dpkg-dev)"
-here=$(dpkg-architecture -qDEB_HOST_MULTIARCH) # a machine can have headers of other architectures as well
+here=$(dpkg-architecture -qDEB_HOST_MULTIARCH) # one machine may have headers of several architectures
 
 # Wrappers, because CMake wants programs without arguments. By default zig traps undefined behaviour. Its linker cannot choose
 # the names that a library shows (ld64's -exported_symbol), so here libkvtool shows all of them.

@@ -24,7 +24,7 @@ OTHER_WORDS = {
     "lib/engines/mnn/logs/logs.cc": "full",
 }
 ENGINES = ("MNN", "llama.cpp", "vLLM", "SGLang", "LMCache", "MLX", "transformers", "InfiniLM")
-LEAST_LISTED = 3  # this many names of one table in another file count as a second list
+LEAST_LISTED = 3  # so many names of one table in another file count as a second list
 KEYS = {"blocks", "layers", "raw", "ref", "rotated", "rows", "split"}  # names of codecs that are also keys of documents
 COMPARED = re.compile(r'[=!]= ?"([^"\\]+)"|"([^"\\]+)" [=!]= ')
 

@@ -84,7 +84,7 @@ def call_through():
     for thread in copies:
         thread.join()
     entry = {"argv": sys.argv[1:], "exit": status} | {name: text.decode("latin-1") for name, text in texts.items()}
-    with open(log, "a") as out:  # calls of a case seldom overlap, so that writes above PIPE_BUF are no problem
+    with open(log, "a") as out:  # calls of one case rarely overlap, so writes above PIPE_BUF stay whole
         out.write(json.dumps(entry) + "\n")
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)
@@ -221,7 +221,7 @@ def record_help(kvtool):
 def record(args):
     folder, kvtool = pathlib.Path(args.folder), os.path.abspath(args.kvtool)
     folder.mkdir(parents=True, exist_ok=True)
-    own = pathlib.Path(tempfile.mkdtemp(prefix="kvtool-same-"))  # a copy, because the build may change meanwhile
+    own = pathlib.Path(tempfile.mkdtemp(prefix="kvtool-same-"))  # a copy, because a build may replace the program
     try:
         program = shutil.copy2(kvtool, own / "kvtool")
         parts = {"help": lambda: record_help(program), "cases": lambda: record_cases(str(program), args.only, args.jobs, args.twice)}

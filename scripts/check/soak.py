@@ -44,7 +44,7 @@ class Soak:
     def __init__(self, options, folder):
         self.kvtool, self.inject = os.path.abspath(options.kvtool), os.path.abspath(options.inject)
         self.random, self.folder, self.counts = random.Random(options.seed), folder, collections.Counter()
-        self.states = folder / "states"  # plain copies, against which outcomes are checked
+        self.states = folder / "states"  # plain copies, with which outcomes are compared
         self.archives = folder / "archives"
         self.archived = {}  # archive name -> state name
         self.store = folder / "store"

@@ -84,7 +84,7 @@ endif()
 # FORTIFY needs -O1.
 if(KVTOOL_HARDEN AND NOT KVTOOL_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL Debug)
   add_compile_options(-fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
-  if(NOT APPLE) # Apple's linker binds symbols at start-up anyway
+  if(NOT APPLE) # Apple's linker binds symbols at start by default
     add_link_options(-Wl,-z,relro,-z,now)
   endif()
   include(CheckPIESupported)

@@ -29,7 +29,7 @@ FIELDS = ("magic version header_size level segmentation segment_rows raw_size pa
           "reference dtype order role codec heads head_dim tag tokens header_hash").split()
 MAGIC = b"\x89KVF\r\n\x1a\n"
 BYTE_SEGMENT = 1 << 20
-# Bytes and values of one block of each element type, by its number.
+# For each element type, by its number: bytes and values of one block.
 BLOCK = {0: (4, 1), 1: (2, 1), 2: (2, 1), 3: (8, 1), 4: (1, 1), 5: (1, 1), 6: (2, 1), 7: (2, 1), 8: (4, 1), 9: (4, 1),
          10: (8, 1), 11: (8, 1), 12: (1, 1), 13: (1, 1), 14: (1, 1), 15: (34, 32), 16: (18, 32), 17: (20, 32),
          18: (22, 32), 19: (24, 32), 20: (18, 32)}

@@ -199,7 +199,7 @@ class Base:
         _, _, attributes, self.chunks, _ = open_archive(self.data, False)
         extras = {"references": references, "cells": attributes["cells"]}
         self.extras = dict(extras, neighbour=neighbours_of(self.data, self.chunks, extras))
-        self.decoded = {}  # keyed by offset, because neighbours of chunks need the same rows again
+        self.decoded = {}  # by offset, because chunks that use neighbours read the same rows again
 
     def rows(self, layer, is_value, first, count):
         """Returns (bytes [token][head][unit], dtype)."""

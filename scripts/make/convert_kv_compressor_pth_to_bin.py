@@ -168,7 +168,7 @@ class DataUnpickler(pickle._Unpickler):  # the Python version, because its REDUC
         self.load_reduce()
 
     def load_build(self):
-        self.stack.pop()  # attributes are not needed
+        self.stack.pop()  # kvtool needs no attributes
 
     def load_refused(self):
         raise Refused("the pickle uses an opcode that runs code")
@@ -186,7 +186,7 @@ def load_pickle(stream):
         return DataUnpickler(stream, encoding="utf-8").load()
     except Refused:
         raise
-    except Exception as error:  # a stack machine can fail in many ways on arbitrary bytes
+    except Exception as error:  # on arbitrary bytes, a stack machine can fail in many ways
         raise Refused(f"malformed pickle: {type(error).__name__}: {error}") from error
 
 

@@ -38,7 +38,7 @@ class Recipe(NamedTuple):
     model: str
     sequences: int
     tokens: int
-    temperature: float = 1.0  # 0: read a text instead of sampling
+    temperature: float = 1.0  # 0: the model reads a text instead of sampling
 
 
 RECIPES = {

@@ -96,7 +96,7 @@ def write_state(out, options):
     rng = np.random.default_rng(options.seed)
     out.write(struct.pack("<4sII", b"qsgg", 2, options.tokens))
     out.write(rng.integers(0, 32000, options.tokens, dtype=np.int32).tobytes())
-    cells = np.zeros((options.tokens, 3), np.int32)  # position, one sequence id: 0
+    cells = np.zeros((options.tokens, 3), np.int32)  # columns: position, number of sequence ids (1), the id (0)
     cells[:, 0] = np.arange(options.tokens)
     cells[:, 1] = 1
     out.write(struct.pack("<II", 1, options.tokens))

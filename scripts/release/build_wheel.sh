@@ -19,7 +19,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 
-find_python() { # VERSION...: the first of these that runs
+find_python() { # VERSION...: finds the first of these that runs
   local version candidate
   for version in "$@"; do
     for candidate in "python$version" "$HOME/.pyenv/versions/$version".*/bin/python; do

@@ -22,7 +22,7 @@ version=$(sed -n 's/^project(kvtool VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 # Uses the time of the last commit, so that the same commit makes the same packages.
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
 
-stage() { # BUILD: everything that is installed, stripped, as it lies below /
+stage() { # BUILD: installs everything, stripped, into $out/stage
   rm -rf "$out/stage"
   DESTDIR=$out/stage cmake --install "$1" --prefix /usr --strip >/dev/null
 }
@@ -39,7 +39,7 @@ walks() { # PREFIX: runs the commands of the installed documents, as users would
   done
 }
 
-deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: of $out/stage
+deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: makes a package of $out/stage
   local package=$1 section=$2 shlibdeps=$3 depends=$4 summary=$5 description=$6 extra='' root file
   shift 6
   root=$out/root/$package

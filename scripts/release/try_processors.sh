@@ -23,7 +23,7 @@ trap 'rm -rf "$work"' EXIT
 states=$PWD/testdata/llamacpp/states profile=$PWD/testdata/profiles/s260k.kvp
 
 # Called in a folder of its own, so that documents name the same files.
-write_answers() { # RUN...: how the program is run
+write_answers() { # RUN...: writes what the program answers, run by this command
   local name level
   for name in s260k-v050-f16.seq0.bin s260k-v050-bf16.seq0.bin kjv3m-v050-q4_0-rotated.seq0.bin; do
     for level in compat fast default high max; do

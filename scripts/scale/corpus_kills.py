@@ -105,7 +105,7 @@ def kill_runs(kvtool, name, words, work, rng, kills):
         if killed:
             count += 1
         else:
-            (torn / "r.jsonl").unlink()  # it ended before the kill: start again from the beginning
+            (torn / "r.jsonl").unlink()  # the run ended before the kill, so the test begins again
             for path in (torn / "archives").rglob("*.kvz"):
                 path.unlink()
             before = {}

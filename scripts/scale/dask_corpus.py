@@ -62,7 +62,7 @@ def main():
         statuses = []
         for task in as_completed(tasks):
             statuses.append(task.result())
-            task.release()  # otherwise it runs again if the worker with its result dies
+            task.release()  # a worker may die, and without this its task runs again
     print(f"{len(statuses)} shards done, {sum(status != 0 for status in statuses)} with inputs that failed")
 
 

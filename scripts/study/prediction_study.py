@@ -260,7 +260,7 @@ def report(work, out):
                 "texts": {name: hashlib.sha256(text.encode()).hexdigest() for name, (_, _, text) in texts().items()},
                 "bands": {name: band for name, (_, band) in bands.items()}, "judged": {}}
     for part, of_part in parts(rows):
-        if of_part:  # an interrupted measurement may lack some
+        if of_part:  # a measurement that was interrupted may lack some parts
             document["judged"][part] = {name: judge(of_part, basis, band) for name, (basis, band) in bands.items()}
     document["left_out_in_turn"] = left_out_in_turn(rows, CALIBRATING_MODELS[0])
     tops = [(row["real_top4"], row["top4"]) for row in rows]

@@ -174,7 +174,7 @@ def measure_llama(work, names, folder, threads):
             k, v = (kind, "f16") if side == "k" else ("f16", kind)
             losses.add(f"{kind}-plain-{side}", full, read(tokens, k, v), tokens)
         del os.environ[HADAMARD_OFF]
-        if not losses.has("floor"):  # the effect of decoding one token at a time with an unchanged cache
+        if not losses.has("floor"):  # floor: the loss of decoding one token at a time with an unchanged cache
             losses.add("floor", full, read(tokens, "f16", "f16", 1), tokens)
 
 

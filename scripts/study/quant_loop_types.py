@@ -76,7 +76,7 @@ def turboquant(values, bits, is_key):
 
 
 class Type(NamedTuple):
-    store: Callable  # called with values, is_key
+    store: Callable  # called with (values, is_key)
     has_tail: bool = False
     full_at_ends: bool = False
 

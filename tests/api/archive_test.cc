@@ -255,7 +255,7 @@ TEST_CASE("A callback's own status comes back, and any other number is KV0010") 
   }
   Memory vast;
   kvt_source source = vast.Source();
-  source.bytes = UINT64_MAX;  // an impossible size is the caller's error, not KVT_E_INTERNAL
+  source.bytes = UINT64_MAX;  // the caller's mistake, so not KVT_E_INTERNAL
   kvt_reader* reader = nullptr;
   CHECK(kvt_reader_open(ctx, &source, &reader, nullptr) == KVT_E_NO_MEMORY);
   const kvt_file file = {sizeof file, 0, "a", &source};
@@ -525,7 +525,7 @@ TEST_CASE("Files are packed and come back byte for byte") {
   Memory cache_archive{Write(ctx, cache)};
   Folder whole;
   REQUIRE(Unpack(ctx, cache_archive, whole) == 0);
-  REQUIRE(whole.size() == 1);  // a safetensors file, which the next archive recognises
+  REQUIRE(whole.size() == 1);  // the archive below recognises this safetensors file
   const Buffer file = whole.begin()->second.bytes;
 
   for (const bool folder : {false, true}) {

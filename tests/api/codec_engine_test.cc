@@ -213,7 +213,7 @@ TEST_CASE("Frames within rooms, heads and pages of tables are counted") {
   REQUIRE(kvt_encode_within(context.ctx, &desc, raw.data(), raw.size(), frame.data(), frame.size(),
                             &size) == 0);
   CHECK(kvt_encode_within(context.ctx, &desc, raw.data(), raw.size(), frame.data(), 64, nullptr) ==
-        KVT_E_OUTPUT_TOO_SMALL);  // the block is not counted either
+        KVT_E_OUTPUT_TOO_SMALL);  // a block without room is not counted
   REQUIRE(kvt_decode_heads(context.ctx, frame.data(), size, nullptr, 1, 2, heads.data(),
                            heads.size(), nullptr) == 0);
   kvt_entry entry = {};

@@ -139,7 +139,8 @@ TEST_CASE("Every struct has its size, and wrong ones are KV0010 from every funct
   CHECK(kvt_reader_read(reader, 0, 0, 0, nullptr, 0, nullptr) == KVT_OK);
   CHECK(kvt_reader_read(reader, 0, 0, 1, &byte, 1, nullptr) == KVT_E_OUTPUT_TOO_SMALL);
   kvt_need need = {sizeof need, 0, 0, 0, nullptr, nullptr};
-  CHECK(kvt_reader_need(reader, 0, &need) == KVT_E_BAD_ARGUMENT);  // the archive needs nothing
+  // The archive's list of needs is empty.
+  CHECK(kvt_reader_need(reader, 0, &need) == KVT_E_BAD_ARGUMENT);
   kvt_reader_free(reader);
 }
 
@@ -205,7 +206,7 @@ TEST_CASE("Misuse of a queue is KV0010, and nothing else happens") {
   CHECK(kvt_queue_submit(nullptr, &batch, &ticket) == KVT_E_BAD_ARGUMENT);
   CHECK(kvt_queue_submit(queue, nullptr, &ticket) == KVT_E_BAD_ARGUMENT);
   CHECK(kvt_queue_submit(queue, &batch, nullptr) == KVT_E_BAD_ARGUMENT);
-  batch.count = 1;  // a count without items
+  batch.count = 1;  // a count of 1 without items
   CHECK(kvt_queue_submit(queue, &batch, &ticket) == KVT_E_BAD_ARGUMENT);
   for (const uint32_t operation : {0, 3, 4, 5}) {  // 3 and 4 are not defined
     batch.operation = operation;
@@ -423,7 +424,7 @@ TEST_CASE("A request that was accepted ends the call, and one that was not says 
   done = true;
   asks.join();
   CHECK(wrong == 0);
-  CHECK(accepted == stopped);  // each accepted request stopped one call
+  CHECK(accepted == stopped);  // each accepted cancel request stopped one call
 }
 
 }  // namespace

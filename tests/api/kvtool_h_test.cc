@@ -203,7 +203,7 @@ TEST_CASE("A batch's items fail alone") {
       descs.push_back(Desc(32, 4, 128));
       descs.back().context[1] = static_cast<uint8_t>(i);
     }
-    const size_t half = raw[0].size() / 2 - 7;  // pieces need no shape
+    const size_t half = raw[0].size() / 2 - 7;  // an odd size: pieces have no shape
     std::vector<std::array<kvt_piece, 2>> from, to;
     std::vector<kvt_item> items;
     for (size_t i = 0; i < count; ++i) {
@@ -251,7 +251,7 @@ TEST_CASE("Items whose buffers overlap are refused, and the others are right") {
   std::vector<kvt_item> items;
   const auto set_up = [&](Buffer& object) {
     pieces.clear();
-    for (size_t i = 0; i < 8; ++i)  // two outputs of each item
+    for (size_t i = 0; i < 8; ++i)  // pieces 2i and 2i + 1 are the outputs of item i
       pieces.push_back(Piece(&object[i * bytes / 2], bytes / 2));
     items.clear();
     for (size_t i = 0; i < 4; ++i)
@@ -269,7 +269,7 @@ TEST_CASE("Items whose buffers overlap are refused, and the others are right") {
   constexpr kvt_status kBad = KVT_E_BAD_ARGUMENT;
 
   set_up(raw);
-  items[2].frame = &frames[room - 1];  // overlaps the frames of items 0 and 1
+  items[2].frame = &frames[room - 1];  // item 2's frame overlaps those of items 0 and 1
   CHECK(statuses(kvt_encode_batch) == Statuses{kBad, kBad, kBad, 0});
   set_up(raw);
   pieces[3] = Piece(&frames[3 * room + 5], 1);  // item 1 reads what item 3 writes
@@ -394,7 +394,7 @@ TEST_CASE("A busy context says so, and one that is cancelled stops") {
   }
   trainer.join();
   if (was_busy) CHECK(result == KVT_E_CANCELLED);
-  CHECK(kvt_ctx_cancel(ctx) == 0);  // no call runs, so the next one is not stopped
+  CHECK(kvt_ctx_cancel(ctx) == 0);  // no call runs, so the next call is not stopped either
   CHECK(Encode(ctx, Desc(8, 8, 128), Page(8, 1024)).size() > 128);
   CHECK(kvt_fault(KVT_E_CANCELLED) == KVT_FAULT_STOPPED);
 }

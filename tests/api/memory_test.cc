@@ -95,7 +95,7 @@ Content Make(uint8_t dtype, uint64_t tokens, uint32_t heads, uint32_t dim) {
     x = 0.9f * x + normal(random);
     uint32_t bits;
     std::memcpy(&bits, &x, sizeof bits);
-    bits &= 0xffffe000;  // as if widened from fewer bits
+    bits &= 0xffffe000;  // clears the low bits, as if widened from fewer bits
     std::memcpy(&content.raw[bytes * i], reinterpret_cast<const uint8_t*>(&bits) + 4 - bytes,
                 bytes);
   }
@@ -307,7 +307,8 @@ TEST_CASE("A context never takes more memory than it says beforehand") {
           INFO("level " << level << ", " << bytes << " raw bytes, bound " << bound << ", taken "
                         << taken);
           CHECK(taken <= bound);
-          if (bytes > 1 << 20) CHECK(bound < 40 * taken);  // a larger bound would be useless
+          // A bound of 40 times or more would be useless.
+          if (bytes > 1 << 20) CHECK(bound < 40 * taken);
         }
       }
     }

@@ -16,7 +16,8 @@
 namespace {
 
 constexpr uint32_t kQueryHeads = 4, kKvHeads = 2, kDim = 16;
-constexpr uint64_t kPrompt = 400, kTokens = 560;  // more than the policy block always keeps
+// The policy `block` always keeps fewer tokens than these.
+constexpr uint64_t kPrompt = 400, kTokens = 560;
 constexpr uint32_t kLayers = 6, kLayer = 1;
 constexpr kvt_geometry kGeometry = {sizeof(kvt_geometry), kLayers, kQueryHeads, kKvHeads, kDim, 4};
 
@@ -39,7 +40,7 @@ struct Step {
 std::vector<Step> Steps(const kv::eviction::PolicyInfo& policy) {
   using kv::eviction::Spending;
   std::vector<Step> steps;
-  std::optional<uint64_t> beyond;  // pyramid: the first layers keep more than the mean
+  std::optional<uint64_t> beyond;  // pyramid only: the first layers keep more than the mean
   uint64_t length = 0;
   for (uint64_t token = 0; token < kTokens; ++token) {
     ++length;
@@ -237,7 +238,7 @@ TEST_CASE("Misuse of a policy is refused") {
     CHECK(kvt_policy_observe(policy, &wrong) == KVT_E_BAD_ARGUMENT);
   }
   REQUIRE(kvt_policy_observe(policy, &rows) == 0);
-  CHECK(kvt_policy_observe(policy, &rows) == KVT_E_BAD_ARGUMENT);  // the same rows again
+  CHECK(kvt_policy_observe(policy, &rows) == KVT_E_BAD_ARGUMENT);  // these rows were shown before
   CHECK(kvt_policy_choose(policy, &rows, 0, &plans, &count) == KVT_E_BAD_ARGUMENT);
   CHECK(kvt_policy_choose(policy, &rows, 21, &plans, &count) == KVT_E_BAD_ARGUMENT);
   REQUIRE(kvt_policy_choose(policy, &rows, 20, &plans, &count) == 0);

@@ -36,7 +36,7 @@ struct Queue {
     kvt_ctx* ctx = nullptr;
     REQUIRE(kvt_ctx_create(&of_context, &ctx) == KVT_OK);
     REQUIRE(kvt_queue_create(ctx, &params, &queue) == KVT_OK);
-    kvt_ctx_free(ctx);  // the queue does not use the context afterwards
+    kvt_ctx_free(ctx);  // the queue no longer needs the context
   }
   ~Queue() { kvt_queue_free(queue); }
   operator kvt_queue*() const { return queue; }
@@ -204,7 +204,7 @@ TEST_CASE("A queue takes as many tickets as it is deep, until completions are ta
   CHECK_FALSE(IsReadable(descriptor, 0));
   ticket = Submit(queue, more);
   CHECK(IsReadable(descriptor, -1));
-  CHECK(Poll(queue, 0).empty());  // takes no ticket, so the descriptor stays readable
+  CHECK(Poll(queue, 0).empty());  // Poll(0) takes no ticket, so the descriptor stays readable
   CHECK(IsReadable(descriptor, -1));
   CHECK(Await(queue, ticket).status == KVT_OK);
 }
@@ -241,7 +241,7 @@ TEST_CASE("A ticket is cancelled or done, and says which") {
     accepted += answer;
   }
   CHECK(accepted > 0);
-  Pages small(1, 512);  // the queue still works
+  Pages small(1, 512);  // shows that the queue still works
   CHECK(Await(queue, Submit(queue, small.Encoding())).status == KVT_OK);
 }
 
@@ -255,7 +255,8 @@ TEST_CASE("A queue that is freed touches no batch afterwards") {
     }
   }
   for (const auto& pages : own) {
-    for (const kvt_item& item : pages->stores) {  // 1: the batch was cancelled before it began
+    // Status 1: the batch was cancelled before it began.
+    for (const kvt_item& item : pages->stores) {
       CHECK((item.status == KVT_OK || item.status == KVT_E_CANCELLED || item.status == 1));
     }
   }
@@ -298,7 +299,7 @@ TEST_CASE("Many threads share a queue, by tickets of their own and by polling") 
       uint64_t ticket = 0;
       while (kvt_queue_submit(queue, &batch, &ticket) == KVT_E_BUSY) std::this_thread::yield();
     }
-    while (polled < 4 * kTurns) std::this_thread::yield();  // the batches must live until then
+    while (polled < 4 * kTurns) std::this_thread::yield();  // until then the batches must live
   };
   const auto polls = [&] {
     const int descriptor = kvt_queue_fd(queue);

@@ -31,7 +31,7 @@ TEST_CASE("Structs of every version are accepted, and of no other size") {
     CHECK(whole.struct_size == sizeof(Grown));
     CHECK(whole.number == 7);
     CHECK(whole.first == 1);
-    CHECK(whole.second == (size >= 24 ? 2 : 0));  // fields that an older caller lacks are zero
+    CHECK(whole.second == (size >= 24 ? 2 : 0));  // fields that an older struct lacks read as zero
     CHECK(whole.third == (size >= 32 ? 3 : 0));
   }
   CHECK_THROWS_AS(Whole<Grown>(nullptr, "given"), Error);

@@ -116,7 +116,7 @@ TEST_CASE("MNN's eviction runs in a decode loop, and misuse is refused") {
       REQUIRE(kvt_block_scores(ctx, &scores, sums.data(), blocks) == 0);
       float total = 0;
       for (const float sum : sums) total += sum;
-      CHECK(total == Approx(4));  // query heads, each with weights that sum to 1
+      CHECK(total == Approx(4));  // per query head the weights sum to 1
       CHECK(kvt_block_scores(ctx, &scores, sums.data(), blocks - 1) == KVT_E_BAD_ARGUMENT);
       CHECK(kvt_h2o_finish(h2o, sums.data(), blocks - 1, 1, &call) == KVT_E_BAD_ARGUMENT);
       CHECK(kvt_h2o_finish(h2o, sums.data(), blocks, UINT64_MAX, &call) == KVT_E_BAD_ARGUMENT);

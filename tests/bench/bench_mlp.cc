@@ -86,7 +86,7 @@ struct BareGemms {
   std::vector<int> in, out;
 };
 
-// Returns the floating-point operations of a row.
+// Returns the floating-point operations for one row.
 double CountFlop(const Mlp& mlp) {
   double flop = 0;
   for (const MlpLinear& linear : mlp.linears()) flop += 2.0 * linear.in * linear.out;

@@ -23,7 +23,7 @@ struct Cache {
   Bytes k = Store(StandInK(shape, 1), DType::kF16), v = Store(StandInV(shape, 2), DType::kF16);
   mnn::offline::Options options = mnn::offline::OnlineSimOptions();
   std::vector<DumpEntry> entries;
-  std::vector<Bytes> payloads;  // bytes of all compressed blocks
+  std::vector<Bytes> payloads;  // all compressed blocks, concatenated
 
   Cache() {
     DumpEntry& entry = entries.emplace_back();

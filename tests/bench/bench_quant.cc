@@ -13,7 +13,7 @@
 namespace kv::bench {
 namespace {
 
-constexpr size_t kValues = size_t{4} << 20;  // 16 MiB of floats: past every cache but the last
+constexpr size_t kValues = size_t{4} << 20;  // 16 MiB of floats, more than an L2 cache holds
 constexpr double kCopyTarget = 0.5, kReplayTarget = 1.3;
 
 std::vector<float> Floats() {

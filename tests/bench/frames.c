@@ -30,7 +30,7 @@ static struct {
 static struct {
   char path[4096];
   unsigned char *raw, *back, *frames;
-  size_t bytes, object_bytes, count, room; /* room: for one frame */
+  size_t bytes, object_bytes, count, room; /* room: largest size of one frame */
   kvt_desc desc;
   kvt_piece *source, *target;
   kvt_item *stores, *loads;
@@ -179,7 +179,8 @@ static int answer(uint32_t level, uint32_t threads) {
     fprintf(stderr, "not the same bytes\n");
     return 0;
   }
-  memset(objects.back, 0, objects.bytes); /* makes the next comparison meaningful */
+  /* Memset lets the next comparison fail if nothing is written. */
+  memset(objects.back, 0, objects.bytes);
   for (i = 0; i < objects.count; ++i) stored += objects.stores[i].written;
   printf("%zu %" PRId64 " %" PRId64 "\n", stored, middle - begin, end - middle);
   return fflush(stdout) == 0;

@@ -23,7 +23,8 @@
 enum { TOKEN = 8 * 128 * 2, MOST_PAGES = 4096, MOST_ROUNDS = 101, DEPTH = 64, WAYS = 6 };
 static const struct way {
   const char* name;
-  unsigned threads, pages, beside; /* pages: per ticket, 0 for plain calls; beside: index of its baseline */
+  /* Pages: per ticket, 0 for plain calls; beside: index of its baseline. */
+  unsigned threads, pages, beside;
 } ways[WAYS] = {{"calls", 1, 0, 0}, {"1: page", 1, 1, 0}, {"1: 16", 1, 16, 0},
                 {"batch", 2, 0, 3}, {"2: page", 2, 1, 3}, {"2: 16", 2, 16, 3}};
 
@@ -127,7 +128,7 @@ static void compare(size_t bytes, uint32_t level, int rounds) {
     check(kvt_ctx_create(&params, &ctx[way]));
     if (ways[way].pages > 0) check(kvt_queue_create(ctx[way], &of_queue, &queue[way]));
   }
-  for (round = -1; round < rounds; ++round) { /* the first one warms up */
+  for (round = -1; round < rounds; ++round) { /* round -1 warms up and is not measured */
     for (way = 0; way < WAYS; ++way) {
       for (decodes = 0; decodes < 2; ++decodes) {
         const double begin = now();

@@ -26,11 +26,11 @@ inline double Now(Clock clock) {
 enum class Figure { kSpeedup, kOverhead };
 
 struct Match {
-  uint64_t bytes = 0;  // per repetition, for the rates
+  uint64_t bytes = 0;  // bytes per repetition, from which rates are computed
   Figure figure = Figure::kSpeedup;
-  double target = 0;  // printed beside the ratio
+  double target = 0;  // target ratio, printed beside the measured one
   Clock clock = Clock::kThreadCpu;
-  int repeats = 1;  // calls per repetition, enough to last about 100 us
+  int repeats = 1;  // calls per repetition: about 100 us together
 };
 
 template <class Peer, class Own>

@@ -184,7 +184,7 @@ TEST_CASE("A merged figure is what plain arithmetic says", "[corpus]") {
   CHECK(of_group["max"] == 99.0);
   CHECK(figure(json["groups"][1]["figures"], "output_error")["max"].get<double>() ==
         Approx(49.0 / 7));
-  // Outliers, with the commands that reproduce them.
+  // Each outlier has the command that reproduces it.
   REQUIRE(json["outliers"].size() == 2);
   CHECK(json["outliers"][0]["name"] == NameOf(5));
   CHECK(json["outliers"][0]["command"] == "kvtool replay-quant --k q8_0 " + NameOf(5));

@@ -29,7 +29,7 @@ class SglangStorage:
     def __init__(self, codec, raw_bytes, room=None, count=4):
         self.codec, self.raw_bytes = codec, raw_bytes
         self.room = room or codec.max_encoded_bytes(raw_bytes)
-        self.keys = [f"{codec.fingerprint}:{i:064x}" for i in range(count)]  # hashes of token ids
+        self.keys = [f"{codec.fingerprint}:{i:064x}" for i in range(count)]  # in the form of hashes of token ids
         self.registered = rooms_of(memoryview(bytearray(count * self.room)), self.room)
         self.objects = {}  # the L3 store
 

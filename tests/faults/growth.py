@@ -48,7 +48,7 @@ def run_counted(folder, command, status):
 def count_allocations(make, count):
     with tempfile.TemporaryDirectory(prefix="kvtool-growth-") as place:
         folder = pathlib.Path(place)
-        return run_counted(folder, make(folder, count), 4)  # none of the names can be opened
+        return run_counted(folder, make(folder, count), 4)  # exit status 4: none of the inputs can be opened
 
 
 def count_added_state(states):

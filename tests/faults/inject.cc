@@ -116,7 +116,7 @@ struct Setup {
     if (const char* log = std::getenv("FAULT_LOG")) {
       log_descriptor = ::open(log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     }
-    // Child processes run without faults.
+    // Child processes run without injected faults.
     for (const char* name : {"FAULT_CALL", "FAULT_DENY", "FAULT_LOG"}) ::unsetenv(name);
   }
   ~Setup() {

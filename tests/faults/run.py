@@ -52,7 +52,7 @@ class Runner:
     def fresh(self, template):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="kvtool-faults-"))
         shutil.copytree(template, folder, dirs_exist_ok=True, copy_function=shutil.copy)
-        for item in template.rglob("*"):  # folders are marked by extended attributes
+        for item in template.rglob("*"):  # extended attributes mark the folders
             for name in os.listxattr(item):
                 os.setxattr(folder / item.relative_to(template), name, os.getxattr(item, name))
         return folder
@@ -200,7 +200,7 @@ def check_scenario(runner, scenario, options, chooser):
         check_log(log, folder, scenario)
         shutil.rmtree(folder)
 
-        plan = []  # faults of each kind of call; a sample takes as many of each
+        plan = []  # (call, number) of the faults to inject; a sample has equally many of each call
         for line in counts.read_text().splitlines():
             call, count = line.split()
             if options.call and call != options.call:

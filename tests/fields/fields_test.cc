@@ -170,7 +170,7 @@ TEST_CASE("Rows of text have a cell for each field with a heading", "[fields]") 
   first.worst = {"a", 3};
   CHECK(TextRow(whole, first) == std::vector<std::string>{"a", "3", "1536"});
 
-  // A column without any value is left out.
+  // The table omits a column without values.
   const TextTable parts = MakeTextTable(PartFields(), std::vector<Part>{{"a,\"b\"", std::nullopt}});
   CHECK(parts.head == std::vector<std::string>{"part"});
   CHECK(Csv(parts) == "part\r\n\"a,\"\"b\"\"\"\r\n");

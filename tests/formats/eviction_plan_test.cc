@@ -32,7 +32,7 @@ TEST_CASE("the example of docs/plans.md leaves what its table says", "[plan]") {
   CHECK(walk.is_common());
   CHECK_FALSE(walk.Apply({5, 0, {}, {{0, 2}, {4, 2}}, 6}));
   CHECK_FALSE(walk.Apply({7, 0, {}, {{0, 1}, {4, 1}, {6, 2}}, 6}));
-  // The query at position 9 sees 0 4 6 7 8 9.
+  // The query at position 9 sees positions 0, 4, 6, 7, 8 and 9.
   CHECK(walk.Layers()[0].kept == std::vector<uint64_t>{6, 6});
   CHECK(walk.Layers()[0].events == 2);
   CHECK(walk.full_bytes() == 10 * 2 * 4 * 2 * 2);
@@ -92,7 +92,7 @@ TEST_CASE("plans of replays are sound, and spoilt ones are found", "[plan]") {
       CHECK(layers[0].kept[head] == KeptTokens(plans[0].HeldBefore(0, tokens)));
       CHECK(layers[1].kept[head] == KeptTokens(plans[1].HeldBefore(head, tokens)));
     }
-    // A position that was evicted appears again.
+    // The event takes back a position that was evicted before.
     PlanEvent last = events.back();
     if (last.token + 1 >= tokens) continue;
     const KeepPlan before = last.kept;

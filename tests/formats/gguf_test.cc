@@ -155,7 +155,7 @@ TEST_CASE("malformed model files are refused", "[gguf]") {
   StoreLE<uint64_t>(bytes.data() + 16, 7);
   CHECK(FindingOf(bytes) == Finding::kTruncated);
   StoreLE<uint64_t>(bytes.data() + 24, UINT64_MAX);
-  CHECK(FindingOf(bytes) == Finding::kBadName);  // length of a key
+  CHECK(FindingOf(bytes) == Finding::kBadName);  // UINT64_MAX as the length of a key
   CHECK(FindingOf(Llama().U32("llama.block_count", 3).Write()) == Finding::kDuplicateName);
   CHECK(FindingOf(Llama().Raw("x", 13, {}).Write()) == Finding::kBadField);
 
@@ -213,7 +213,8 @@ TEST_CASE("a model divides the rows of its states", "[gguf]") {
     options.geometry = Read(builder.Write());
     state.caches[0].k_row = 16;
     state.caches[0].v_row = 8;
-    CHECK_THROWS_AS(open(), Error);  // rows of the third layer would need 16 channels
+    // Without this number of heads, rows of the third layer would need 16 channels.
+    CHECK_THROWS_AS(open(), Error);
     options.geometry->layers[2].kv_heads = 2;
     const Snapshot snapshot = open();
     CHECK(snapshot.heads_known());
@@ -243,7 +244,7 @@ TEST_CASE("a model divides the rows of its states", "[gguf]") {
     CHECK(latent.layers[0].k.heads == 1);
     CHECK(latent.layers[0].k.head_dim == 8);
     CHECK(latent.heads_known());
-    // Engine versions without latent caches stored the heads.
+    // Versions of llama.cpp without latent caches stored K and V of each head.
     state.caches[0].has_v = true;
     state.caches[0].k_row = 4 * 4;
     state.caches[0].v_row = 4 * 2;

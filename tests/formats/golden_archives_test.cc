@@ -136,9 +136,9 @@ TEST_CASE("archives of every version are restored as the manifest says") {
     // frames.
     const auto codec = static_cast<CodecId>(id);
     if (codec == CodecId::kSplit || codec == CodecId::kBlocks) continue;
-    // Needs a profile: tests/core/codec/profile_test.cc.
+    // This codec needs a profile: see tests/core/codec/profile_test.cc.
     if (static_cast<CodecId>(id) == CodecId::kProfiled) continue;
-    // Needs another archive: tests/cli/archive/base-golden.sh.
+    // These codecs need another archive: see tests/cli/archive/base-golden.sh.
     if (NeedsOthers(static_cast<CodecId>(id))) continue;
     INFO("codec " << Name(static_cast<CodecId>(id)) << " has no archive: add_archives.py");
     CHECK(codecs.count(static_cast<uint8_t>(id)) == 1);
@@ -148,7 +148,7 @@ TEST_CASE("archives of every version are restored as the manifest says") {
     CHECK(dtypes.count(info.dtype) == 1);
   }
   CHECK(kinds.size() == 3);
-  CHECK(orders.size() == 3);  // decoded chunks are never [head][dim][token]
+  CHECK(orders.size() == 3);  // decoded chunks never have the fourth order, [head][dim][token]
   CHECK(source_orders.size() == 4);
   for (const Effort effort :
        {Effort::kCompat, Effort::kFast, Effort::kDefault, Effort::kHigh, Effort::kMax}) {

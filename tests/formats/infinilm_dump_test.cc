@@ -159,7 +159,7 @@ TEST_CASE("damaged dumps are refused", "[infinilm]") {
   CHECK(Refusal(With("\"heads\": 3", "\"heads\": 4294967296")) == Finding::kBadField);
   CHECK(Refusal(With("[0, 0]", "[0]")) == Finding::kBadField);
   CHECK(Refusal(With("[0, 0]", "7")) == Finding::kBadField);
-  // Extents whose product exceeds 64 bits.
+  // The product of these extents exceeds 64 bits.
   std::string huge = With("\"heads\": 3", "\"heads\": 4294967295");
   huge.replace(huge.find("\"head_dim\": 4"), 13, "\"head_dim\": 4294967295");
   CHECK(Refusal(huge) == Finding::kOverflow);

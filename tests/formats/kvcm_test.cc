@@ -130,7 +130,7 @@ TEST_CASE("compat reads what csrc loads and warns of each oddity") {
 
 TEST_CASE("slots that do not chain and layers that differ are faults, in order of the file") {
   CompressorWeights weights = SampleWeights();
-  weights.blocks[1].weight.shape = {2, 2};  // layer 0, text K, slot 3: was 4 x 4
+  weights.blocks[1].weight.shape = {2, 2};  // layer 0, text K, slot 3; the right shape is 4 x 4
   weights.blocks[1].bias.shape = {2};
   const std::vector<WeightsFault> faults = CheckWeights(weights);
   REQUIRE(faults.size() == 4);
@@ -153,7 +153,7 @@ TEST_CASE("the loader models allocate nothing and fail as the real ones do") {
   CHECK(CsrcLoader(With(good, 36, ~uint32_t{0}), "w.bin").message == "std::bad_alloc");
   CHECK(CsrcLoader(With(good, 44, ~uint64_t{0}), "w.bin").message ==
         "cannot create std::vector larger than max_size()");
-  // 2^31 x 2^31 values of 4 bytes overflow to zero bytes.
+  // 2^31 x 2^31 values of 4 bytes would be 2^64 bytes, which overflows to 0.
   CHECK(CsrcLoader(With(good, 44, uint64_t{0x8000000080000000}), "w.bin").message ==
         "std::bad_alloc");
   CHECK(LegacyLoader(With(good, 12, uint32_t{10001}), "w.bin").offset == 12);

@@ -86,7 +86,7 @@ TEST_CASE("K and V side by side are taken apart", "[kvf]") {
     const Bytes k = Gather(both.layers[0].k, 0, kTokens, order);
     const Bytes v = Gather(*both.layers[0].v, 0, kTokens, order);
     REQUIRE(k.size() + v.size() == raw.size());
-    constexpr size_t kHalf = kDim;  // bytes of half a head
+    constexpr size_t kHalf = kDim;  // half of a head's dims, in bytes
     bool alike = true;
     for (size_t head = 0; head < raw.size() / (2 * kHalf); ++head) {
       alike &= std::equal(&k[head * kHalf], &k[head * kHalf] + kHalf, &raw[2 * head * kHalf]);
@@ -118,7 +118,7 @@ TEST_CASE("frames that do not read as a cache are refused by name", "[kvf]") {
 TEST_CASE("a frame that needs a profile reads with it alone", "[kvf]") {
   Source source = Source::Open(KVTOOL_TESTDATA "/profiles/page.kvf");
   OpenOptions options;
-  options.in_memory = true;  // the profile is next to it
+  options.in_memory = true;  // the frame's header names the profile
   const Bytes frame(source.files[0].data->bytes().begin(), source.files[0].data->bytes().end());
   CHECK(Refusal(frame, options) == Finding::kProfileMissing);
   options.profiles = {{"s260k.kvp", OpenProfile(KVTOOL_TESTDATA "/profiles/s260k.kvp")}};
@@ -130,7 +130,7 @@ TEST_CASE("a frame that needs a profile reads with it alone", "[kvf]") {
 
 TEST_CASE("a header's word alone takes no memory", "[kvf]") {
   const Bytes frame = Encoded(Page(FrameRole::kKey), Values());
-  // 2^40 tokens more, with a matching header hash.
+  // The forged header claims 2^40 more tokens and has a valid hash.
   Bytes forged(frame.begin(), frame.begin() + kFrameHeaderBytes);
   StoreLE(&forged[16], uint64_t{kHeads * kDim * 2} << 31);  // raw bytes
   StoreLE(&forged[24], uint64_t{0});

@@ -67,7 +67,7 @@ TEST_CASE("kvtc.pt: what no artifact is is refused") {
         Finding::kMissingRecord);
   CHECK(test::FindingOf([] { Read("v3-worker-quant", PickleInt(2), "tp_0_pp_0", NAN); }) ==
         Finding::kBadField);
-  // True is an int in Python.
+  // True is an int in Python, so the reader accepts it as a size.
   CHECK(!Read("v3-worker-quant", "\x88").k.schemas.at(8)[0].size);
 }
 

@@ -183,7 +183,7 @@ TEST_CASE("cells kept around a hole are the rows of the whole cache", "[llama]")
 TEST_CASE("transposed and plain V of one prompt are the same values", "[llama]") {
   const auto plain = Find("states/s260k-b6122-f16-plain.seq0.bin");
   const auto transposed = Find("states/s260k-b6122-f16-vtrans.seq0.bin");
-  if (!plain || !transposed) return;  // only in the shared data
+  if (!plain || !transposed) return;  // the files exist only in the shared data
   const Snapshot a = OpenFile(*plain), b = OpenFile(*transposed);
   CHECK(Floats(a, 0, true) == Floats(b, 0, true));
   for (uint32_t layer = 1; layer < 5; ++layer)

@@ -45,7 +45,7 @@ struct Variant {
   LlamaState state;
 };
 
-// Returns one state per layout, kind and storage.
+// Returns one state for each layout, kind and storage.
 std::vector<Variant> Variants() {
   std::vector<Variant> all;
   const auto add = [&](const char* version, bool session, uint32_t number, bool streams,
@@ -89,7 +89,7 @@ TEST_CASE("every layout of llama.cpp states reads, V as rows and transposed", "[
     for (const uint32_t transposed : {0u, 1u}) {
       INFO(variant.name << " transposed " << transposed);
       variant.state.caches[0].transposed = transposed;
-      variant.state.caches[0].v_row = 8;  // heads of K and V may differ in size
+      variant.state.caches[0].v_row = 8;  // V's heads may have another size than K's
       Bytes bytes = variant.state.Write();
       const Source source = MakeSource(bytes);
       CHECK(llama_state::Probe(source) == Confidence::kCertain);
@@ -168,16 +168,17 @@ TEST_CASE("impossible fields are refused with what they are", "[llama]") {
   CHECK(finding(marks.body, 257) == Finding::kBadField);
   CHECK(finding(marks.body + 4, 0xffffffff) != Finding::kInternal);  // cells
   CHECK(finding(cells, 0x80000000) == Finding::kBadField);           // position
-  CHECK(finding(cells + 4, 0) == Finding::kBadField);                // ids of a cell
+  CHECK(finding(cells + 4, 0) == Finding::kBadField);                // the number of ids of a cell
   CHECK(finding(cells + 4, 2) == Finding::kBadField);
   CHECK(finding(cells + 8, 0xffffffff) == Finding::kBadField);  // the id
-  CHECK(finding(cells + 20, 1) == Finding::kBadField);          // another id than the first cell's
+  CHECK(finding(cells + 20, 1) == Finding::kBadField);          // differs from the first cell's id
   CHECK(finding(tail, 2) == Finding::kBadField);                // v_trans
   CHECK(finding(tail + 4, 0) == Finding::kBadField);            // layers
   CHECK(finding(tail + 4, 4097) == Finding::kBadField);
-  CHECK(finding(tail + 8, 12) == Finding::kUnknownDtype);  // q4_K is not a cache type
+  CHECK(finding(tail + 8, 12) == Finding::kUnknownDtype);  // 12 is q4_K, which no cache has
   CHECK(finding(tail + 8, 0xffffffff) == Finding::kUnknownDtype);
-  CHECK(finding(tail + 12, 15) == Finding::kBadField);  // row size: not whole f16
+  // 15 bytes are not a whole number of f16 values.
+  CHECK(finding(tail + 12, 15) == Finding::kBadField);
   CHECK(finding(tail + 12, 0) == Finding::kLimit);
   CHECK(finding(tail + 16, 0x80000000) == Finding::kLimit);  // row of 2^63 bytes
   CHECK(finding(tail + 12, 1 << 20) == Finding::kTruncated);
@@ -254,7 +255,7 @@ TEST_CASE("streams become pieces; empty ones write nothing", "[llama]") {
     CHECK(snapshot.cell_groups[0].streams == 3);
     CHECK(snapshot.cell_groups[0].cells[2].stream == 2);
     CHECK(snapshot.cell_groups[0].cells[2].sequences == std::vector<int32_t>{2});
-    // Each stream counts its own cells.
+    // Every stream numbers its own cells.
     const Bytes v = Gather(*layer.v, 2, 3, Order::kTokenHeadDim);
     CHECK(LoadLE<uint16_t>(v.data()) == LlamaState::Value(1, true, 0, 0));
     CHECK(FindRegions(snapshot).size() == 8);
@@ -267,7 +268,7 @@ TEST_CASE("streams become pieces; empty ones write nothing", "[llama]") {
     Put32(bytes, third, 0);  // v_trans
     CHECK(FindingOf(bytes) == Finding::kInconsistent);
     bytes = state.Write();
-    Put32(bytes, third + 12, 8);  // row size of layer 0 K
+    Put32(bytes, third + 12, 8);  // sets the row size of K in layer 0
     CHECK(FindingOf(bytes) == Finding::kInconsistent);
   }
   SECTION("a sequence lives in one stream") {
@@ -332,7 +333,7 @@ TEST_CASE("server slot files keep a record where the tokens are", "[llama]") {
   CHECK(with(2, 1000) == Finding::kTruncated);
   CHECK(with(2, -1) == Finding::kTruncated);
   CHECK(with(7, 1 << 30) == Finding::kTruncated);
-  CHECK(with(8, 0) == Finding::kBadField);   // the word is no media position
+  CHECK(with(8, 0) == Finding::kBadField);   // this word is no media position
   CHECK(with(9, 99) == Finding::kBadField);  // past the text
   CHECK(with(10, 1000) == Finding::kTruncated);
   CHECK(with(13, 0x01444444) == Finding::kTrailingBytes);
@@ -349,7 +350,7 @@ TEST_CASE("recurrent states are named: alone refused, behind attention left as t
     out.U32(static_cast<uint32_t>(ids.size()));
     for (int32_t id : ids) out.I32(id);
     out.U32(0);
-    out.U32(4);  // two of the layers have a state
+    out.U32(4);  // number of rows: R and S of two layers
     for (const uint64_t row : rows) {
       out.I32(0);
       out.U64(row);
@@ -463,7 +464,7 @@ TEST_CASE("whether quantised caches are rotated is never silently assumed", "[ll
   CHECK(opened(32, "auto").k_hadamard == kNo);
   CHECK(opened(32, "auto").notes.empty());
   CHECK_THROWS_AS(opened(32, "yes"), Error);
-  state.version = 2;  // C and D were written both before and after llama.cpp began to rotate
+  state.version = 2;  // layouts C and D both exist with and without rotation
   CHECK(opened(64, "auto").v_hadamard == kUnknown);
   CHECK(opened(64, "yes").v_hadamard == kYes);
   state.has_streams = false;  // B was written before

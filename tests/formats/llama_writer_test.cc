@@ -176,7 +176,7 @@ TEST_CASE("one sequence is cut out of a context as the engine does it", "[llama]
   CHECK(Refusal(session) == Finding::kUnsupportedLayout);
   for (const int32_t sequence : {0, 1}) {
     const Snapshot one = SelectSequence(session, sequence);
-    CHECK(one.tokens.empty());  // the session does not name the sequence
+    CHECK(one.tokens.empty());  // the session does not say whose tokens it lists
     const Snapshot again = Open(Written(one));
     CHECK(again.layers[0].k.tokens() == 120);
     ExpectSame(one, again);

@@ -62,7 +62,7 @@ TEST_CASE("as many groups are read as make the file, and no other number") {
   CHECK(Refusal(Named("a", Chunk(1, {wide, {6, {3, 1, 1, 1}}}, 99))) == Finding::kSizeMismatch);
   // Three planes are neither K and V nor one of the two.
   CHECK(Refusal(Named("a", Chunk(1, {{6, {3, 1, 1, 4}}}, 12))) == Finding::kBadField);
-  // Sizes that fit only if they overflow.
+  // These sizes match the file only if their product overflows.
   CHECK(Refusal(Named("a", Chunk(1, {wide, {5, {2, 1 << 30, 1 << 30, 1 << 30}}}, 96))) ==
         Finding::kSizeMismatch);
 }
@@ -113,7 +113,7 @@ TEST_CASE("a raw-block file is only as large as it says") {
     return Refusal(Named("store", std::move(bytes)), all);
   };
   CHECK(with(8, 2) == Finding::kChecksum);                // an undefined version
-  CHECK(with(20, uint64_t{1} << 40) == Finding::kLimit);  // an index larger than any
+  CHECK(with(20, uint64_t{1} << 40) == Finding::kLimit);  // the index would be larger than any file
   CHECK(with(20, 16000) == Finding::kChecksum);           // past the end
   CHECK(Refusal(Named("store", Bytes(good.begin(), good.begin() + 100)), all) ==
         Finding::kChecksum);

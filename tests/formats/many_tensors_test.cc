@@ -158,7 +158,7 @@ uint64_t CostOf(Source (*make)(size_t, std::string (*)(size_t)), size_t tensors,
   const Source source = make(tensors, name);
   OpenOptions options;
   options.metadata_only = true;
-  options.layout = "thd";  // single values, which show no order
+  options.layout = "thd";  // values of size 1 do not show their order
   const uint64_t before = allocations.load();
   const Snapshot snapshot = OpenSnapshot(source, options);
   const uint64_t cost = allocations.load() - before;
@@ -172,7 +172,7 @@ void CheckFew(Source (*make)(size_t, std::string (*)(size_t)), uint64_t few) {
     CAPTURE(ten, forty);
     CHECK(ten < few * 10'000);
     CHECK(forty < few * 40'000);
-    CHECK(forty < 5 * ten);  // the cost grows in proportion to the tensors
+    CHECK(forty < 5 * ten);  // the cost grows linearly with the tensors
   }
 }
 

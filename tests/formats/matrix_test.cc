@@ -15,7 +15,8 @@ namespace kv::matrix_test {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr uintmax_t kLargest = 300 << 10;  // size of sources: the test is about their kinds
+// Larger sources are skipped: the test is about their kinds.
+constexpr uintmax_t kLargest = 300 << 10;
 
 std::optional<Snapshot> TryOpen(const fs::path& path) {
   OpenOptions options;
@@ -59,7 +60,7 @@ uintmax_t SizeOf(const fs::path& path) {
   return total;
 }
 
-// Returns one path for each kind.
+// Returns one path for each kind of source.
 std::vector<std::pair<std::string, Snapshot>> Sources() {
   std::vector<fs::path> paths;
   for (const char* root : {"llamacpp", "golden", "trace"}) {

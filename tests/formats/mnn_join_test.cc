@@ -27,8 +27,8 @@ TEST_CASE("a capped update leaves a gap, a first token above zero does not", "[m
 }
 
 TEST_CASE("after a compaction the update that begins later wins", "[mnn]") {
-  // A prompt of 70 tokens and two decoded ones; then the cache was cut to 40 and two more were
-  // decoded.
+  // A prompt of 70 tokens and two decoded ones come first; then the cache was cut to 40 and two
+  // more were decoded.
   const Joined joined = JoinByPosition(Ranges{{0, 70}, {70, 71}, {71, 72}, {40, 41}, {41, 42}});
   CHECK(joined.ranges ==
         Parts{{0, 0, 40}, {3, 40, 41}, {4, 41, 42}, {0, 42, 70}, {1, 70, 71}, {2, 71, 72}});

@@ -152,7 +152,7 @@ TEST_CASE("gaps, overlaps and stray files are told", "[mnn]") {
   REQUIRE(snapshot.layers[0].k.tokens() == 7);
   const Bytes rows = Gather(snapshot.layers[0].k, 0, 7, Order::kTokenHeadDim);
   CHECK(rows[4 * kRow] == std::byte{50});  // the later one
-  CHECK(rows[5 * kRow] == std::byte{15});  // the first one again
+  CHECK(rows[5 * kRow] == std::byte{15});  // the first row again
   CHECK(rows[6 * kRow] == std::byte{60});
   REQUIRE(snapshot.notes.size() == 3);
   CHECK(snapshot.notes[0].text.find("layers 0-1: several updates wrote tokens 4:5") == 0);
@@ -356,7 +356,7 @@ TEST_CASE("packed metas must agree with the formulas of the packing", "[mnn]") {
         "");  // the same size: 8 = 2*4
   CHECK(ParseRefusal(with("flash_upper_kv", 16), Finding::kSizeMismatch) != "");
   CHECK(ParseRefusal(with("pack_h", (1u << 31) - 1), Finding::kSizeMismatch) != "");
-  // A head that ends before the last token, because the engine's memory was cut off.
+  // A head ends before the last token, because the engine's memory was cut off.
   json cut = PackedMeta(5);
   cut["key_stride_bytes"] = cut["key_used_bytes"] = 24;
   CHECK(ParseRefusal(cut, Finding::kSizeMismatch).find("too small") != std::string::npos);

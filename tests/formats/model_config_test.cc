@@ -156,7 +156,7 @@ TEST_CASE("a GGUF's factor on keys and original context are the engine's") {
   CHECK(rope.scaling.original == 512);
 }
 
-// Marks the layers without rotation, one letter each.
+// Returns one letter per layer, which tells if it is rotated.
 std::string Unrotated(const ModelRope& model) {
   std::string text;
   for (uint32_t i = 0; i < 6; ++i) text += Name(model.Of(i).scaling) == "no rotation" ? '-' : 'r';
@@ -229,7 +229,7 @@ TEST_CASE("fields that transformers prefers are preferred") {
       {{"model_type", "olmo3"},
        {"rope_scaling",
         {{"rope_type", "yarn"}, {"factor", 8}, {"original_max_position_embeddings", 512}}}});
-  const ModelRope model = FindRope(olmo);  // windowed layers are not scaled
+  const ModelRope model = FindRope(olmo);  // the scaling does not apply to windowed layers
   CHECK(model.Of(0).scaling.kind == RopeScaling::Kind::kNone);
   CHECK(model.Of(0).theta == 1e6);
   CHECK(model.Of(3).scaling.kind == RopeScaling::Kind::kYarn);

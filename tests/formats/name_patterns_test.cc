@@ -53,7 +53,7 @@ class Names {
                                                      "\xc3\xa9",
                                                      " "};
     std::string name;
-    if (Below(2) == 0) {  // a pattern with its numbers filled in
+    if (Below(2) == 0) {  // half of the names fit a pattern
       for (std::string_view rest = NamePatterns()[Below(NamePatterns().size())].text;
            !rest.empty();) {
         if (rest.starts_with("{i}")) {
@@ -76,7 +76,8 @@ class Names {
       const std::string& piece = kPieces[Below(kPieces.size())];
       name = Below(2) == 0 ? name + piece : piece + (Below(2) == 0 ? "." : "") + name;
     }
-    if (Below(500) == 0) name.insert(0, 995, 'a');  // about the longest name allowed
+    // Pads the name to about the longest that is allowed.
+    if (Below(500) == 0) name.insert(0, 995, 'a');
     return name;
   }
 
@@ -109,7 +110,7 @@ TEST_CASE("of a million layers a few names are tried on every pattern") {
       REQUIRE(memo.Of(name).FindPrefix(name) == "past_key_values");
     }
   }
-  CHECK(memo.matched() <= 6);  // 0, 1 and other numbers, of K and of V
+  CHECK(memo.matched() <= 6);  // for K and V: number 0, number 1, other numbers
 }
 
 TEST_CASE("what stands before a pattern of layers is cut off at its last part") {

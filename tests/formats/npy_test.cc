@@ -148,7 +148,7 @@ TEST_CASE("big-endian values are swapped into a spool within the limit") {
         ReadNpy(InMemory(Npy(std::string("{'descr': '") + descr + head, values)), {});
     Bytes swapped = CopyContiguous(Only(file));
     REQUIRE(swapped.size() == values.size());
-    // Element (0, 1) is the third in the file.
+    // In Fortran order, element (0, 1) is the third in the file.
     for (size_t i = 0; i < static_cast<size_t>(width); ++i)
       CHECK(swapped[width + i] == values[3 * static_cast<size_t>(width) - 1 - i]);
   }

@@ -50,7 +50,7 @@ TEST_CASE("scalars of every protocol read as their values") {
 }
 
 TEST_CASE("small integers, flags and the empty tuple are one object each, as in Python") {
-  // [5, 5, INT 5, True, True, 1, 255, 256, 256, (), ()]
+  // The pickle is the list [5, 5, INT 5, True, True, 1, 255, 256, 256, (), ()].
   const Loaded list("\x80\x02](K\x05K\x05I5\n\x88\x88K\x01K\xffM\x00\x01M\x00\x01))e."s);
   const std::span<const PickleId> ids = list.root().items();
   REQUIRE(ids.size() == 11);
@@ -107,7 +107,7 @@ TEST_CASE("MEMOIZE takes the next place, even where PUT was before") {
       "0K\x07\x94"s
       "0K\x08\x94"s
       "0h\x02."s);
-  CHECK(out_of_order.root().integer() == 8);  // as Python orders them
+  CHECK(out_of_order.root().integer() == 8);  // Python gives 8, too
   const Loaded far(
       "\x80\x04K\x01r\xff\xff\xff\xff"s
       "0K\x07\x94"s
@@ -240,7 +240,7 @@ TEST_CASE("names that no data needs are refused wherever they stand, by name and
     CHECK(error.offset() == 2);
   }
   CHECK(Refusal("\x80\x04\x8c\x02os\x8c\x06system\x93."s).finding() == Finding::kForbiddenGlobal);
-  // Protocol 4 resolves dots in the name.
+  // In protocol 4, a dotted name names an attribute of an attribute.
   CHECK(Refusal("\x80\x04\x8c\x05torch\x8c\x17serialization.os.system\x93."s).finding() ==
         Finding::kForbiddenGlobal);
   CHECK_FALSE(IsForbiddenGlobal("builtins", "set"));
@@ -321,7 +321,7 @@ TEST_CASE("depth and cycles are limits, sharing is not") {
   };
   CHECK(Loaded(in_lists(399)).root().items().size() == 1);
   CHECK(Refusal(in_lists(400)).finding() == Finding::kLimit);
-  // A list inside a tuple inside the same list.
+  // A list is inside a tuple inside the same list.
   CHECK(Refusal("]q\x00h\x00\x85"s
                 "a.")
             .finding() == Finding::kLimit);

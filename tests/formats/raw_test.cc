@@ -72,7 +72,7 @@ TEST_CASE("the open size follows from the size of the file", "[raw]") {
   CHECK(snapshot.layers[2].k.heads == 2);
   CHECK(snapshot.layers[2].v->head_dim == 4);
   CHECK(snapshot.facts[0].second == "f16:2LTHD:2,3,5,2,4");
-  CHECK(FindRegions(snapshot).size() == 6);  // the file holds nothing but values
+  CHECK(FindRegions(snapshot).size() == 6);  // the file has only values
 }
 
 TEST_CASE("any order of axes reads every element from its place", "[raw]") {

@@ -112,7 +112,8 @@ TEST_CASE("a damaged LMCache chunk is refused by the field that is wrong") {
 }
 
 TEST_CASE("presets have the engines' orders and say what is missing") {
-  const Bytes page = Counting(2 * 3 * 4 * 2 * 5);  // K/V, layers, tokens, heads, dims
+  // 2 (K, V) x 3 layers x 4 tokens x 2 heads x 5 dims.
+  const Bytes page = Counting(2 * 3 * 4 * 2 * 5);
   const auto v = [&](const char* raw) {
     const Snapshot s = OpenSnapshot(Named("page.bin", page), Raw(raw));
     REQUIRE(s.layers.size() == 3);
@@ -169,7 +170,8 @@ TEST_CASE("the fs tier's config tells sizes, and only those not given") {
   CHECK(At(s.layers[0].k, 4, 0) == 1000);
   CHECK(OpenSnapshot(folder, Raw("vllm-fs:f16:H=2,D=5,P=2", "01.*")).layers[0].k.dtype ==
         DType::kF16);
-  CHECK(Refusal(folder, Raw("vllm-fs::H=2,D=5")) == Finding::kUsage);  // two files, no order
+  // The two files have no given order.
+  CHECK(Refusal(folder, Raw("vllm-fs::H=2,D=5")) == Finding::kUsage);
   temp.WriteFile("m/config.json", AsBytes(R"({"kv_cache_groups": [{"tokens_per_block": -1}]})"));
   CHECK(Refusal(Source::Open(temp.path()), Raw("vllm-fs::H=2,D=5", "*.bin")) == Finding::kBadField);
   temp.WriteFile("m/config.json", AsBytes("["));
@@ -330,7 +332,7 @@ TEST_CASE("what is not read is refused by name and with its reason") {
     const auto named = std::find_if(ForeignFormats().begin(), ForeignFormats().end(),
                                     [&](const ForeignFormat& format) { return format.id == id; });
     REQUIRE(named != ForeignFormats().end());
-    CHECK_FALSE(named->hint.empty());  // the message names an alternative
+    CHECK_FALSE(named->hint.empty());  // the hint names an alternative
   }
 }
 

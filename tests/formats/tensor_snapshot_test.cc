@@ -37,7 +37,7 @@ class Arrays {
     file_.metadata[std::string(key)] = std::move(value);
     return *this;
   }
-  // Points a vector of one integer at `value`.
+  // Makes the named vector refer to the single integer `value`.
   void Set(std::string_view name, const int64_t& value) {
     for (NamedTensor& tensor : file_.tensors) {
       if (tensor.name == name) tensor.view.data = reinterpret_cast<const std::byte*>(&value);
@@ -156,7 +156,8 @@ TEST_CASE(
   const auto heads = [](const Snapshot& snapshot) { return snapshot.layers.at(0).k.heads; };
   Arrays plain;
   plain.Add("k_0", {2, 3, 4}).Add("v_0", {2, 3, 4});
-  CHECK(plain.Refusal() == Finding::kAmbiguousFormat);  // integers: their values show nothing
+  // Integer values do not show which axis is which.
+  CHECK(plain.Refusal() == Finding::kAmbiguousFormat);
   OpenOptions told_heads;
   told_heads.geometry.emplace().uniform = {.kv_heads = 3};
   CHECK(heads(plain.Open(told_heads)) == 3);
@@ -168,7 +169,7 @@ TEST_CASE(
   CHECK(plain.Open(guess).storage.at("axes_guessed") == "yes");
   CHECK(plain.Open(guess).notes.size() == 1);
   CHECK(Arrays().Add("k.0", {2, 3, 4}).Say("kvtool.trace", "1").Open().layers.at(0).k.heads ==
-        3);  // names that only traces have
+        3);  // only traces use these names
   CHECK(heads(plain.Open(Layout("thd"))) == 3);
   CHECK(plain.Open(Layout("thd")).notes.empty());
   CHECK(heads(plain.Open(Layout("[S, H, D]"))) == 3);
@@ -206,7 +207,7 @@ OpenOptions Heads(uint32_t heads, uint32_t dim) {
 }
 
 TEST_CASE("a joined axis is divided by what is known of the heads") {
-  // A block of TensorRT-LLM: [layer, K/V, head x token x dim].
+  // The shape is that of a TensorRT-LLM block: [layer, K/V, head x token x dim].
   const Arrays block = std::move(Arrays().Add("a", {3, 2, 4 * 5 * 6}));
   OpenOptions options = Heads(4, 6);
   options.layout = "l2(htd)";

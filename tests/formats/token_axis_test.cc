@@ -60,7 +60,7 @@ TEST_CASE("what has no structure is ambiguous") {
   int decided = 0;
   for (unsigned seed = 0; seed < 100; ++seed)
     decided += FindTokenAxis(View(Make(64, 4, 16, 0, seed))).axis().has_value();
-  CHECK(decided <= 6);  // 2.25 standard errors: on average 2.4 in 100
+  CHECK(decided <= 6);  // at 2.25 standard errors, chance decides 2.4 of 100 on average
   Cache same = Make(16, 4, 8, 0);
   std::fill(same.values.begin(), same.values.end(), 3.0F);
   CHECK(FindTokenAxis(View(same)).log_ratio == 0);
@@ -73,7 +73,7 @@ TEST_CASE("scale, zeros, NaN and Inf change nothing") {
   Cache scaled = cache;
   for (float& value : scaled.values) value *= 1024;
   CHECK(FindTokenAxis(View(scaled)).margin() == Approx(margin));
-  // A static cache with rows that are not written yet, and rows that a faulty model wrote.
+  // A static cache has rows that are not written yet, and others that a faulty model wrote.
   Cache padded = Make(256, 4, 32, 1.0F);
   std::fill(padded.Row(64, 0), padded.Row(255, 3) + 32, 0.0F);
   padded.Row(3, 1)[0] = std::numeric_limits<float>::quiet_NaN();

@@ -76,7 +76,7 @@ TEST_CASE("a safetensors trace says what it holds", "[trace]") {
                            {"engine", "some engine"}});
   const AttentionTrace trace = OpenTrace(written.Write(folder), {});
   CHECK(trace.format == "safetensors");
-  CHECK(trace.level == TraceLevel::kProbabilities);  // layer 1 has no queries
+  CHECK(trace.level == TraceLevel::kProbabilities);  // layer 1 has no queries, only probabilities
   CHECK(trace.query_heads == 4);
   CHECK(trace.kv_heads == 2);
   CHECK(trace.head_dim == 8);
@@ -91,7 +91,8 @@ TEST_CASE("a safetensors trace says what it holds", "[trace]") {
   CHECK(trace.notes.size() == 1);  // positions
   REQUIRE(trace.layers.size() == 2);
   CHECK(trace.Find(2) == nullptr);
-  CHECK(trace.Find(1)->probabilities[0].key_begin == 6);  // the last three positions
+  // Probabilities exist for the last three positions.
+  CHECK(trace.Find(1)->probabilities[0].key_begin == 6);
   CHECK(trace.Find(3)->probabilities[0].key_begin == 0);
 }
 
@@ -173,7 +174,7 @@ TEST_CASE("layers follow rules of their own", "[trace]") {
                            {"window.1", "0"},
                            {"softcap.1", "30"},
                            {"scale.2", "0.5"},
-                           {"window.9", "3"},  // a layer that the trace lacks
+                           {"window.9", "3"},  // the trace has no layer 9
                            {"a.1", "another's"}});
   const AttentionTrace trace = OpenTrace(written.Write(folder), {});
   const auto rule = [&](uint32_t layer) { return MakeRule(trace, *trace.Find(layer)); };
@@ -229,7 +230,7 @@ TEST_CASE("gradients are read at their positions", "[trace]") {
   CHECK(refused({2, 3, 5, 6}, "5").find("5 query heads, expected 4") != std::string::npos);
   CHECK(refused({3, 4, 6}, "5").find("expected 4: samples") != std::string::npos);
   refused({0, 3, 4, 6}, "5");
-  // The last samples may be of evicted states.
+  // Only the last samples may be marked as taken at evicted states.
   const auto marked = [&](const char* evicted) {
     Written written = make({2, 3, 4, 6}, "5");
     written.metadata["g_evicted"] = evicted;
@@ -311,7 +312,7 @@ TEST_CASE("a stream of block scores is read call by call", "[trace]") {
   CHECK(trace.prompt_tokens == 6u);
   CHECK(trace.block_scores->kv_heads == 4);
   CHECK(trace.block_scores->parameters == TraceParameters{{"h2o_block_tokens", 2.0}});
-  for (int pass = 0; pass < 2; ++pass) {  // each reader starts at the first call
+  for (int pass = 0; pass < 2; ++pass) {  // every reader starts at its first call
     const auto reader = trace.block_scores->open();
     const auto first = reader->Next();
     REQUIRE(first);

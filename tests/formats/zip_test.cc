@@ -150,12 +150,12 @@ TEST_CASE("a changed byte of a stored member fails its CRC") {
 TEST_CASE("deflated members inflate into a spool, stored ones beside them stay mapped") {
   HandMade zip;
   zip.method = zip.local_method = 8;
-  // A stored deflate block: final, length 5.
+  // The deflate data is one stored block, marked final, of 5 bytes.
   zip.content =
       Bytes{std::byte{1},   std::byte{5},   std::byte{0},   std::byte{0xfa}, std::byte{0xff},
             std::byte{'h'}, std::byte{'e'}, std::byte{'l'}, std::byte{'l'},  std::byte{'o'}};
   zip.compressed_size = 10;
-  zip.flags = 1 << 3;  // the local header states no sizes
+  zip.flags = 1 << 3;  // flag 3: the local header has no sizes
   zip.crc = 0x3610a686;
   ZipArchive archive(InMemory(zip.Build()));
   archive.Inflate(5);
@@ -229,7 +229,7 @@ TEST_CASE("members that share bytes are refused") {
   outer.content.assign(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(local_bytes));
   outer.size = outer.compressed_size = outer.local_size = static_cast<uint32_t>(local_bytes);
   Bytes whole = outer.Build();
-  // Append the inner entry to the directory.
+  // The directory gets an entry for the inner file.
   const uint64_t end = whole.size() - 22;
   Bytes entry(bytes.begin() + static_cast<std::ptrdiff_t>(local_bytes), bytes.end() - 22);
   StoreLE<uint32_t>(&entry[42], 30 + 5);

@@ -10,12 +10,12 @@
 namespace kv::fuzz {
 
 struct Cost {
-  uint64_t steps = 0;      // executed basic blocks of kvtool's own code, without loops in libraries
-  uint64_t allocated = 0;  // bytes of all allocations together
+  uint64_t steps = 0;      // executed basic blocks of our code, without library code
+  uint64_t allocated = 0;  // sum of the sizes of all allocations
 };
 
 bool CostIsCounted();
-// Starts counting at 0.
+// Resets the cost to 0 and starts counting.
 void StartCost();
 // Stops counting and returns the cost since StartCost.
 Cost StopCost();

@@ -49,7 +49,7 @@ class PatternNeighbours : public NeighbourSource {
   const uint64_t tokens_;
 };
 
-// Encodes the values with unrelated neighbours.
+// Encodes the values with neighbours that do not predict them.
 void RoundTripByLayers(uint64_t columns, ByteSpan values, CodecScratch& scratch) {
   if (columns == 0) return;
   const uint64_t rows = values.size() / 2 / columns;

@@ -95,7 +95,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Try([&] {
     const std::vector<Summary> summaries(2, kv::gate::ParseSummary(text, "summary.json"));
     const std::string page = kv::gate::SummaryPage(summaries, kv::test::Engine()).Text();
-    Require(page.find("<script") == page.rfind("<script"));  // only the markup of tables
+    Require(page.find("<script") == page.rfind("<script"));  // the page has only its own script
     Require(!kv::gate::SummaryJunit(summaries[0], kv::test::Engine()).empty());
   });
   InvalidLines invalid;

@@ -22,7 +22,7 @@ void JudgeConfig(std::string_view text, kv::gate::GateResult& result) {
     result.cases.push_back(kv::gate::NotRun(spec, "not here"));
   }
   kv::gate::Judge({.baseline_rules = config.baseline_rules, .expected = config.expected}, result);
-  // A result without a measurement must not pass.
+  // A case without a measurement must not pass.
   if (result.passed()) std::abort();
 }
 

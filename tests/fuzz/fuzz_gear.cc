@@ -21,7 +21,7 @@ std::optional<Bytes> Decoded(GearKind kind, ByteSpan container, CodecScratch& sc
     KV_ASSERT(layout.planes.size() == CountPlanes(kind));
     return DecodeGear(kind, container, scratch);
   } catch (const Error&) {
-    return std::nullopt;  // refused with a finding
+    return std::nullopt;  // the container was refused with an error
   }
 }
 
@@ -29,7 +29,7 @@ void RoundTrip(GearKind kind, ByteSpan raw, CodecScratch& scratch) {
   if (raw.empty()) return;
   Bytes container;
   EncodeGear(kind, raw, {}, scratch, container);
-  const Bytes back = DecodeGear(kind, container, scratch);  // an Error ends the run
+  const Bytes back = DecodeGear(kind, container, scratch);  // an Error ends this input
   if (!std::equal(back.begin(), back.end(), raw.begin(), raw.end())) std::abort();
 }
 

@@ -72,6 +72,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const auto rule : {kv::eviction::FloorRule::kKeepAll, kv::eviction::FloorRule::kKeepFloor}) {
     CheckPlan(config, n, kv::eviction::ChooseBlocks(config, n, scores, rule), rule);
   }
-  ++kv::fuzz::accepted;  // no input is refused
+  ++kv::fuzz::accepted;  // this target refuses no input
   return 0;
 }

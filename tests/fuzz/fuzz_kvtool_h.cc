@@ -22,7 +22,7 @@ struct Input {
   size_t size;
 };
 
-// A context, and a queue with one thread.
+// Coders holds a context, and a queue with one thread.
 struct Coders {
   kvt_ctx* ctx = nullptr;
   kvt_queue* queue = nullptr;
@@ -76,7 +76,7 @@ void AsTable(kvt_ctx* ctx, const Input& input) {
     entries[i].struct_size = sizeof(kvt_entry);
     entries[i].bytes = static_cast<uint32_t>(head[4 + i]) << (head[8 + i] % 8);
     entries[i].codec = head[8 + i] / 8;
-    index[i] = head[12 + i] % (kPages + 1);  // one past the last page
+    index[i] = head[12 + i] % (kPages + 1);  // an index may be kPages, one past the last page
   }
   const size_t room = (input.size - kHead) / kPages;
   std::vector<uint8_t> coded(input.data + kHead, input.data + input.size),

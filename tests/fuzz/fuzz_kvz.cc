@@ -173,7 +173,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (TensorBytes(archive) <= kMostBytes) LoadTensors(archive, {}, pool);
     ++kv::fuzz::accepted;
   } catch (const Error&) {
-    // Refused with a finding.
+    // The archive was refused with an error.
   }
   return 0;
 }

@@ -13,7 +13,7 @@ namespace {
 
 using namespace kv;
 
-constexpr size_t kTried = 4;  // entries and regressions that are tried
+constexpr size_t kTried = 4;  // at most 4 entries and 4 regressions are tried
 constexpr uint64_t kMostWeightsTried = 1 << 16, kMostColumnsTried = 64;
 
 Bytes Repaired(ByteSpan input) {

@@ -59,7 +59,7 @@ class Mutator {
         }
         break;
       }
-      default: {  // copies a range of the other input
+      default: {  // copies a range of the other input into this one
         const size_t from = Below(other.size());
         const size_t take = std::min(Below(4096) + 1, other.size() - from);
         const auto first = other.begin() + static_cast<std::ptrdiff_t>(from);
@@ -68,7 +68,7 @@ class Mutator {
     }
   }
 
-  // Sizes and counts lead to the expensive paths.
+  // Large numbers in the place of sizes and counts lead to expensive paths.
   void WriteNumber(Input& input, size_t at) {
     const size_t bytes = std::min(size_t{1} << Below(4), input.size() - at);
     uint64_t value = uint64_t{1} << Below(64);

@@ -22,7 +22,7 @@ Reader ReaderFor(const std::string& file) {
   return Matches("*.npz", file) ? ReadNpz : ReadNpy;
 }
 
-// The manifest uses the names of safetensors.
+// Manifests name dtypes as safetensors does.
 std::string ManifestWord(DType dtype) {
   std::string word(Name(dtype));
   for (char& c : word) c = static_cast<char>(std::toupper(c));

@@ -20,7 +20,7 @@ using Indices = std::vector<uint64_t>;
 
 constexpr double kScoreTolerance = 1e-5;
 
-// Rows of the two tensors of a selection.
+// Pair holds the rows of a selection's two tensors.
 struct Pair {
   std::vector<float> full, old;
   uint64_t tokens, channels;

@@ -12,7 +12,7 @@
 
 namespace kv::golden {
 
-// Arrays of one of blend's safetensors files.
+// Tensors are the arrays of one of blend's safetensors files.
 struct Tensors {
   TensorFile file;
 

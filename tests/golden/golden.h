@@ -21,7 +21,7 @@ bool IsOwnSet();
 // Memory limit of a reader that is given a damaged file.
 inline constexpr uint64_t kMostMemory = uint64_t{256} << 20;
 
-// The contents of a missing manifest or section.
+// kNone stands for a missing manifest or section.
 inline const nlohmann::json kNone = nlohmann::json::array();
 
 // Returns the path, relative to the root, of a file that InfiniLM's manifest names.

@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 using transform::Rows;
 
-// The arrays of one vector.
+// Npz reads the arrays of one vector.
 class Npz {
  public:
   explicit Npz(const std::string& name)
@@ -87,7 +87,7 @@ void CheckDynamoFp8(const json& vector, Run& run) {
     REQUIRE(values.size() == codes.size());
     for (size_t i = 0; i < codes.size(); ++i) {
       INFO(values[i]);
-      // The sign of a NaN is not specified.
+      // NaNs may differ in their sign, which no format specifies.
       const int mask = std::isnan(values[i]) ? 0x7f : 0xff;
       CHECK((dynamo::ToFp8(values[i], PathOf(vector)) & mask) == (codes[i] & mask));
       if (npz.Has("differs")) {
@@ -146,7 +146,7 @@ std::vector<dynamo::Range> ListRanges(const Npz& npz) {
   std::vector<dynamo::Range> ranges;
   for (size_t i = 0; i < count; ++i) {
     const int64_t* range = &all[4 * i];
-    CHECK((range[2] == 0) == (range[3] == 0));  // fp8 has no number of bits
+    CHECK((range[2] == 0) == (range[3] == 0));  // fp8 ranges have no number of bits
     ranges.push_back({static_cast<uint64_t>(range[0]), static_cast<uint64_t>(range[1]),
                       static_cast<uint32_t>(range[3])});
   }
@@ -173,7 +173,7 @@ void CheckDynamoBuffer(const json& vector, Run& run) {
   run.Checked();
 }
 
-// Reads blocks of 16 bits, or of 32.
+// Reads blocks of 16-bit or 32-bit elements.
 std::vector<float> BlocksOf(const Npz& npz, const std::string& name, DType dtype) {
   std::vector<float> values(npz.View(name).elements());
   REQUIRE(Info(npz.View(name).dtype).block_bytes == Info(dtype).block_bytes);
@@ -181,7 +181,7 @@ std::vector<float> BlocksOf(const Npz& npz, const std::string& name, DType dtype
   return values;
 }
 
-// Multiplies a row with columns, in double.
+// Returns the dot product of a row and a column, in double.
 float Product(const float* row, const float* column, uint64_t step, uint64_t count) {
   double sum = 0;
   for (uint64_t i = 0; i < count; ++i)
@@ -415,7 +415,7 @@ void CheckPageStream(const json& vector, Run& run) {
   run.Checked();
 }
 
-// Inflates zlib's format or raw DEFLATE.
+// Inflates data in zlib's format, or raw DEFLATE data.
 Bytes Inflated(ByteSpan packed, bool is_raw, size_t size) {
   Bytes out(size);
   z_stream stream = {};

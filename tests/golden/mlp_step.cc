@@ -44,7 +44,8 @@ struct FloatArray {
       shape.push_back(std::stoull(it->str()));
     }
     REQUIRE(shape.size() == 5);
-    uint64_t left = (bytes.size() - 10 - header) / sizeof(float);  // divided by each extent
+    // Elements that remain after division by each extent.
+    uint64_t left = (bytes.size() - 10 - header) / sizeof(float);
     for (const uint64_t extent : shape) {
       REQUIRE(extent > 0);
       REQUIRE(left % extent == 0);

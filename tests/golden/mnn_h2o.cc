@@ -101,7 +101,7 @@ void CheckFinal(const json& expected, const MnnEngine& engine, size_t layers, bo
   if (!any_choice) CHECK(SameFloat(expected.at("lossy_ratio"), engine.metrics().lossy_ratio));
 }
 
-// Returns the number of events compared.
+// Checks a scenario, and returns the number of compared events.
 int CheckScenario(const json& scenario) {
   const json& params = scenario.at("params");
   eviction::BlockConfig config;

@@ -35,7 +35,8 @@ int CheckScheduleScenario(const json& scenario) {
   const json& params = scenario.at("params");
   const json& events = scenario.at("events");
   const uint64_t shrink_at = scenario.at("shrink_at_step");
-  const uint64_t removed = scenario.at("shrink_budget_to");  // despite the name; see the manifest
+  // The number of removed tokens, despite the name: see the manifest.
+  const uint64_t removed = scenario.at("shrink_budget_to");
   mnn::runtime::LayerClock clock;
   uint64_t length = scenario.at("prompt_tokens"), encoded = 0;
   size_t next = 0;
@@ -70,7 +71,7 @@ int CheckScheduleScenario(const json& scenario) {
 
 // Compares with the events of the real runtime, with threads and codec, over a cache of noise.
 void CheckReplay(const json& scenario) {
-  if (scenario.at("shrink_at_step") != 0) return;  // a budget that no runtime sets itself
+  if (scenario.at("shrink_at_step") != 0) return;  // no runtime shrinks its budget itself
   const json& params = scenario.at("params");
   const uint64_t prompt = scenario.at("prompt_tokens");
   test::CaseShape shape{.layers = 1, .query_heads = 1, .kv_heads = 1, .dim = 4};

@@ -38,7 +38,7 @@ struct Npy {
     ToFloats(dtype, bytes, values);
     return values;
   }
-  // Reads bit patterns: 16-bit floats stored as integers.
+  // Reads 16-bit floats that are stored as integers.
   std::vector<float> Floats(DType pattern) const {
     REQUIRE(Info(dtype).block_bytes == Info(pattern).block_bytes);
     std::vector<float> values(size());
@@ -141,7 +141,7 @@ inline void CheckKinds(std::span<const KindCheck> kinds, Run& run) {
       seen.insert(known.kind);
       const int before = run.checked() + run.absent();
       known.check(vector, run);
-      CHECK(run.checked() + run.absent() > before);  // if `expect` is empty, nothing is compared
+      CHECK(run.checked() + run.absent() > before);  // an empty `expect` would compare nothing
     }
   }
   for (const KindCheck& known : kinds) {
@@ -160,7 +160,7 @@ inline bool EqualBits(std::span<const float> got, std::span<const float> expecte
   return true;
 }
 
-// Returns the largest difference.
+// Returns the largest absolute difference.
 inline double WorstError(std::span<const float> got, std::span<const float> expected) {
   REQUIRE(got.size() == expected.size());
   double worst = 0;

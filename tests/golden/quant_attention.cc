@@ -21,7 +21,7 @@ using quantisation::StoredLayer;
 using quantisation::StoreRequest;
 using quantisation::TypePair;
 
-// One layer of the shared trace.
+// TracedLayer is one layer of the shared trace.
 struct TracedLayer {
   Npy q, k, v;
   AttentionTrace trace;

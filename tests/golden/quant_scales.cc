@@ -51,7 +51,7 @@ void CheckFp8(const json& vector, Run& run) {
     CHECK(codes == QuantArray(expected.at("codes"), side->shape()).Codes());
     const std::vector<float> deq = QuantArray(expected.at("deq_f16"), side->shape()).Floats();
     CHECK(EqualBits(back, deq));
-    // These types choose their scales themselves.
+    // The vector's rule of scaling selects the type that implements it.
     const bool is_e4m3 = dtype == DType::kF8E4M3;
     const std::string type = scale == "scale1"                ? is_e4m3 ? "fp8_e4m3" : "fp8_e5m2"
                              : scale == "amax448" && is_e4m3  ? "fp8_amax"
@@ -97,7 +97,7 @@ void CheckTokenHead(const json& vector, Run& run) {
     if (signs.empty()) {
       CHECK(EqualBits(back, deq));
     } else {
-      CHECK(WorstError(back, deq) < 1e-5);  // the order of the inverse transform's sum matters
+      CHECK(WorstError(back, deq) < 1e-5);  // sums of the inverse transform may have another order
     }
     run.Checked(3);
   }
@@ -183,7 +183,7 @@ void CheckK16V8(const json& vector, Run& run) {
     const std::string file = "quant/" + expected.value("blob", "");
     if (expected.contains("blob") && run.File(file)) {
       const Blob blob(run.Load(file));
-      if (expected.contains("case")) {  // these values are not from the trace
+      if (expected.contains("case")) {  // values of a `case` do not come from the trace
         REQUIRE(expected["case"].get<std::string>().starts_with("V all zero"));
         keys.assign(blob.k.size() / 2, 0);
         values.assign(blob.v.size(), 0);

@@ -48,7 +48,7 @@ class Truth {
         bytes_(std::move(bytes)),
         unit_(Info(dtype).block_bytes) {
     REQUIRE(axes_.size() == shape_.size());
-    uint64_t left = bytes_.size() / unit_;  // elements, divided by each extent
+    uint64_t left = bytes_.size() / unit_;  // elements that remain after division by each extent
     for (const uint64_t extent : shape_) {
       REQUIRE(extent > 0);
       REQUIRE(left % extent == 0);
@@ -94,7 +94,7 @@ class Truth {
 
  private:
   uint64_t Index(uint64_t layer, uint64_t part, uint64_t token, uint64_t channel) const {
-    uint64_t dims = 1;  // channels of one head, if heads have an axis
+    uint64_t dims = 1;  // channels of a head; 1 if the shape has no axis for them
     for (size_t i = 0; i < axes_.size(); ++i) {
       if (axes_[i] == "D") dims = shape_[i];
       if (axes_[i] == "2D") dims = shape_[i] / 2;

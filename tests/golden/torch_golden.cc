@@ -17,7 +17,7 @@ bool IsTorch(const std::string& format) {
   return format.starts_with("torch") || format.starts_with("pickle");
 }
 
-// The manifest names dtypes as safetensors does: F16, BOOL.
+// The manifest names dtypes as safetensors does, such as F16 and BOOL.
 std::optional<DType> FindDType(std::string name) {
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return ParseDType(name);

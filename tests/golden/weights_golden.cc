@@ -71,7 +71,7 @@ void CheckWeightCases(Run& run) {
     const Source source = Source::Open(*path);
     const ByteSpan bytes = source.files.front().data->bytes();
 
-    const std::string as_given = item.at("file");  // as passed to both loaders
+    const std::string as_given = item.at("file");  // the path as it was given to both loaders
     const LoaderVerdict csrc = CsrcLoader(bytes, as_given);
     if (!ThrewInStep(item)) {
       CHECK(csrc.loads == (item.at("csrc").at("status") == "ok"));

@@ -16,7 +16,7 @@ fail() {
   exit 1
 }
 
-# The program's files: pages, completions, the licence.
+# The installation has pages, completions and the licence.
 for file in man/man1/kvtool.1 man/man1/kvtool-compress.1 bash-completion/completions/kvtool \
   zsh/vendor-completions/_kvtool fish/vendor_completions.d/kvtool.fish doc/kvtool/LICENSE doc/kvtool/README.md; do
   [ -s "$prefix/share/$file" ] || fail "not installed: share/$file"
@@ -69,7 +69,7 @@ by_cmake static -DBUILD_SHARED_LIBS=OFF
 if needs_it "$scratch/static/library"; then fail "not linked with the static library"; fi
 
 pc=$(dirname "$(find "$prefix" -name kvtool.pc)")
-export PKG_CONFIG_LIBDIR=$pc # this folder has no .pc file of another package
+export PKG_CONFIG_LIBDIR=$pc # keeps .pc files of other packages out
 # shellcheck disable=SC2046  # flags are words
 "$cc" -std=c99 -Wall -Wextra -pedantic -Werror "$examples/page_store.c" -o "$scratch/by_pkg_config" \
   $(pkg-config --cflags --libs kvtool) -Wl,-rpath,"$(dirname "$pc")"

@@ -164,7 +164,7 @@ TEST_CASE("units of a column move to its head", "[svg]") {
 
 namespace {
 
-// The extent of a text on a screen with wide letters.
+// Returns the extent of a text on a screen with wide letters.
 struct TextBox {
   double left, top, right, bottom;
 };
@@ -301,7 +301,7 @@ TEST_CASE("the name of a limit is where it hides no marker", "[svg]") {
   constexpr const char* kAtTheRightEnd = "class=\"t e n\"";
   CHECK(Render(chart).Inline().find("class=\"t n\"") != std::string::npos);
   CHECK(Render(chart).Inline().find(kAtTheRightEnd) == std::string::npos);
-  chart.series[0].points.push_back({0, 0.5});  // markers at both ends
+  chart.series[0].points.push_back({0, 0.5});  // the line has a marker at both ends
   CHECK(Render(chart).Inline().find(kAtTheRightEnd) != std::string::npos);
   chart.series[0].points = {{0.2, 1}, {1, 0}};
   CHECK(Render(chart).Inline().find(kAtTheRightEnd) != std::string::npos);
@@ -310,7 +310,7 @@ TEST_CASE("the name of a limit is where it hides no marker", "[svg]") {
 TEST_CASE("the paper around a name in a PDF has no dashes", "[svg]") {
   LineChart chart;
   chart.series = {{"s", {{0, 0, "a"}, {1, 1, "b"}}, false, true, false}};
-  chart.targets = {{0.5, "limit", true}};  // a dotted line, and a name on it
+  chart.targets = {{0.5, "limit", true}};  // a dotted line that shows the name "limit"
   const std::string pdf = Render(chart).Pdf();
   CHECK(pdf.find("w [2 3] 0 d") != std::string::npos);
   size_t names = 0;

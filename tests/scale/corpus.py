@@ -6,7 +6,7 @@ import pathlib
 import random
 import subprocess
 
-DAMAGED = 25  # one in this many is truncated, because a failing input must be counted once, too
+DAMAGED = 25  # one input in 25 is truncated, since corpora must count failures, too
 
 
 def write_snapshot(path, rng, kilobytes):

@@ -86,7 +86,7 @@ def main():
             pod.kill()
             pod.wait()
         statuses = {process_of(kvtool, shards, volumes, index).wait() for index in range(completions)}
-        assert statuses == {0, 3}, statuses  # one of the inputs is damaged
+        assert statuses == {0, 3}, statuses  # 3: one of the inputs is damaged
         assert process_of(kvtool, shards, volumes, completions).wait() == 2, "an index beyond the last was taken"
         assert process_of(kvtool, merge, volumes).wait() == 3
         same = (volumes["results"] / "merged.json").read_bytes() == wanted[0]

@@ -39,7 +39,7 @@ def compare(kvtool, work):
                                 f"results/{i}.jsonl"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         assert ended.returncode in (0, 3), ended.returncode
     subprocess.run([kvtool, "merge", *pathlib.Path("results").iterdir(), "-o", "merged.json", "-q"], stdout=subprocess.DEVNULL)
-    # A line of a repeated input, and one that a kill truncated.
+    # One line is of a repeated input, and a kill truncated another.
     first = pathlib.Path("results/0.jsonl")
     lines = first.read_text().split("\n")
     tried = json.loads(lines[1])

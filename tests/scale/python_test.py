@@ -147,7 +147,8 @@ def main():
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--install", metavar="BUILD")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before it was done"))  # so that the folder is removed
+    # Turns SIGTERM into an exit, which removes the folder.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before it was done"))
     # Ray's workers have a low priority, so they are slow next to other load.
     env = dict(os.environ, RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0", PYTHONWARNINGS="ignore")
     with tempfile.TemporaryDirectory(prefix=f"kvtool-{options.kind}-") as folder:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 
-SBIN = ":/usr/sbin:/sbin"  # Debian's folder of the daemons, which is often not in a user's PATH
+SBIN = ":/usr/sbin:/sbin"  # Debian's folder of the daemons is often not in a user's PATH
 
 CONFIGURATION = """\
 ClusterName=here
@@ -73,7 +73,7 @@ def die_with_parent():
 class Slurm:
     def __init__(self, folder, nodes, cpus):
         self.folder, self.nodes, self.cpus = pathlib.Path(folder), nodes, cpus
-        self.daemons = {}  # by node, or by kind
+        self.daemons = {}  # processes by node or kind
         self.env = dict(os.environ, PATH=os.environ["PATH"] + SBIN, SLURM_CONF=str(self.folder / "slurm.conf"))
         # Variables of an outer Slurm would reach our tasks.
         for name in [name for name in self.env if name.startswith(("SLURM_", "SBATCH_")) and name != "SLURM_CONF"]:
@@ -197,5 +197,5 @@ class Slurm:
                     if mark in (entry / "environ").read_bytes().split(b"\0"):
                         found.append(int(entry.name))
                 except OSError:
-                    pass  # it has ended, or belongs to another user
+                    pass  # the process has ended, or belongs to another user
         return found

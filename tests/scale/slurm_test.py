@@ -42,8 +42,8 @@ GATE = """{
   ]
 }
 """
-ROUNDS = 12  # an array and its merge; the last arrays run without kills
-SECONDS_OF_A_TASK = {f"0:{second:02}" for second in range(15)}  # as squeue prints it
+ROUNDS = 12  # an array and its merge each; the last arrays run without kills
+SECONDS_OF_A_TASK = {f"0:{second:02}" for second in range(15)}  # times under 15 s in squeue's format
 
 
 class Killer:
@@ -57,7 +57,7 @@ class Killer:
         tasks = [line.split("|") for line in
                  self.slurm.run("squeue", "-h", "-r", "-j", job, "-o", "%K|%t|%r|%N|%M", check=False).splitlines()]
         for task, state, reason, _, took in tasks:
-            if reason == "BeginTime":  # without this, a requeued task waits for two minutes
+            if reason == "BeginTime":  # without a new begin time, a requeued task waits for two minutes
                 self.call("scontrol", "update", f"jobid={job}_{task}", "StartTime=now")
             # If a task was to start on a node just when the node was lost, Slurm believes that it runs for ever.
             if state == "R" and took not in SECONDS_OF_A_TASK:
@@ -140,7 +140,7 @@ class Run:
             missing = re.search(r"missing or not complete: ([\d,]+)", said)
             if not missing:
                 return status
-            tasks = missing[1]  # the list as --array takes it
+            tasks = missing[1]  # the list, in the syntax of --array
             self.sent_again += tasks.count(",") + 1
         raise RuntimeError(f"shards {tasks} are still missing after {ROUNDS} rounds")
 
@@ -245,7 +245,8 @@ def main():
     parser.add_argument("--pause", type=float, default=0.1, help="seconds between two looks at the queue")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before it was done"))  # so that the daemons end
+    # Turns SIGTERM into an exit, which ends the daemons.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before it was done"))
     with tempfile.TemporaryDirectory(prefix="kvtool-slurm-") as folder:
         slurm = slurm_here.Slurm(f"{folder}/slurm", options.nodes, options.cpus)
         try:

@@ -119,14 +119,15 @@ TEST_CASE("pieces end at blocks and are not short", "[store]") {
   extent.units = 8;
   extent.tokens = 1000;
   CHECK(EndOfPiece(extent, 0, 256) == 256);
-  CHECK(EndOfPiece(extent, 200, 256) == 512);  // 56 tokens would be too few
+  // A cut at 256 would leave a piece of 56 tokens, too few.
+  CHECK(EndOfPiece(extent, 200, 256) == 512);
   CHECK(EndOfPiece(extent, 100, 256) == 256);
   CHECK(EndOfPiece(extent, 768, 256) == 1000);
   extent.tokens = 800;
-  CHECK(EndOfPiece(extent, 512, 256) == 800);  // the remaining 32 are joined
+  CHECK(EndOfPiece(extent, 512, 256) == 800);  // the remaining 32 tokens join the piece
   CHECK(IsWorthKeeping(extent, 512, 288, 256));
   CHECK_FALSE(IsWorthKeeping(extent, 512, 20, 256));
-  CHECK(IsWorthKeeping(extent, 492, 20, 256));  // the piece ends at a block's border
+  CHECK(IsWorthKeeping(extent, 492, 20, 256));  // the piece ends at a block boundary
 }
 
 TEST_CASE("records are read as they were written, and refused cut or changed", "[store]") {
@@ -211,7 +212,7 @@ TEST_CASE("connections of one process exclude each other, and the last writer is
   }
   threads.clear();
   Index reader(*opened, "index.sqlite", Database::Use::kRead);
-  CHECK_THROWS_AS(reader.NextNumber(1), Error);  // opened for reading only
+  CHECK_THROWS_AS(reader.NextNumber(1), Error);  // the store was opened for reading only
   Index writer(*opened, "index.sqlite", Database::Use::kWrite);
   CHECK(writer.NextNumber(1) == kThreads * kEach + 1);
   CHECK(writer.NextNumber(1000) == 1000);

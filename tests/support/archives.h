@@ -24,7 +24,7 @@ inline Archive OpenBytes(Bytes bytes) {
   return Archive::Open(FileSource::FromBytes(std::move(bytes), "test.kvz"));
 }
 
-// Keeps every restored file in memory.
+// MemoryTarget keeps every restored file in memory.
 class MemoryTarget : public RestoreTarget {
  public:
   Sink& Begin(size_t file) override {

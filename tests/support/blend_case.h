@@ -23,7 +23,7 @@ struct BlendCase {
   DType dtype = DType::kF32;
   Rope rope;
   std::shared_ptr<Snapshot> full = std::make_shared<Snapshot>();
-  std::vector<std::shared_ptr<const Snapshot>> chunks;              // keys at local positions
+  std::vector<std::shared_ptr<const Snapshot>> chunks;              // with keys at local positions
   std::shared_ptr<Snapshot> joined = std::make_shared<Snapshot>();  // keys unrotated
   AttentionTrace trace;
   std::vector<std::unique_ptr<Bytes>> storage;

@@ -27,7 +27,7 @@ class GgufBuilder {
     entries_.Write(value);
     return *this;
   }
-  // An array of i32.
+  // Adds an array of i32.
   GgufBuilder& I32s(std::string_view key, const std::vector<int32_t>& values) {
     Key(key, 9);
     entries_.U32(5);

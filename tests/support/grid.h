@@ -12,7 +12,7 @@
 
 namespace kv::test {
 
-// A synthetic cache of one head or more.
+// Grid is a synthetic cache of one head or more.
 struct Grid {
   uint64_t rows = 0, columns = 0, head_dim = 0;
   bool bfloat = false;

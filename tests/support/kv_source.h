@@ -25,7 +25,7 @@ class KvSourceBuilder {
     uint64_t tokens = 64;
     uint32_t heads = 2, head_dim = 32;
     bool heads_known = true;
-    int pieces = 1;  // number of token ranges of the tensor, with filler between them
+    int pieces = 1;  // parts into which the tensor is cut, with filler between them
   };
 
   // Adds the next layer. V may have another shape than K.

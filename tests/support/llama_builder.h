@@ -41,7 +41,7 @@ struct LlamaState {
     return static_cast<uint16_t>(0x3000 + 4096 * layer + 2048 * is_value + 64 * cell + element);
   }
 
-  // Offsets of the parts that tests damage.
+  // Marks holds the offsets of the parts that tests damage.
   struct Marks {
     uint64_t body = 0;  // first cache
     std::vector<uint64_t> k_ends;

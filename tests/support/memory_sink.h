@@ -6,7 +6,7 @@
 
 namespace kv {
 
-// Collects what is written in memory.
+// MemorySink collects in memory what is written.
 class MemorySink : public Sink {
  public:
   void Write(ByteSpan bytes) override { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }

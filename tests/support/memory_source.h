@@ -9,7 +9,7 @@
 
 namespace kv::test {
 
-// A source whose only file lies in memory.
+// Returns a source whose only file is in memory.
 inline Source MakeSource(Bytes bytes, const std::string& name = "memory") {
   Source source;
   source.path = name;

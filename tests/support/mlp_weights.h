@@ -16,7 +16,7 @@ namespace kv::test {
 
 struct WeightsShape {
   uint32_t layers = 2, head_dim = 4, factor = 3, hidden = 6, min_seq_len = 2;
-  uint32_t prefixes = 4;  // 4: with image, 2: text only
+  uint32_t prefixes = 4;  // 4 if there are weights for images, 2 if for text only
 };
 
 // Synthetic compressor weights in float, as if read from a .bin.

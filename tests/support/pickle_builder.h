@@ -62,7 +62,7 @@ inline std::string PickleInts(const std::vector<int64_t>& values) {
   return out += 't';
 }
 
-// ('storage', type, key, 'cpu', numel) and BINPERSID.
+// Pushes ('storage', type, key, 'cpu', numel) and appends BINPERSID.
 inline std::string PickleStorage(std::string_view type, std::string_view key, int64_t numel) {
   return Cat({"(", PickleText("storage"), "ctorch\n", type, "\n", PickleText(key),
               PickleText("cpu"), PickleInt(numel), "tQ"});

@@ -74,7 +74,7 @@ struct Entry {
   CodeGroup last;
   const Entry* before = nullptr;
 };
-using Frontier = std::vector<Entry>;  // by ascending bits and descending error
+using Frontier = std::vector<Entry>;  // sorted by ascending bits and descending error
 
 // For every end of the components and type of the last group, the entries that no other entry
 // beats.
@@ -138,7 +138,7 @@ class Programme {
     }
   }
 
-  // Joins neighbours without scales to one group.
+  // Reads the schema; neighbouring groups without scales become one group.
   static CodeSchema ReadSchema(const Entry* entry) {
     CodeSchema schema;
     for (; entry != nullptr; entry = entry->before) {
@@ -310,7 +310,7 @@ void UnrotateKeys(std::span<float> keys, uint32_t dim, std::span<const float> ta
 
 namespace {
 
-constexpr uint32_t kFloatBits = 8;  // components of 8 bits are E4M3
+constexpr uint32_t kFloatBits = 8;  // components with 8 bits are stored as E4M3
 constexpr uint8_t kSplit = 1, kCoded = 2, kFull = 4;
 
 // Returns the bits of integers packed one after another, the first one in the lowest bits.

@@ -18,18 +18,18 @@ namespace kv::sglang {
 struct Allocation {
   CodeSchema schema;
   uint64_t bits = 0;
-  double error = 0;  // sum over tokens of squares, including dropped components
+  double error = 0;  // squared error summed over tokens, with dropped components
 };
 // Runs the calibrator's programme over measured errors, with its order of ties. It is slow, and
 // meant for ranks of a few hundred. Throws kUnsupportedKind if nothing fits the budget.
 Allocation Allocate(const transform::Rows& projected, uint64_t budget_bits);
 
-// Offsets of a group in a page.
+// PageGroup holds the offsets of a group in a page.
 struct PageGroup {
   uint64_t feature_begin = 0, feature_end = 0;
   CodeType type = CodeType::kFloat32;
-  uint64_t payload_begin = 0, payload_end = 0;  // in elements; for int4 in words of 8
-  int64_t scale = -1;                           // index among the groups with a scale
+  uint64_t payload_begin = 0, payload_end = 0;  // in elements; in int4, words of 8 codes
+  int64_t scale = -1;                           // index among groups with a scale, or -1
 };
 std::vector<PageGroup> PageLayout(const CodeSchema& schema, uint64_t page_tokens);
 
@@ -37,7 +37,7 @@ struct Page {
   std::vector<float> float32;
   std::vector<uint16_t> bfloat16;
   std::vector<int8_t> int8;
-  std::vector<int32_t> int4;              // 8 codes per word, lowest nibble first
+  std::vector<int32_t> int4;              // 8 codes per word, the first in the lowest nibble
   std::vector<uint16_t> scales, offsets;  // binary16, [token][group]; offsets are negated
 };
 Page WritePage(const CodeSchema& schema, const transform::Rows& rows);
@@ -52,7 +52,7 @@ void UnrotateKeys(std::span<float> keys, uint32_t dim, std::span<const float> ta
 // Pages of SGLang's pull request 21768, which was closed: K and V of a page, each a stream of
 // components with static scales that DEFLATE packs. Reading and writing here excludes DEFLATE.
 struct PageStreams {
-  uint8_t version = 0;  // 3: zlib's form, 4: raw DEFLATE
+  uint8_t version = 0;  // 3: zlib's format, 4: raw DEFLATE
   bool is_split = false, is_coded = false, is_full = false;
   ByteSpan k, v;  // still packed
 };

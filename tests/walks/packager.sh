@@ -2,11 +2,11 @@
 # A packager has installed kvtool, and checks that every file is where systems look for it.
 follow docs/install.md 'kvtool --version'
 said 'kvtool '
-# Debian's packages have both under Debian's names.
+# A Debian package has the licence in a file named copyright.
 [ -s "$DOCS/LICENSE" ] || [ -s "$DOCS/copyright" ] || fail "no licence"
 [ -s "$DOCS/CHANGELOG.md" ] || [ -s "$DOCS/changelog.gz" ] || fail "no changelog"
 
-# Links in all pages lead to installed files.
+# The links in all pages lead to installed files.
 python3 "$TESTS/../../scripts/check/links.py" "$DOCS" || fail "links lead nowhere"
 
 # The libraries inside, with versions and licence texts: the installed list is the one that the program prints.
@@ -23,7 +23,7 @@ done
 shows docs/install.md 'man kvtool-compress'
 if command -v man >/dev/null && SAID=$(MANPATH=$PREFIX/share/man MANPAGER=cat man kvtool-compress 2>&1); then said 'level'; fi
 
-# Completions of the shells, installed and printed.
+# Shell completions are installed, and `kvtool completion` prints the same.
 for shell in bash zsh fish; do
   case $shell in
     bash) places=(bash-completion/completions/kvtool completions/kvtool.bash) ;;
@@ -36,7 +36,7 @@ for shell in bash zsh fish; do
   done
   cmp "$PREFIX/share/$place" <(kvtool completion $shell) || fail "the completion of $shell is another program's"
 done
-completes() { # WORD...: COMPREPLY after these words
+completes() { # WORD...: sets COMPREPLY to the completions after these words
   COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_LINE="$*" COMP_POINT=${#COMP_LINE} COMPREPLY=()
   "$(complete -p kvtool | sed 's/.*-F \([^ ]*\) .*/\1/')" kvtool "${*: -1}" "${COMP_WORDS[COMP_CWORD - 1]}" || true
   SAID="${COMPREPLY[*]}"

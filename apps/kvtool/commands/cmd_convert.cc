@@ -114,7 +114,7 @@ class Convert : public ForEachInput<Convert> {
     if (!version_.empty()) snapshot.storage["version"] = version_;
     std::string pairs;
     if (!output_dir_.empty()) {
-      std::error_code ignored;  // creating the result reports a folder that is missing
+      std::error_code ignored;  // a missing folder is reported when the result is created
       output::MakeFolders(std::filesystem::path(output_).parent_path(), ignored);
     }
     try {

@@ -152,7 +152,7 @@ class Diff : public Command {
         return fmt::format("{}: {}, {} values", console.Verdict(true, "identical"),
                            Plural(diff.layers.size(), "layer"), total.values);
       case DiffVerdict::kEqualValues:
-        return fmt::format("{}, not in bytes: all {} values, as {}{}",
+        return fmt::format("{}, not in bytes: all {} values, stored as {}{}",
                            console.Verdict(diff.equal(), "equal in value"), total.values,
                            TypesText(diff), diff.equal() ? "" : "; --atol 0 accepts that as equal");
       case DiffVerdict::kWithinTolerance:

@@ -18,8 +18,8 @@ namespace {
 // The texts of a finding that `kvtool explain` prints beside its meaning.
 struct Explanation {
   Finding finding;
-  std::string_view why;      // why the finding matters
-  std::string_view what;     // what the user can do
+  std::string_view why;      // the reason why the finding matters
+  std::string_view what;     // what the user can do about it
   std::string_view example;  // commands, or lines of code for findings of the library
 };
 

@@ -226,7 +226,7 @@ class Man : public Command {
     if (!folder_.empty()) {
       if (!command_.empty())
         throw Error(Finding::kUsage, "--output-dir writes the pages of all commands");
-      std::error_code ignored;  // writing the first page reports a folder that is missing
+      std::error_code ignored;  // a missing folder is reported when the first page is written
       std::filesystem::create_directories(folder_, ignored);
       for (const ManualPage& page : pages) {
         WriteText(fmt::format("{}/{}", folder_, page.file), page.text, RulesFor(force_));

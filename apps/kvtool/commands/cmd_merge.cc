@@ -13,7 +13,7 @@ namespace kv {
 namespace {
 
 struct MergeDocument {
-  std::vector<HashedFile> inputs;  // the corpus, under its own name wherever its results are
+  std::vector<HashedFile> inputs;  // the corpus keeps its own name, wherever its results are
   corpus::MergeReport report;
 };
 

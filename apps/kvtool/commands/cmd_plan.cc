@@ -75,7 +75,7 @@ CheckedPlan Check(const std::string& path, const Snapshot& snapshot, EvictionPla
 struct PlanVerdict {
   std::string plan, snapshot;
   const CheckedPlan& checked;
-  const EvictionPlanWalk* walk = nullptr;  // null without a snapshot
+  const EvictionPlanWalk* walk = nullptr;  // null if no snapshot was given
 
   std::vector<NamedFile> inputs() const {
     if (walk == nullptr) return {{"plan", plan}};

@@ -169,7 +169,7 @@ class Schema : public Command {
     if (!name_.empty()) {
       throw Error(Finding::kUsage, "--output-dir writes the schemas of all documents");
     }
-    std::error_code ignored;  // writing the first schema reports a folder that is missing
+    std::error_code ignored;  // a missing folder is reported when the first schema is written
     std::filesystem::create_directories(folder_, ignored);
     for (const KnownSchema& schema : KnownSchemas()) {
       WriteText(fmt::format("{}/{}.schema.json", folder_, schema.name), Print(schema),
@@ -200,7 +200,7 @@ class Schema : public Command {
     return version == fmt::format("/{}", kJsonVersion);
   }
 
-  static constexpr std::string_view kSummary = "gate/1";  // a file; "gate" is the document
+  static constexpr std::string_view kSummary = "gate/1";  // a file, while "gate" is the document
 
   std::vector<std::string> words_;
   std::string name_, folder_;

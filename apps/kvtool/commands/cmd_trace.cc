@@ -59,7 +59,7 @@ const Fields<AttentionTrace>& AttentionTraceFields() {
       {"rows", "Rows with gradients", &GradientRows::rows, AtLeast(1)},
       {"samples", "Next tokens that were drawn for each row with gradients", &GradientRows::samples,
        AtLeast(1)},
-      {"evicted_samples", "Those of them, the last ones, that are of states with evicted keys",
+      {"evicted_samples", "Number of the last samples that are of states with evicted keys",
        &GradientRows::evicted}};
   static const Fields<Trace> fields = {
       {"inputs", "What was read", [](const Trace& of) { return std::span(&of, 1); }, input},

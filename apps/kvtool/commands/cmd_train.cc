@@ -41,7 +41,7 @@ struct LearnFlags {
                   const std::string& name, Context& context) const;
 };
 
-constexpr uint64_t kRowsOfFeature = 5;  // with fewer the basis fits only its own rows
+constexpr uint64_t kRowsOfFeature = 5;  // with fewer rows, the basis fits only its own rows
 
 // The rows of K and V to learn from, and those for testing.
 struct Lesson {
@@ -128,7 +128,7 @@ void AddRun(std::string path, SnapshotOptions snapshots, const LearnFlags& flags
   RopeOptions rope_options = flags.rope;
   const std::optional<RecordedRun> run = TakeRun(path, snapshots);
   if (!run) {
-    snapshots.Open(path);  // a missing file is reported as such
+    snapshots.Open(path);  // reports a file that is missing
     throw Error(Finding::kUsage, "--weights-from: not a recorded run")
         .Hint("python -m kvtool.capture MODEL --fisher 8 ... -o RUN records one");
   }
@@ -178,7 +178,7 @@ void LearnFlags::Declare(CommandLine& line) {
   const CommandLine::Heading heading(line, "Transforms");
   line.Add("--transform", kind, "Learn a transform of K and V of this kind, not a profile: kvtc")
       .OneOf({"kvtc"});
-  line.Add("--ratio", ratios, "Ratios to learn a schema of the coefficients for (default: 4,8,16)")
+  line.Add("--ratio", ratios, "Ratios that the transform can be used at (default: 4,8,16)")
       .Check(CheckedBy([](const std::string& text) { ParseRatios(text, "--ratio"); }));
   line.Add("--rank", rank,
            "Components of a basis, a multiple of 16 (default: chosen on half of the rows)");
@@ -275,11 +275,11 @@ const Fields<LearntRegressions>& AcrossLayersFields() {
       {"bits_per_weight", "Bits of the profile for each weight",
        &LearntRegressions::bits_per_weight, AtLeast(0)},
       {"k_saved",
-       "Bits per value of K by which the regressions narrow the tokens held out; null without such "
+       "Bits per value of K that the regressions save on the tokens held out; null without such "
        "tokens",
        &LearntRegressions::k_saved},
       {"v_saved",
-       "Bits per value of V by which the regressions narrow the tokens held out; null without such "
+       "Bits per value of V that the regressions save on the tokens held out; null without such "
        "tokens",
        &LearntRegressions::v_saved}};
   return fields;
@@ -414,7 +414,7 @@ class Train : public Command {
                     Plural(learnt.regressions.list.size(), "regression"),
                     Plural(learnt.layers_back, "layer"), learnt.bits_per_weight);
     if (learnt.held_out > 0) {
-      text += fmt::format("; they narrow K by {:.2f} and V by {:.2f} bits per value on {} held out",
+      text += fmt::format("; they save {:.2f} bits per value of K, {:.2f} of V on {} held out",
                           learnt.k_saved.value_or(0), learnt.v_saved.value_or(0),
                           Plural(learnt.held_out, "token"));
     }

@@ -476,7 +476,7 @@ std::string HumanSeconds(double seconds) {
 }
 
 std::string HumanTimeLeft(double seconds) {
-  constexpr double kMost = 359'999;  // 99 h 59 min, shown for anything longer
+  constexpr double kMost = 359'999;  // longer times are shown as 99 h 59 min
   const auto whole = static_cast<uint64_t>(std::clamp(std::ceil(seconds), 0.0, kMost));
   if (whole < 60) return fmt::format("{} s", whole);
   if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);

@@ -50,10 +50,10 @@ class RunDocument {
  public:
   // Guesses the requested document from the words, before they are parsed.
   void Guess(int argc, char** argv);
-  void Name(const DocumentKind* kind);  // null: the words name no command
+  void Name(const DocumentKind* kind);  // null if the words name no command
   // Takes the requested document from the parsed command line.
   void Take(const CommandLine& line);
-  // Drops the request, because help was requested.
+  // Drops the request for JSON, because help was requested.
   void Drop();
 
   // Holds a document. It is printed if `print` is set, and written to the file `path`, if any; its
@@ -89,7 +89,7 @@ struct CapturedRun {
   std::vector<Piece> pieces;
   std::vector<std::string> warnings;
   std::vector<Error> failures;
-  nlohmann::ordered_json document;  // from the command; null: none
+  nlohmann::ordered_json document;  // document of the command; null if it has none
   OutputRules rules;                // formatting rules
 };
 
@@ -104,20 +104,20 @@ class Console {
   // -qq .. -vv: -2 exit status only, -1 errors only, 0 normal, 1 and 2 more.
   int verbosity = 0;
   When colour = When::kAuto;
-  std::string command_line;  // command line of the run, in the form for a shell
+  std::string command_line;  // the run's command line, quoted for a shell
   // standard output is read by a program, so text for people is omitted
   bool only_products = false;
 
   // Texts from files and names are shown with control characters as \xNN; a name's newlines too, if
   // the caller passes it through Printable.
   void Data(std::string_view text);  // stdout, for people: wrapped on a terminal, omitted with -q
-  void Line(std::string_view text);  // writes text and a newline
+  void Line(std::string_view text);  // Data with a newline
   // Writes stdout for programs, and output that was explicitly requested. Lines are not wrapped;
   // with -qq nothing is written.
   void Product(std::string_view text);
   void Rows(const std::string& text);              // CSV with escaped cells
   void Json(nlohmann::ordered_json document);      // the result; NaN and infinities become null
-  void Say(std::string_view text, int level = 0);  // stderr, from this verbosity on
+  void Say(std::string_view text, int level = 0);  // stderr, if verbosity is at least `level`
   void Warn(std::string_view file, std::string_view text);
   void Report(const Error& error);
   // Flushes stdout, so that later output on stderr follows it instead of splitting a line, if both
@@ -173,7 +173,7 @@ class Table {
   explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
   explicit Table(const TextTable& table);
   void Row(std::vector<std::string> cells);
-  std::string Text(std::string_view indent = "") const;  // as wide as standard output
+  std::string Text(std::string_view indent = "") const;  // lines are as wide as standard output
   std::string TextFor(size_t width, std::string_view indent = "") const;
 
  private:

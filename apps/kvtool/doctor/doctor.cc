@@ -200,7 +200,7 @@ bool SuggestReplay(std::string command, Diagnosis& out) {
                 knows_prompt ? "" : "N: how many tokens the prompt had");
     return true;
   } catch (const Error&) {
-    return false;  // doctor reports the reason when it is run on the trace itself
+    return false;  // to see the reason, run doctor on the trace itself
   }
 }
 

@@ -41,7 +41,7 @@ struct Diagnosis {
   uint64_t judged_bytes = 0, judged_of_bytes = 0;
   std::vector<Step> next;
   ExitStatus status = kDone;
-  std::optional<Error> error;    // why it cannot be read
+  std::optional<Error> error;    // the reason why the input cannot be read
   bool needs_transform = false;  // an archive whose values a transform rounded
 
   void Find(std::string finding);

@@ -205,8 +205,8 @@ bool IsLog(const Source& source, Diagnosis& out) {
   if (cases.empty()) {
     mnn::logs::EngineLogsInput input;
     input.path = out.file;
-    cases = mnn::ReadLogs(input).cases;             // throws if nothing is a log
-    if (FindKeptRule(cases).empty()) return false;  // tables or lines of another program
+    cases = mnn::ReadLogs(input).cases;             // throws if no file is a log
+    if (FindKeptRule(cases).empty()) return false;  // another program's tables or lines
     whose = "MNN";
   }
   out.kind = "log";

@@ -39,7 +39,7 @@ struct KnownSchema {
   std::string_view name;
   std::string_view text;                   // a file in apps/kvtool/documents/schema, or empty
   const DocumentKind* document = nullptr;  // null: the schema of a file
-  const DocumentKind* file = nullptr;      // a file whose schema is made from its fields
+  const DocumentKind* file = nullptr;      // a file whose schema comes from its table of fields
 };
 // Returns all schemas, by name.
 std::vector<KnownSchema> KnownSchemas();

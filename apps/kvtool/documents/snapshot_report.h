@@ -22,7 +22,7 @@ std::string DescribeText(const Snapshot& snapshot, const Console& console, bool 
 struct SnapshotDescription {
   const Snapshot& snapshot;
   bool every_cell = false;             // false: only a summary of cells
-  std::vector<LayerStats> stats = {};  // by layer, or empty
+  std::vector<LayerStats> stats = {};  // one per layer, or empty
   std::optional<RecordedRun> run = {};
   const Profile* profile = nullptr;
   const Transform* transform = nullptr;

@@ -13,9 +13,8 @@ namespace {
 const Fields<TransformPlan>& TransformPlanFields() {
   static const Fields<TransformPlan> fields = {
       {"form", "How coefficients are stored", &TransformPlan::form},
-      {"ratio", "Bits of a token at 16 bits per value / bits by the schema", &TransformPlan::ratio},
-      {"bits_per_token",
-       "Bits of a token by the schema; 0 for kvtc_rans: they depend on the values",
+      {"ratio", "Bits of a token at 16 bits per value / bits as stored", &TransformPlan::ratio},
+      {"bits_per_token", "Bits of a token as stored; 0 for kvtc_rans: they depend on the values",
        [](const TransformPlan& plan) { return CountBits(plan.schema); }},
       {"held_out_error", "|y' - y| / |y - mean| of rows that were not used in training",
        &TransformPlan::error}};

@@ -152,7 +152,7 @@ void CheckAgainstInputs(const CommandFiles::Output& output, const InputPlaces& i
         .File(output.path);
   }
   const bool is_folder = S_ISDIR(status->st_mode);
-  if (!is_folder && !S_ISREG(status->st_mode)) return;  // written through, so nothing is lost
+  if (!is_folder && !S_ISREG(status->st_mode)) return;  // written through: nothing is lost
   const std::string* lost = inputs.LostTo(output.path, *status);
   if (lost == nullptr) return;
   throw Error(Finding::kUsage, "{} would be written over an input, {}", output.flag,

@@ -43,10 +43,10 @@ class CommandFiles {
  private:
   void CheckAgainstOutputs() const;
 
-  std::vector<std::string> inputs_, stems_;  // existing paths, and possible DIR/STEM
+  std::vector<std::string> inputs_, stems_;  // existing paths, and paths that may be DIR/STEM
   size_t streams_ = 0;                       // how many inputs of a run are standard input
   std::vector<Output> outputs_;
-  std::set<std::pair<std::string, std::string>> flagged_;  // entries of outputs_ that were added
+  std::set<std::pair<std::string, std::string>> flagged_;  // entries of outputs_ that flags added
 };
 
 // Returns the size of a file, or of all files in a folder; 0 if it does not exist.

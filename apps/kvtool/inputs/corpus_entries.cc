@@ -158,7 +158,7 @@ class InputFinder {
   const FolderRules& rules_;
   Console& console_;
   CommandInputs result_;
-  size_t left_out_ = 0;  // files left out by -r
+  size_t left_out_ = 0;  // files that -r left out
 };
 
 std::string FolderOfManifest(const std::string& path, const std::string& said) {
@@ -362,7 +362,7 @@ std::optional<int> ResultsFile::FindStatus(const std::string& key) const {
 void ResultsFile::Append(const nlohmann::ordered_json& line) {
   const std::string text = JsonText(line, -1) + "\n";
   const std::lock_guard lock(mutex_);
-  if (is_torn_) return;  // the process that tore the last line has reported it
+  if (is_torn_) return;  // the process that left the last line incomplete has reported it
   if (WriteAll(descriptor_.get(), AsBytes(text))) return;
   is_torn_ = true;
   throw WriteFailure().File(path_);

@@ -52,7 +52,7 @@ FolderSearch SearchFolder(const FolderRules& rules, const std::string& folder,
 
 // A folder that was given without -r.
 struct GivenFolder {
-  bool is_one = true;  // one input, as far as any reader opens it
+  bool is_one = true;  // true: one input, as far as any reader can open it
   // Returns the folder's inputs if it is not one itself, otherwise those that -r would take.
   FolderSearch found;
 };
@@ -113,7 +113,7 @@ CommandInputs FindInputs(const InputOptions& inputs, const FolderRules& rules,
                          const std::string& place, Console& console);
 
 // Returns the XXH3 of an input's content as 16 hex digits: for a file of its bytes, for a folder of
-// the names, sizes and bytes of all files below it. Throws as Source::Open does.
+// the names, sizes and bytes of all files below it. Throws what Source::Open throws does.
 std::string ContentHash(const std::string& path);
 
 // A file of JSON lines, one for each input of a run. Each line is appended in one write, so that a
@@ -144,7 +144,7 @@ class ResultsFile {
   std::map<std::string, int> known_;  // exit status by key
   std::mutex mutex_;
   bool continues_ = false;
-  bool is_torn_ = false;  // a line was not written completely: nothing may follow it
+  bool is_torn_ = false;  // true: the last line is incomplete, so nothing may follow it
 };
 
 }  // namespace kv

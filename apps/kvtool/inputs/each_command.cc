@@ -131,7 +131,7 @@ void CorpusTotal::Tell(size_t all, bool more_than_names, Console& console) const
   }
 }
 
-// Options that do not affect any result.
+// These options do not affect any result.
 const std::set<std::string_view> kOfTheRunAlone = {
     "--recursive",  "--files-from",  "--null",        "--fetch-listed", "--corpus",
     "--corpus-dir", "--results",     "--shard",       "--balance",      "--jobs",
@@ -145,8 +145,8 @@ const std::set<std::string_view> kOfTheRunAlone = {
 struct EachOutcome {
   CapturedRun captured;
   int status = kDone;
-  bool is_known = false;       // its result existed already
-  std::optional<Error> usage;  // the command line is wrong, not the input
+  bool is_known = false;       // its result existed before this run
+  std::optional<Error> usage;  // set if the command line is wrong, not the input
 };
 
 const char* Variable(const char* name) {
@@ -311,7 +311,7 @@ class EachRun {
         one->TakeRuns();
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kUsage) throw;
-        continue;  // the input's own run reports the error
+        continue;  // the run of this input reports the error
       }
       CommandFiles files;
       one->Files(files);
@@ -410,7 +410,7 @@ class EachRun {
       const std::optional<RecordedRun> run = is_model ? OpenRun(entry.path) : std::nullopt;
       return run ? run->model : std::string();
     } catch (const Error&) {
-      return {};  // reported already, as the input's fault
+      return {};  // already reported as the input's fault
     }
   }
 

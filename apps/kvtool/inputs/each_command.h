@@ -73,8 +73,8 @@ class EachCommand : public Command {
 
   InputOptions inputs_;
   std::string place_;
-  std::string name_;                 // name of this copy's input
-  bool leaves_parents_ = false;      // the results are in the folder of -o
+  std::string name_;                 // name of the input that this copy of the command reads
+  bool leaves_parents_ = false;      // true: results lie directly in the folder of -o
   std::vector<std::string> joined_;  // all inputs if they are joined, otherwise one
 };
 

@@ -25,8 +25,8 @@ bool IsFolder(const fs::path& path) {
 // A reader's guess about one file or folder, from its first bytes.
 struct FirstLook {
   std::string format;
-  bool is_snapshot = false;             // is one, or might be if it were complete
-  std::optional<Finding> refused = {};  // why it cannot be opened
+  bool is_snapshot = false;             // true: a snapshot, or one if it were complete
+  std::optional<Finding> refused = {};  // why the entry cannot be opened
   bool opens() const { return is_snapshot && !refused; }
 };
 
@@ -103,7 +103,7 @@ class Searcher {
                   const std::string& name) {
     std::error_code failed;
     if (fs::exists(folder / "run.json", failed)) {
-      if (takes_archives_alone_) return false;  // archives may be in it
+      if (takes_archives_alone_) return false;  // the folder may contain archives
       Add(folder, name, rules_.takes("", true), {"", true});
       return true;
     }
@@ -276,7 +276,7 @@ class Searcher {
   const bool asked_, takes_archives_, takes_archives_alone_;
   const OpenOptions& reading_;
   FolderSearch& search_;
-  std::vector<FirstLook> looks_;  // one for each entry
+  std::vector<FirstLook> looks_;  // one for each entry of the folder
   size_t listed_ = 0;
 };
 
@@ -317,7 +317,7 @@ GivenFolder SearchGivenFolder(const FolderRules& rules, const std::string& folde
   try {
     OpenRun(folder);
   } catch (const Error&) {
-    return given;  // an unfinished recording, which the command refuses
+    return given;  // an unfinished recording: the command refuses it
   }
   searcher.SearchBelow(*children, name);
   given.is_one = given.found.entries.empty() || searcher.HoldsPages();

@@ -13,7 +13,7 @@
 namespace kv {
 
 // If `path` is a recorded run, replaces it by the run's snapshot and takes from the run what no
-// flag gives: the number of kv heads. Throws as OpenRun does.
+// flag gives: the number of kv heads. Throws what OpenRun throws does.
 std::optional<RecordedRun> TakeRun(std::string& path, SnapshotOptions& options);
 // Returns the text about a run for `inspect`, which opens its trace.
 std::string RunText(const RecordedRun& run, const OpenOptions& reading);

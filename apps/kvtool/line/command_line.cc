@@ -88,7 +88,7 @@ CLI::Validator InRange(int64_t least, int64_t most) {
 void TakeEnvironment(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->count() != 0 || option->get_envname().empty()) continue;
-    if (option == app.get_config_ptr()) continue;  // the file has been read
+    if (option == app.get_config_ptr()) continue;  // the config file has been read already
     const char* value = std::getenv(option->get_envname().c_str());
     if (value == nullptr || *value == '\0') continue;
     option->add_result(value);
@@ -381,7 +381,7 @@ CommandLine::CommandLine(const std::string& program)
       ->envname("KVTOOL_CONFIG")
       ->group(kEverywhere);
   app_->config_formatter(std::make_shared<BoundedConfig>());
-  app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt key is not ignored
+  app_->allow_config_extras(CLI::config_extras_mode::error);  // fails on misspelt keys
   app_->option_defaults()->take_last();
 }
 
@@ -447,7 +447,7 @@ CommandLine::Heading::~Heading() { line_.app_->option_defaults()->group(before_)
 
 CommandLine& CommandLine::AddVerb(std::string_view name, std::string_view summary) {
   CLI::App* verb = app_->add_subcommand(std::string(name), std::string(summary));
-  verb->fallthrough();  // it takes the options of its command, too
+  verb->fallthrough();  // a verb also takes the options of its command
   verb->set_help_flag("-h", "Short help with examples")->group(kEverywhere);
   verb->set_help_all_flag("--help", "All options")->group(kEverywhere);
   return *verbs_.emplace_back(new CommandLine(verb, notes_));

@@ -42,11 +42,11 @@ class Option {
   // Data about an option that the parser does not keep.
   struct Notes {
     std::vector<std::string> words;    // words that completions offer
-    bool closed = false;               // no other words may be given
-    bool needed = false;               // although the parser does not require it
+    bool closed = false;               // true: no other words may be given
+    bool needed = false;               // true: required, although the parser does not check it
     bool essential = false;            // always shown by -h
-    bool hidden = false;               // works, but is never shown
-    std::vector<std::string> aliases;  // names that work but are not shown, with their dashes
+    bool hidden = false;               // true: the option works, but help never shows it
+    std::vector<std::string> aliases;  // names with dashes that work but are not shown
     std::string letters;               // short names that the parser does not know
   };
   using WriteNotes = std::map<const CLI::Option*, Notes>;
@@ -86,10 +86,10 @@ struct OptionDescription {
   std::vector<std::string> aliases;  // older names, which help, manuals and completions leave out
   std::string value;                 // TEXT, FILE, INT ..., empty for a flag
   std::vector<std::string> words;    // permitted or usual values; empty: any
-  bool closed = false;               // it must be one of the words
+  bool closed = false;               // true: the value must be one of `words`
   std::string text, group, environment, standard;  // standard: what holds where it is not given
   bool required = false, many = false, essential = false;
-  bool listed = false;  // several values in one word, with commas between them
+  bool listed = false;  // true: one word has several values, separated by commas
 
   bool positional() const { return !names.front().starts_with('-'); }
 };
@@ -141,7 +141,7 @@ class CommandLine {
   // Adds a verb, which also has options of its own, as in `kvtool trace inspect`.
   CommandLine& AddVerb(std::string_view name, std::string_view summary);
   void RequireVerb();
-  bool Has(const std::string& option) const;  // true if it was declared
+  bool Has(const std::string& option) const;  // true if the option was declared
   // Must be called last. Requires numbers to be decimal and finite, and counts to be whole.
   void RequireNumbers();
 
@@ -151,7 +151,7 @@ class CommandLine {
   bool parsed() const;  // for a verb: true if this verb was given
   // Returns true if the command line or the file sets the option, for the command or its verb.
   bool Given(const std::string& option) const;
-  std::string Value(const std::string& option) const;  // as given there or in the environment
+  std::string Value(const std::string& option) const;  // from the command line or the environment
   std::string config_file() const;                     // empty if there is none
   // Returns "--threads 4 (from KVTOOL_THREADS)": the options that were set, and where. For -vv.
   std::vector<std::string> Settings() const;

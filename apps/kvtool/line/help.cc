@@ -295,7 +295,7 @@ std::string ListMentions(std::string_view topic, bool anywhere) {
   const std::string word(topic);
   const auto has = [&](std::string_view text) { return Mentions(text, word, anywhere); };
   std::string text;
-  std::set<std::string> listed;  // an option of every command is shown once
+  std::set<std::string> listed;  // shows an option of all commands only once
   for (const CommandDescription& command : DescribeCommands()) {
     std::string options;
     for (const OptionDescription& option : command.line.options) {
@@ -479,7 +479,7 @@ std::string HelpOn(int count, char* const* words) {
   if (given.entry == nullptr) given = {FindVerb(topic), 1};
   if (given.entry == nullptr) {
     std::string mentions = ListMentions(topic, false);
-    constexpr size_t kLeastLetters = 4;  // characters that may be in a word
+    constexpr size_t kLeastLetters = 4;  // shorter topics match only beginnings of words
     if (mentions.empty() && topic.size() >= kLeastLetters) mentions = ListMentions(topic, true);
     if (mentions.empty()) {
       throw UnknownCommand(topic).Hint(

@@ -368,7 +368,7 @@ std::string FlagNames(const ParameterText& parameter, std::string_view prefix) {
   const bool is_short = name.starts_with(prefix);
   std::string flags(parameter.flag);
   if (flags.empty()) flags = with_dashes(is_short ? name.substr(prefix.size()) : name);
-  if (!prefix.empty() && is_short) {  // the engine's own name works as well
+  if (!prefix.empty() && is_short) {  // accepts the engine's own name of the parameter, too
     flags += (flags.find('|') == flags.npos ? '|' : ',') + with_dashes(name);
   }
   return flags;

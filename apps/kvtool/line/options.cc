@@ -175,7 +175,7 @@ void SnapshotOptions::Files(CommandFiles& files) const {
   files.Reads(open.transforms);
   files.Reads(profiles);
   std::error_code ignored;
-  if (std::filesystem::exists(open.order, ignored)) files.Reads(open.order);  // or it is a pattern
+  if (std::filesystem::exists(open.order, ignored)) files.Reads(open.order);  // otherwise a pattern
 }
 
 Source SnapshotOptions::Open(const std::string& path) const {
@@ -537,7 +537,7 @@ bool RopeOptions::FromModel(const OpenOptions& options, ModelRope& model) const 
     if (told) model = *told;
     return told.has_value();
   } catch (const Error&) {
-    // Flags that replace the file need no file.
+    // These flags replace the model file, so it is not needed.
     if (base != 0 || !freqs.empty()) return false;
     throw;
   }

@@ -192,7 +192,7 @@ Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
   }
   if (is_extra) {
     const KnownWords known = ListKnownWords(app, notes);
-    std::string unknown;  // the first option that is unknown and has no similar one
+    std::string unknown;  // the first unknown option that resembles no known one
     for (int i = 1; i < argc; ++i) {
       const std::string word = argv[i];
       const std::string flag = word.substr(0, word.find('='));

@@ -114,7 +114,7 @@ def _stop_tokens(model: Any) -> set[int]:
 
 def _record(arguments: argparse.Namespace) -> None:
     without_bars(arguments.quiet)
-    refuse_what_is_there(arguments.output, arguments.force)  # refuses before the model is loaded, not after
+    refuse_what_is_there(arguments.output, arguments.force)  # before the model is loaded, which takes long
     model, tokenizer = capture.load(arguments.model, arguments.dtype, arguments.attention)
     tokens = _read_tokens(arguments.prompt, tokenizer)
     prompt, count = _split(arguments, tokens)

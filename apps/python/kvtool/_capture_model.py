@@ -16,7 +16,7 @@ import torch
 import transformers
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-CHUNK = 512  # prompt tokens of one forward pass: more need more memory for masks and logits
+CHUNK = 512  # prompt tokens per forward pass; more need more memory for masks and logits
 
 
 def without_bars(quiet: bool) -> None:
@@ -137,7 +137,7 @@ def rope(config: Any, modules: dict[int, Any]) -> dict[str, Any] | None:
 def _rope_parameters(config: Any) -> tuple[dict[str, Any], float | None]:
     """Returns the parameters of layers with full attention, and the base of windowed layers if it differs (Gemma 3)."""
     stated = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    if "full_attention" in stated:  # transformers 5: one for each kind of layer
+    if "full_attention" in stated:  # transformers 5 states one entry per kind of layer
         return stated["full_attention"], stated.get("sliding_attention", {}).get("rope_theta")
     return stated, getattr(config, "rope_local_base_freq", None)
 

@@ -20,7 +20,7 @@ from ._run_folder import Rule, RunFolder
 from ._safetensors import Tensor
 
 _STORED = {dtype: name.upper() for name, dtype in DTYPES.items()}
-_LOGIT_ROWS = 32  # rows whose logits are processed together; few, because vocabularies are large
+_LOGIT_ROWS = 32  # rows whose logits are processed together; vocabularies are large
 
 
 def raw_bytes(tensor: Any) -> memoryview:
@@ -105,8 +105,8 @@ class Recorder:
         self.tokens: list[int] = []
         self.prompt_tokens = prompt_tokens
         self._first = 0  # position of the first row of this forward
-        self._rows = 0  # number of rows of this forward; 0 between forwards
-        self._is_check = False  # True if a forward is compared with the recording instead of being recorded
+        self._rows = 0  # number of rows of this forward; 0 between two forwards
+        self._is_check = False  # True: the forward is compared with the recording, not recorded
         self._is_hiding = False  # True if keys are hidden from this forward
         self._trace_dtype = DTYPES[trace_dtype] if trace_dtype else None
         self._seen: dict[str, int] = {}  # rows of this forward, by tensor
@@ -137,7 +137,7 @@ class Recorder:
 
     def after_forward(self, module: Any, given: Any, named: Any, output: Any) -> None:
         rows, self._rows = self._rows, 0
-        if output is not None:  # otherwise the forward raised, and its error propagates
+        if output is not None:  # None means that the forward raised; its error propagates
             if not self._is_check:
                 self._check_rows(rows)
                 self._take_logits(output)
@@ -300,7 +300,7 @@ def _check_cache(cache: Any, tokens: int) -> None:
     positions."""
     if cache is None:
         held = 0
-    elif isinstance(cache, tuple):  # old versions return it in this form
+    elif isinstance(cache, tuple):  # old versions of transformers return a tuple
         held = int(cache[0][0].shape[2])
     elif "Dynamic" in type(cache).__name__:
         held = int(cache.get_seq_length())

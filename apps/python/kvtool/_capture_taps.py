@@ -110,7 +110,7 @@ def _replace_item(stack: contextlib.ExitStack, owner: MutableMapping[str, Any], 
 def _tap_caches(stack: contextlib.ExitStack, running: list[_Running], sink: Sink) -> None:
     from transformers.cache_utils import Cache
 
-    inside = [False]  # a cache's update may call that of its base
+    inside = [False]  # a cache's update may call the update of its base class
 
     def tap(update: Callable[..., Any]) -> Callable[..., Any]:
         def tapped_update(self: Any, key_states: Any, value_states: Any, layer_idx: int, *rest: Any, **named: Any) -> Any:

@@ -30,7 +30,7 @@ _TEMPORARY = "tmp"
 # Name patterns of this module's files; all other files in the same folder belong to somebody else.
 _OWN_NAME = re.compile(r"[0-9a-f]{3,}").fullmatch
 _OWN_TEMPORARY = re.compile(r"[0-9a-f]{32}").fullmatch
-_ABANDONED_SECONDS = 24 * 3600  # if there are no locks
+_ABANDONED_SECONDS = 24 * 3600  # age at which a temporary file is removed if locks do not work
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _SPARE_BYTES = 16 << 10  # extra bytes to free on a full disk, because folders grow, too
 _MOST_READ_ERRORS = 3
@@ -139,7 +139,7 @@ class FrameDirectory:
             self._forget(name)
             return None
         except OSError:
-            return None  # for example no free descriptor: a miss, but the file stays counted
+            return None  # such as no free descriptor: a miss, but the file stays counted
         try:
             opened = OpenFile(fd)
         except OSError:
@@ -184,7 +184,7 @@ class FrameDirectory:
             crowded = self.max_bytes and self._unscanned * 8 > self.max_bytes
         if crowded:
             self._scan()
-        self._make_room(0, name)  # files that other threads and processes stored meanwhile
+        self._make_room(0, name)  # makes room for files that others stored meanwhile
         return size
 
     def _write(self, name: str, data: Any) -> None:
@@ -223,7 +223,7 @@ class FrameDirectory:
                 return 0
             except OSError:
                 with self._lock:
-                    self._hidden.add(name)  # it stays, but is not offered
+                    self._hidden.add(name)  # the file stays, but is not offered
                 self._forget(name)
                 return 0
             self._forget(name)
@@ -272,7 +272,7 @@ class FrameDirectory:
             if name in self._sizes:
                 self._sizes.move_to_end(name)
                 return
-        with self._moves:  # of another process, or evicted since it was opened
+        with self._moves:  # the file belongs to another process, or was evicted since it was opened
             if os.path.lexists(self.path(name)):
                 self._note(name, size)
 
@@ -316,7 +316,7 @@ class FrameDirectory:
         """Counts the existing files, oldest first; files that this process used recently stay
         newest."""
         if not self._scanning.acquire(blocking=False):
-            return  # another thread is doing it
+            return  # another thread does this already
         try:
             self._count()
         finally:

@@ -88,7 +88,7 @@ class _Stores:
             now = time.monotonic()
             if now < self._next_try:
                 return False
-            self._next_try = now + PAUSE_SECONDS  # the others wait for the outcome of this attempt
+            self._next_try = now + PAUSE_SECONDS  # the other threads wait for the result of this attempt
             return True
 
     @property
@@ -387,7 +387,7 @@ class FrameStore:
                 if opened.identity == refused.identity:
                     self._newer[name] = opened.header()
         except OSError:
-            pass  # it will be examined again
+            pass  # the next scan examines it again
 
     def report(self) -> dict[str, Any]:
         """Counters and the state of the folder, for logs and health reports."""

@@ -68,7 +68,7 @@ class KvtoolDeserializer(Deserializer):
         except Error as error:
             if reason_for(error.finding) not in (None, "version"):
                 for adapter in list(adapters):
-                    adapter.recheck(key, self._codec.context(name))  # otherwise it would be found and refused for ever
+                    adapter.recheck(key, self._codec.context(name))  # otherwise it would be refused again and again
             raise
 
 

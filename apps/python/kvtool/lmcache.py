@@ -261,7 +261,7 @@ class KvtoolAdapter(L2AdapterInterface):
             if self._is_off(keys[i]):
                 written[i] = 0
                 continue
-            frame = _frame_in(memory_of(obj))  # made by a serde
+            frame = _frame_in(memory_of(obj))  # the object was made by a serde
             if frame is not None:
                 written[i] = self._frames.store_frame(self._name(keys[i]), frame)
                 continue

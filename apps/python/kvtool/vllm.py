@@ -114,7 +114,7 @@ class KvtoolTier(SecondaryTierManager):
 
     def submit_store(self, job_metadata: Any) -> None:
         if is_off(job_metadata.req_context.kv_transfer_params):
-            self._finished.append(_Job(job_metadata, 0))  # done: there was nothing to do
+            self._finished.append(_Job(job_metadata, 0))  # done at once, because this request stores nothing
             return
         self._submit(job_metadata, self._writers, self._store)
 

@@ -124,7 +124,7 @@ struct Batch {
   std::deque<std::vector<kvt_piece>> pieces;
   std::deque<Buffer> buffers;
   size_t raw_bytes = 0;
-  std::vector<size_t> offsets;      // offsets of frames in this memory
+  std::vector<size_t> offsets;      // where each frame begins in this memory
   std::optional<Room> room;         // for frames, unless the caller gave buffers
   std::vector<nb::object> raws;     // for raw bytes, unless the caller gave buffers
   std::vector<kvt_status> refused;  // errors of frames without memory

@@ -135,7 +135,7 @@ inline kvt_desc Describe(const DescriptionArguments& arguments, const Buffer& bu
   return Describe(arguments, {&only, 1});
 }
 
-// Returns the 16 bytes of hash128, or throws ValueError.
+// Copies the 16 bytes of `context` (see hash128) to `out`; throws ValueError for another length.
 void ParseContext(nb::handle context, uint8_t out[16]);
 
 const char* OrderName(uint8_t order);

@@ -64,7 +64,7 @@ void RunWatched(const std::function<void()>& work, const std::function<void()>& 
       done = true;
       finished.notify_one();
     });
-  } catch (const std::system_error&) {  // no thread could be started: cannot interrupt
+  } catch (const std::system_error&) {  // without a thread, calls cannot be interrupted
     const nb::gil_scoped_release released;
     return work();
   }
@@ -177,7 +177,7 @@ void RunInterruptibly(nb::handle progress, const std::function<void(kv::Embeddin
     const nb::object answer = progress(done, total);
     if (!answer.is_none() && !nb::cast<bool>(answer)) listener.stopped = true;
   };
-  tick();  // before any work, because a call may be too short for a second check
+  tick();  // checks before any work, because the call may end before the second check
   if (listener.stopped) Raise(DescribeFailure(kv::Error(kv::Finding::kCancelled, "cancelled")));
   RunWatched(
       [&] {
@@ -211,7 +211,7 @@ CommandOutcome RunCommand(const std::string& command, nb::handle arguments, nb::
     for (std::string& word : words) pointers.push_back(word.data());
     const auto [entry, count] = kv::TakeCommand(static_cast<int>(words.size()), pointers.data());
     if (entry == nullptr || entry->make == nullptr) throw kv::UnknownCommand(command);
-    words.erase(words.begin(), words.begin() + count);  // `replay quant` is two words
+    words.erase(words.begin(), words.begin() + count);  // removes `replay quant`, for example
     outcome.status = kv::RunEmbedded(entry->name, *entry->make(), words, embedding);
     auto& listener = static_cast<Listener&>(embedding);
     outcome.documents = std::move(listener.documents);

@@ -98,7 +98,7 @@ std::optional<ArrayPlace> FindPlace(const kv::KvTensor& tensor, uint64_t element
   }
   if (!kv::IsBlockQuantised(tensor.dtype)) return place;
   if (piece.dim.step != tensor.unit_bytes()) return std::nullopt;
-  place.strides[2] = 1;  // the bytes of the blocks of one head
+  place.strides[2] = 1;  // bytes of the blocks of one head are contiguous
   return place;
 }
 

@@ -397,7 +397,7 @@ def hidden_rows(model, ids, visible):
 
 def test_evicted_states_hide_keys_and_gradients_are_taken_there(monkeypatch):
     """Compares with one pass without a cache whose decode rows are masked."""
-    monkeypatch.setattr(_capture_fisher, "KEPT_RECENT", 2)  # otherwise a run this short would keep nearly everything
+    monkeypatch.setattr(_capture_fisher, "KEPT_RECENT", 2)  # otherwise so short a run would keep nearly everything
     model = make("llama", "eager").double()
     ids = tokens(PROMPT + DECODE)[0].tolist()
     found = {}

@@ -72,12 +72,12 @@ def test_document_and_page(workplace, capsys):
     assert set(document["correlations"]) == {"predicted_kl", "output_error", "cosine_loss", "lost_mass"}
     mass = document["correlations"]["lost_mass"]
     assert mass["pooled"]["runs"] == 18 and mass["within_run_and_policy"] == {"mean": 1, "min": 1, "groups": 6}
-    assert (workplace / "calls").read_text().count("call") == 2 * (1 + 3)  # keep-all, and three batches of a run
+    assert (workplace / "calls").read_text().count("call") == 2 * (1 + 3)  # 2 runs: keep-all, and three batches
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) == 19 and shown[0].split()[:3] == ["run", "policy", "budget"]
     page = (workplace / "page.html").read_text()
     check_page(page, charts=2)
-    assert _loop_document.banded(document["plans"][0]["predicted"]) in page  # the figure that the terminal shows
+    assert _loop_document.banded(document["plans"][0]["predicted"]) in page  # as the terminal shows it
 
 
 def check_page(page, charts):
@@ -214,7 +214,7 @@ def test_chart():
     lost = ElementTree.fromstring(_loop_page.scatter([*points, _loop_page.Point(0, 1, "s", "")], "t", "x", "y"))
     assert any("1 at or below 0 not shown" in (text.text or "") for text in lost.iter(f"{name}text"))
     near = ElementTree.fromstring(_loop_page.scatter([_loop_page.Point(0.2, 0.3, "s", "")], "t", "x", "y"))
-    assert {"0.1", "0.2", "0.5"} <= {text.text for text in near.iter(f"{name}text")}  # more ticks than powers of ten
+    assert {"0.1", "0.2", "0.5"} <= {text.text for text in near.iter(f"{name}text")}  # also ticks between powers of ten
     assert "<svg" in _loop_page.scatter([], "t", "x", "y")
     assert "<svg" in _loop_page.scatter([_loop_page.Point(1, 1, "s", "t")], "t", "x", "y")
 

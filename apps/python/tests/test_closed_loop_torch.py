@@ -36,7 +36,7 @@ def tiny(kind, folder=None, **changes):
     for name, value in changes.items():
         setattr(config, name, value)
     if kind == "gemma2":
-        config._attn_implementation = "eager"  # the one with a softcap
+        config._attn_implementation = "eager"  # only eager attention has a softcap
     model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
     if folder is not None:
         model.save_pretrained(folder)
@@ -122,7 +122,7 @@ def played(model, run, plan):
 def test_masks_do_what_a_smaller_cache_does(kind, tmp_path):
     model = tiny(kind)
     run = captured(model, tmp_path / "run")
-    plan = made(run, "streaming", "0.4", granularity="layer")  # depends on positions only: all layers agree
+    plan = made(run, "streaming", "0.4", granularity="layer")  # depends on positions only, so all layers agree
     assert plan.kept_share() < 0.6
     reader = _loop_torch.Reader(model, run)
     masked = torch.cat(list(reader._log_probabilities(plan)))
@@ -190,7 +190,7 @@ def test_another_model_is_refused(tmp_path):
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
     """A model that loads from a folder, and two runs of it. The tokenizer is not needed."""
-    model = tiny("llama", tmp_path / "model", head_dim=16)  # rows of whole blocks of 32
+    model = tiny("llama", tmp_path / "model", head_dim=16)  # gives rows of whole 32-value blocks
     captured(model, tmp_path / "a", fisher=2)
     torch.manual_seed(5)
     with capture.record(model, str(tmp_path / "b"), prompt_tokens=PROMPT) as recorder:

@@ -127,7 +127,7 @@ def test_memory_has_a_limit_and_forgets_the_oldest():
     memory = FrameMemory(30, gone.extend)
     for name in "abc":
         memory.put(name, b"x" * 10)
-    assert memory.open("a") is not None  # used: b is the oldest now
+    assert memory.open("a") is not None  # opening it makes "b" the oldest
     memory.put("d", b"y" * 10)
     assert gone == [("b", 10)] and (len(memory), memory.total_bytes, memory.evicted) == (3, 30, 1)
     held = memory.open("c")

@@ -699,7 +699,7 @@ def test_through_the_controllers(tmp_path, mode):
     time.sleep(0.2)
     manager.close()
 
-    manager = manager_of(tmp_path, MODES[mode])  # after a restart: L1 is empty
+    manager = manager_of(tmp_path, MODES[mode])  # after a restart L1 is empty
     assert prefetch(manager, keys) == [content(i, RAW) for i in range(5)]
     manager.close()
 

@@ -80,10 +80,10 @@ def test_masks_are_a_played_cache(seed):
 def test_an_event_is_applied_before_the_next_token():
     events = [{"token": 20, "layer": 1, "kv_head": 0, "kept": [[0, 2], [19, 2]], "length_before": 21}]
     mask = _loop_plan.plan_of(document(events), SHAPE).mask(1, 17, 40)
-    assert mask[0, 20 - 17].sum() == 21  # the query at 20 still sees the evicted tokens
+    assert mask[0, 20 - 17].sum() == 21  # the query at position 20 still sees the evicted tokens
     assert np.flatnonzero(mask[0, 21 - 17]).tolist() == [0, 1, 19, 20, 21]
     assert np.flatnonzero(mask[0, 39 - 17]).tolist() == [0, 1, *range(19, 40)]
-    assert mask[1].sum() == sum(range(18, 41))  # the other head keeps all
+    assert mask[1].sum() == sum(range(18, 41))  # the other head keeps all its tokens
 
 
 def test_an_event_after_the_last_token_costs_nothing():

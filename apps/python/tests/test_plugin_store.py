@@ -119,7 +119,7 @@ def test_only_files_of_the_folders_own_are_removed(tmp_path):
     for path in foreign:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"x" * 1000)
-        os.utime(path, (1, 1))  # older than anything else
+        os.utime(path, (1, 1))  # older than any other file
     elsewhere = tmp_path / "cd" / ("cd" + "0" * 38 + ".kvf")
     folder = FrameDirectory(tmp_path, max_bytes=1500)
     assert (len(folder), folder.total_bytes) == (0, 0)

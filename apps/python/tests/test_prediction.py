@@ -40,7 +40,7 @@ def test_one_layer_loses_what_is_predicted(tmp_path):
     difference."""
     model = make("llama", num_hidden_layers=1)
     with torch.no_grad():
-        model.model.layers[0].self_attn.o_proj.weight.mul_(60)  # gives attention an effect
+        model.model.layers[0].self_attn.o_proj.weight.mul_(60)  # makes evictions visible in the logits
     ids = tokens(TOKENS)
     with capture.record(model, tmp_path / "run", prompt_tokens=PROMPT, fisher=SAMPLES):
         capture.teacher_force(model, ids[0].tolist(), PROMPT)

@@ -116,7 +116,7 @@ def test_write_checks_sizes_and_names(tmp_path):
 def test_a_run_is_what_was_handed_over(tmp_path):
     folder = RunFolder(tmp_path / "run")
     made = fill(folder)
-    assert not (tmp_path / "run").exists()  # it appears once it is complete
+    assert not (tmp_path / "run").exists()  # the folder appears only when it is complete
     commit(folder)
     assert os.listdir(tmp_path) == ["run"]
     run = tmp_path / "run"
@@ -206,7 +206,7 @@ def test_a_run_is_replaced_only_by_force_and_at_once(tmp_path):
         RunFolder(tmp_path / "run")
     second = RunFolder(tmp_path / "run", force=True)
     fill(second, parts=(12,))
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["tokens"] == TOKENS  # the old one, still
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["tokens"] == TOKENS  # the tokens of the old run
     commit(second, document={"tokens": 7})
     assert json.loads((tmp_path / "run" / "run.json").read_text())["tokens"] == 7
     assert os.listdir(tmp_path) == ["run"]

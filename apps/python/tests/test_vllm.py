@@ -556,7 +556,7 @@ def test_through_the_manager(tmp_path, bad):
         assert manager.get_stats() is not None
         manager.on_request_finished(request)
     del rows, view
-    manager.shutdown()  # unmaps the region; raises if a view of it is left
+    manager.shutdown()  # unmaps the region; raises if any view of it still exists
 
 
 # ---- processes ----

@@ -15,7 +15,7 @@ struct kvt_h2o {
 
   kvt_ctx* const ctx;
   kv::mnn::h2o::MnnEngine engine;
-  kv::mnn::h2o::CallStart start;  // start of the running call, or of the last one
+  kv::mnn::h2o::CallStart start;  // the call that runs, or the last one
   std::vector<kvt_range> ranges;  // ranges of `plan`
   kvt_plan plan = {};             // the plan that the last kvt_h2o_call points to
   uint32_t next_layer = 0;

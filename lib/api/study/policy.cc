@@ -53,7 +53,7 @@ struct kvt_policy {
   // pyramid: tokens that this layer keeps beyond the mean of all layers, fixed at the first choice.
   std::optional<int64_t> beyond_mean;
 
-  bool failed = false;                         // a call failed after it had changed something
+  bool failed = false;                         // true once a call failed midway
   std::vector<std::vector<kvt_range>> ranges;  // ranges of the plans lent to the caller
   std::vector<kvt_plan> plans;
 };

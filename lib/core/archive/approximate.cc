@@ -202,7 +202,7 @@ class Approximator {
     std::vector<float> coefficients(block.count * count);
     AddProducts(rows.data(), block.count, group.part->features, columns.data(), count, count,
                 coefficients.data());
-    block.is_exact = !AllFinite(coefficients);  // sums of large values overflow
+    block.is_exact = !AllFinite(coefficients);  // a block is exact if sums of large values overflow
     if (block.is_exact) return;
     std::vector<int16_t> symbols(coefficients.size());
     for (size_t i = 0; i < symbols.size(); ++i) {
@@ -266,7 +266,7 @@ class Approximator {
   std::vector<ChunkHead> heads_;
   std::vector<LossSums> sums_;                 // by head
   double error_ = 0;                           // of all blocks
-  std::map<Key, std::vector<size_t>> places_;  // heads of a layer's block
+  std::map<Key, std::vector<size_t>> places_;  // which heads belong to a layer's block
   ApproximatedSource made_;
 };
 

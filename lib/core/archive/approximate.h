@@ -30,9 +30,9 @@ void RequireReplaceable(const Source& source, const Snapshot& snapshot);
 void TakeLayers(const Snapshot& snapshot, const ModelRope* rope, Approximation& wanted);
 
 // Approximates all tokens of a snapshot but the first and last ones. `wanted` names transform,
-// ratio, tokens and the rotation of each layer; its losses are computed. Throws as
-// RequireReplaceable, kUnsupportedLayout if tokens lie in several pieces, kUsage if no token is
-// left.
+// ratio, tokens and the rotation of each layer; its losses are computed. Throws what
+// RequireReplaceable throws, kUnsupportedLayout if tokens lie in several pieces, kUsage if no token
+// is left.
 ApproximatedSource ApproximateSource(const Source& source, const Snapshot& snapshot,
                                      std::shared_ptr<const Transform> transform,
                                      Approximation wanted, ThreadPool& pool);

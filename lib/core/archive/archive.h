@@ -44,7 +44,7 @@ struct Damage {
   std::optional<ChunkHead> chunk;
 
   Error AsError() const;
-  std::string Place() const;  // "layer 3 K tokens 0:512", or the part
+  std::string Place() const;  // returns "layer 3 K tokens 0:512", or the part
 };
 
 // A range of the source that cannot be restored. In a transposed V it consists of `runs` pieces of
@@ -89,8 +89,8 @@ class Archive {
   const std::optional<Snapshot>& description() const { return description_; }
   // The caches that chunks refer to, by the names in the archive.
   const std::vector<ReferenceName>& reference_names() const { return reference_names_; }
-  // Returns the runs of references that a chunk needs; empty if it needs none. Throws as
-  // DecodeChunk.
+  // Returns the runs of references that a chunk needs; empty if it needs none. Throws what
+  // DecodeChunk throws.
   std::vector<ReferenceRun> ListRuns(const ArchivedChunk& chunk) const;
   // Sets the references, in the order of reference_names(), before anything is decoded.
   void UseReferences(References references) { references_ = std::move(references); }
@@ -137,8 +137,8 @@ class Archive {
   const ArchivedChunk* FindChunk(uint32_t file, uint64_t offset) const;
 
   // Returns all chunks that a chunk is predicted from, directly or not, in an order in which they
-  // can be decoded; empty for most chunks. Calls `bring` with each of them, and with the chunk
-  // itself, before reading its payload. Throws as DecodeChunk, and kLostChunk if one is missing.
+  // can be decoded; empty for most chunks. Calls `bring` with each, and with the chunk itself,
+  // before reading its payload. Throws what DecodeChunk throws, and kLostChunk if one is missing.
   std::vector<size_t> NeededBy(const ArchivedChunk& chunk,
                                const std::function<void(const ArchivedChunk&)>& bring = {}) const;
 

@@ -93,7 +93,7 @@ void CopyTokens(const ChunkHead& head, ByteSpan raw, const KvTensor& tensor, uin
                 uint64_t count, std::span<std::byte> out) {
   const uint64_t from = std::max(begin, head.token_begin),
                  to = std::min(begin + count, head.token_begin + head.tokens);
-  const uint64_t piece = uint64_t{head.units} * head.unit_bytes;  // one head of one token
+  const uint64_t piece = uint64_t{head.units} * head.unit_bytes;  // bytes of one head of one token
   const uint64_t head_bytes = tensor.units_per_head() * tensor.unit_bytes();
   const bool by_head = head.order == Order::kHeadTokenDim;
   for (uint64_t token = from; token < to; ++token) {
@@ -212,7 +212,7 @@ bool ArchiveRows::ReadByRuns(Chunk& chunk, uint64_t begin, uint64_t count,
   const RowsOfReferences references(archive_.references());
   uint64_t all_own = head.tokens;
   for (const ReferenceRun& run : runs) all_own -= run.rows;
-  uint64_t next = 0, own = 0;  // rows visited, and rows among them in no run
+  uint64_t next = 0, own = 0;  // rows visited, and how many of them are in no run
   const auto take_own = [&](uint64_t to) {
     const uint64_t from = std::max(next, begin), until = std::min(to, end);
     if (from < until) {

@@ -13,7 +13,7 @@
 namespace kv {
 
 struct ArchivePart {
-  size_t layer = 0;  // position in the description
+  size_t layer = 0;  // index of the layer in the description
   bool is_value = false;
 };
 
@@ -51,7 +51,7 @@ class ArchiveRows : public RowSource {
     const ArchivedChunk* chunk = nullptr;
     std::mutex mutex;
     std::optional<std::vector<ReferenceRun>> runs;
-    Bytes whole, own;  // decoded; empty until needed
+    Bytes whole, own;  // decoded when first needed; empty before
   };
   using Chunks = std::vector<std::shared_ptr<Chunk>>;
 

@@ -24,7 +24,7 @@ struct RowOrder {
   bool moves = false;           // any row changes its place
   bool jumps = false;           // positions do not count up by one
 
-  // Copy rows into the coding order, and back.
+  // Copy rows into the coding order, and back into the source's.
   void Apply(ByteSpan raw, std::span<std::byte> ordered) const;
   void Undo(ByteSpan ordered, std::span<std::byte> raw) const;
 };
@@ -112,7 +112,7 @@ EncodedChunk EncodeRows(ChunkHead& head, ByteSpan raw, const RowOrder* order, Ef
                         CodecScratch& scratch, const Profile* profile = nullptr);
 
 // Decodes rows to their places in the source, in the order of units that `head` states. `order` is
-// the coding order, or nullptr; it supplies the steps of `inputs`. Throws as DecodeChunk.
+// the coding order, or nullptr; it supplies the steps of `inputs`. Throws what DecodeChunk throws.
 void DecodeRows(CodecId codec, const ChunkHead& head, ByteSpan payload, const RowOrder* order,
                 std::span<std::byte> raw, CodecScratch& scratch, ChunkInputs inputs = {});
 

@@ -236,7 +236,7 @@ class Grouper {
   const Source& source_;
   const std::vector<Region>& regions_;
   const uint64_t chunk_bytes_;
-  std::vector<size_t> bounds_;  // each file's range in `regions_`
+  std::vector<size_t> bounds_;  // range in `regions_` of each file
   Grouping result_;
 };
 

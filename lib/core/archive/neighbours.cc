@@ -106,7 +106,7 @@ NeighbourPlan::NeighbourPlan(const Source& source, std::span<const ChunkHead> he
     layers_.push_back(heads_[place].layer);
     largest = std::max(largest, heads_[place].raw_bytes);
   }
-  // K and V of a whole set must stay within what readers accept.
+  // Readers accept no set whose K and V together need more than kMostNeededBytes.
   most_ = static_cast<uint32_t>(std::min<uint64_t>(most_, kMostNeededBytes / (2 * largest)));
   std::sort(layers_.begin(), layers_.end());
   layers_.erase(std::unique(layers_.begin(), layers_.end()), layers_.end());

@@ -40,7 +40,7 @@ struct ChunkHead {
   uint64_t raw_bytes = 0, raw_hash = 0;
   uint64_t source_offset = 0, extent_bytes = 0;
   uint64_t extent_tokens = 0, extent_token_begin = 0;
-  Bytes lead;  // the few bytes of the source between the previous extent and this one
+  Bytes lead;  // source bytes between the previous extent and this one; they are few
 
   uint64_t source_begin() const { return source_offset - lead.size(); }
   // Returns true if several chunks fill one extent, as those of a transposed V do.
@@ -67,7 +67,7 @@ struct Approximation {
   std::string file;                   // name of the transform without folders; empty if unknown
   std::string model;                  // model, as the transform states it
   Hash128Bytes hash{};                // hash at the end of the transform's file
-  double ratio = 1;                   // ratio asked for: of 16-bit values to coefficients
+  double ratio = 1;                   // requested ratio of 16-bit values to coefficients
   uint32_t sinks = 0, window = 0;     // first and last tokens that are exact
   uint64_t source_hash = 0;           // hash of the original; the index has the restored hash
   std::optional<double> expected_kl;  // nats of a next token; needs a transform's weights
@@ -94,7 +94,7 @@ struct ProfileName {
 };
 
 struct ArchivedFile {
-  std::string name;  // empty if the source is a single file
+  std::string name;  // empty if the archive restores a single file
   uint64_t size = 0;
   std::optional<uint64_t> hash;  // known if the index could be read
   bool executable = false;
@@ -154,8 +154,8 @@ uint64_t FindRecord(ByteSpan archive, uint64_t from, uint32_t tag);
 
 // Returns a source or index record, whose payload may be compressed.
 Bytes TableRecord(RecordType type, uint32_t tag, ByteSpan table);
-// Returns the decompressed payload. Throws as Payload does, and kBadField, kUnsupportedVersion,
-// kBadPayload, and kLimit if the table has more than `max_bytes`.
+// Returns the decompressed payload. Throws what Payload throws does, and kBadField,
+// kUnsupportedVersion, kBadPayload, and kLimit if the table has more than `max_bytes`.
 Bytes ReadTable(ByteSpan archive, const Record& record, uint64_t max_bytes);
 
 // Throws kBadField for a value above the last one.

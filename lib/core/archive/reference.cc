@@ -29,7 +29,7 @@ RowsOfReferences::Found RowsOfReferences::Find(const ReferenceRun& run, uint64_t
     return Error(Finding::kReferenceMissing, "the chunk needs rows of another cache")
         .Hint("give the cache that the archive was coded against with --base");
   };
-  if (references_.empty()) throw missing();  // no references were supplied
+  if (references_.empty()) throw missing();  // the caller supplied no references
   if (run.reference >= references_.size()) {
     throw Error(Finding::kBadFrame, "the chunk names reference {} of {}", run.reference,
                 references_.size());
@@ -247,7 +247,7 @@ struct Pair {
   Labels here, there;
   std::unordered_map<uint64_t, std::vector<uint64_t>> seeds;
   const KvTensor *v_here = nullptr,
-                 *v_there = nullptr;  // V of a middle layer, or nullptr
+                 *v_there = nullptr;  // V of a middle layer, if the cache has V
 
   // Returns the distance of a run's values from the reference's, relative to their size.
   float MeasureDistance(const TokenRun& run) const {
@@ -260,7 +260,7 @@ struct Pair {
           GatherFloats(*v_there, run.there + token, 1, Order::kTokenHeadDim);
       for (size_t c = 0; c < a.size(); ++c) {
         const float distance = std::fabs(a[c] - b[c]);
-        if (!(distance <= kMostDistance)) continue;  // skips values that are not finite, too
+        if (!(distance <= kMostDistance)) continue;  // also skips distances that are NaN
         apart += distance;
         size += std::fabs(a[c]);
       }

@@ -22,9 +22,9 @@ constexpr uint32_t kMaxReferenceChain = 8;
 // alone, whose hashes are in the chunks that need them.
 struct ReferenceName {
   std::string file;                            // name without folders
-  std::string format;                          // format it was read as
-  uint64_t source_bytes = 0, source_hash = 0;  // of the file; for an archive, of its source
-  uint32_t chain = 1;  // 1 if it has no reference itself, otherwise one more than its reference
+  std::string format;                          // the format that read the reference
+  uint64_t source_bytes = 0, source_hash = 0;  // of the reference's file, or what it restores to
+  uint32_t chain = 1;  // 1 without a reference of its own, otherwise one more than that one's
 
   bool operator==(const ReferenceName&) const = default;
 };
@@ -33,8 +33,8 @@ struct ReferenceName {
 class RowSource {
  public:
   virtual ~RowSource() = default;
-  // Fills `rows` with tokens [first, first + count), [token][head][unit]. Throws as the reader of
-  // the rows.
+  // Fills `rows` with tokens [first, first + count), [token][head][unit]. Throws what the
+  // reader of the rows throws.
   virtual void Read(size_t layer_position, bool is_value, uint64_t first, uint64_t count,
                     std::span<std::byte> rows) const = 0;
 };
@@ -42,7 +42,7 @@ class RowSource {
 // A reference, or the reason why it is missing.
 struct Reference {
   ReferenceName name;
-  Snapshot snapshot;  // without values if there is a RowSource
+  Snapshot snapshot;  // has no values if there is a RowSource
   std::shared_ptr<const RowSource> rows;
   std::optional<Error> missing = {};
 };

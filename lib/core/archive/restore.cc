@@ -32,7 +32,7 @@ struct Step {
 
 struct Restored {
   Step step;
-  Bytes bytes;  // in the order of the source; empty for shared extents
+  Bytes bytes;  // in the order of the source; empty if the extent is shared
   std::optional<Error> failure;
 };
 
@@ -89,7 +89,7 @@ std::vector<LostRange> LostOfFiles(const LostRange& lost, const FileGroup& group
                                    const GroupLayout& layout) {
   std::vector<LostRange> all;
   constexpr size_t kNone = std::numeric_limits<size_t>::max();
-  // Indexed by place in the group: the last range of that file.
+  // For each file of the group: the index of its last range in `all`.
   std::vector<size_t> last(group.files.size(), kNone);
   const auto add = [&](const GroupLayout::Piece& piece) {
     if (const size_t at = last[piece.place]; at != kNone) {
@@ -349,12 +349,12 @@ class Restorer {
   const RestoreOptions& options_;
   RestoreTarget& target_;
   RestoreReport report_;
-  // state of making steps
+  // the steps that are being made
   uint32_t file_ = 0;
   uint64_t position_ = 0;
   size_t next_ = 0;
   std::shared_ptr<Bytes> extent_, joined_;
-  // state of emitting steps
+  // the steps that are being emitted
   Sink* sink_ = nullptr;
   uint64_t extent_tokens_ = 0;
   uint64_t skipped_ = 0;

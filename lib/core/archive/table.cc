@@ -515,7 +515,7 @@ SourceTable DecodeTable(ByteSpan bytes) {
       total = CheckedAdd(total, size, "source size");
       table.files.push_back({ReadText(in, "file name"), size, std::nullopt, false});
     }
-    if (total > INT64_MAX) throw Error(Finding::kOverflow, "the source exceeds 63 bits");
+    if (total > INT64_MAX) throw Error(Finding::kOverflow, "the source's size exceeds 63 bits");
     if ((flags & kHasAttributes) != 0) ReadAttributes(in, table);
     CheckNames(table);
     if ((flags & kHasGroups) != 0) ReadGroups(in, table);

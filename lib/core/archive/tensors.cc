@@ -23,8 +23,8 @@ struct DecoderScratch {
   Bytes raw, scratch;
 };
 
-// The place of one layer's K or V in the temporary file: rows, unless the chunks hold single heads.
-// Then heads stay apart, so that a chunk is written in a few long pieces.
+// The place of one layer's K or V in the temporary file. It is ordered by token, or by head if
+// chunks hold single heads, so that each chunk is written in a few long pieces.
 struct Place {
   uint64_t offset = 0;
   KvTensor* tensor = nullptr;

@@ -23,8 +23,8 @@ void RequireRotations(const Transform& transform, const Approximation& approxima
   for (const Rotation& rotation : approximation.rotations) {
     const uint64_t pairs = rotation.angles.size();
     if (2 * pairs > transform.k.dim || (rotation.distance != 1 && rotation.distance != pairs))
-      throw Error(Finding::kInconsistent, "{} pairs do not fit heads of {}", pairs,
-                  transform.k.dim);
+      throw Error(Finding::kInconsistent, "a rotation of {} pairs does not fit heads of {} values",
+                  pairs, transform.k.dim);
   }
 }
 
@@ -55,7 +55,7 @@ std::vector<ArchiveTransform::Group> ArchiveTransform::MakeGroups(const Transfor
         {&part, {plan->steps.step, {}}, part.first_feature / row, part.features / row});
   }
   const std::vector<uint64_t> order = side.OrderComponents();
-  std::vector<uint64_t> first(groups.size());  // index of each part's first component
+  std::vector<uint64_t> first(groups.size());  // index of the first component of each part
   for (size_t i = 1; i < groups.size(); ++i) first[i] = first[i - 1] + groups[i - 1].part->rank();
   for (size_t i = 0; i < plan->steps.tables.size(); ++i) {
     const size_t group = group_of[order[i]];

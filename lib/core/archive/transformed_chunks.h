@@ -41,7 +41,7 @@ class ArchiveTransform {
   // Returns the coefficients of a block if Decode's result is still in the cache, otherwise null.
   Coefficients FindDecoded(size_t place) const;
   // Returns decoded coefficients, [token][component]; the caller's `place` identifies the block in
-  // the cache. Throws as DecodeCoefficients.
+  // the cache. Throws what DecodeCoefficients throws.
   Coefficients Decode(const ChunkHead& holder, size_t place, ByteSpan payload) const;
   // Restores a chunk of the coefficients' tokens. Throws kBadFrame if the transform does not have
   // the chunk's heads, units or tokens.

@@ -70,7 +70,7 @@ class SourceHasher {
 struct Task {
   ChunkHead head;
   const FileSource* file = nullptr;     // the chunk's file
-  std::shared_ptr<const Bytes> joined;  // the bytes of its group, if joined
+  std::shared_ptr<const Bytes> joined;  // bytes of the chunk's group, if its files are joined
 
   ByteSpan bytes() const { return joined != nullptr ? ByteSpan(*joined) : file->bytes(); }
 };
@@ -363,7 +363,7 @@ class ArchiveWriter::Body {
   size_t next_ = 0;   // first chunk that was not handed out yet
   size_t group_ = 0;  // next group
   std::shared_ptr<const Bytes> joined_;
-  uint32_t joined_of_ = 0;  // first file of the group in joined_
+  uint32_t joined_of_ = 0;  // first file of the group whose bytes are in joined_
   WriteSummary summary_;
   ByteWriter entries_;
   uint64_t entry_count_ = 0;

@@ -65,7 +65,7 @@ void Arena::JoinBlocks() noexcept {
   block_ = used_ = 0;
   try {
     blocks_.push_back(NewBlock(size));
-  } catch (const std::bad_alloc&) {  // the next task then starts over with small blocks
+  } catch (const std::bad_alloc&) {  // after a failure the next task starts over with small blocks
   }
 }
 

@@ -20,19 +20,19 @@ enum class ErrorCode { kUsage, kInvalidData, kIo, kUnsupported, kInternal };
 // The kind of fault, across all formats. The numbers are printed as KVnnnn, documented by `kvtool
 // explain`, and never reused. error.cc has the table with texts.
 enum class Finding : uint16_t {
-  // the command line and its environment
+  // errors on the command line or in its environment
   kUsage = 1,
   kGeometryMissing = 2,
   kUnknownFormat = 3,
   kAmbiguousFormat = 4,
   kConfig = 5,
-  // the library's caller
+  // errors of the library's caller
   kOutputTooSmall = 6,
   kBusy = 7,
   kCancelled = 8,
   kNoMemory = 9,
   kBadArgument = 10,
-  // the file system
+  // errors of the file system
   kOpenFailed = 101,
   kReadFailed = 102,
   kWriteFailed = 103,
@@ -56,7 +56,7 @@ enum class Finding : uint16_t {
   kLimit = 1014,
   kBadText = 1015,
   kInconsistent = 1016,
-  // compressed data and archives
+  // errors in compressed data and archives
   kBadFrame = 1101,
   kBadPayload = 1102,
   kChecksum = 1103,
@@ -66,12 +66,12 @@ enum class Finding : uint16_t {
   kReferenceMissing = 1107,
   kReferenceDiffers = 1108,
   kProfileMissing = 1109,
-  // pickles and zip files
+  // errors in pickles and zip files
   kForbiddenGlobal = 1201,
   kForbiddenOpcode = 1202,
   kBadPickle = 1203,
   kBadZip = 1204,
-  // recognised, but not supported
+  // content that is recognised, but not supported
   kUnsupportedVersion = 1301,
   kUnsupportedKind = 1302,
   kUnsupportedDtype = 1303,
@@ -106,10 +106,10 @@ class Error : public std::exception {
       Error(Finding finding, fmt::format_string<Values...> text, Values&&... values)
       : Error(finding, fmt::vformat(text, fmt::make_format_args(values...))) {}
 
-  Error& At(uint64_t offset);           // byte offset in the file
-  Error& Hint(std::string hint);        // printed on a separate line
-  Error& In(std::string_view context);  // "layer 3 K"; the outermost comes first
-  Error& File(std::string_view name);   // ignored if already set
+  Error& At(uint64_t offset);           // adds the byte offset in the file
+  Error& Hint(std::string hint);        // adds a hint, which is printed on a separate line
+  Error& In(std::string_view context);  // adds "layer 3 K" in front of earlier contexts
+  Error& File(std::string_view name);   // adds the file's name, unless the error has one
   template <typename... Values>
   requires(sizeof...(Values) > 0) Error& In(fmt::format_string<Values...> text,
                                             Values&&... values) {

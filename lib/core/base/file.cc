@@ -363,7 +363,7 @@ void FetchedFile::Claim(uint64_t first, uint64_t last, std::vector<Run>& runs) {
       blocks_[i] = State::kOnItsWay;
     }
     if (!runs.empty() || !waits) return;
-    settled_.wait(lock);  // a run that another thread failed to fetch is tried again here
+    settled_.wait(lock);  // tries again here if another thread failed to fetch this run
   }
 }
 
@@ -372,7 +372,7 @@ void FetchedFile::Fetch(const Run& run) {
                  end = std::min<uint64_t>(run.last * kBlock, bytes_.size());
   Bytes buffer(end - begin);
   reader_->Read(begin, buffer);
-  // Written by a call, not through the mapping: a full disk is then an error, not a signal.
+  // Writes by a call, not through the mapping: a full disk is then an error, not a signal.
   if (!WriteAll(descriptor_, buffer, begin)) NoRoom("write");
 }
 

@@ -32,7 +32,7 @@ inline uint16_t F32ToF16(float value) {
     return static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
   }
   if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to infinity
-  if (magnitude < 0x33000001u) return sign;  // at most half of the smallest subnormal
+  if (magnitude < 0x33000001u) return sign;  // rounds to zero, as ties do
   if (magnitude < 0x38800000u) {             // subnormal result
     const uint32_t exponent = magnitude >> 23;
     const uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;

@@ -32,7 +32,7 @@ class TreeBuilder {
   bool number_unsigned(typename Json::number_unsigned_t value) { return Add(value); }
   bool number_float(typename Json::number_float_t value, const std::string&) { return Add(value); }
   bool string(std::string& value) { return Add(std::move(value)); }
-  bool binary(typename Json::binary_t&) { return false; }  // JSON text has none
+  bool binary(typename Json::binary_t&) { return false; }  // JSON text has no binary values
 
   bool start_object(size_t) { return Open(Json::object()); }
   bool end_object() { return Close(); }
@@ -44,7 +44,7 @@ class TreeBuilder {
     level.is_new = level.Insert(name);
     if (limits_.unique_keys && !level.is_new && !mistake_) {
       mistake_ =
-          // reported unless a syntax error follows
+          // reported only if no syntax error follows
           JsonMistake{JsonMistake::Kind::kTwice, 0, name};
     }
     if (level.value->size() == limits_.keys) {
@@ -74,7 +74,7 @@ class TreeBuilder {
   // keep a set of them here: 4,096 keys would otherwise cost 8 million comparisons.
   struct Level {
     Json* value;
-    bool is_new = true;  // the last key is new
+    bool is_new = true;  // false if the last key was a repeated one
     std::unordered_set<std::string> keys = {};
 
     bool Insert(const std::string& name) {

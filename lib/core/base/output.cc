@@ -44,7 +44,7 @@ namespace output {
 
 void SyncFolder(const fs::path& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;  // the data is safe; only the name's durability is best effort
+  if (descriptor < 0) return;  // the data is safe; that the name survives a crash is best effort
   ::fsync(descriptor);
   ::close(descriptor);
 }
@@ -365,7 +365,7 @@ AtomicFolder::AtomicFolder(fs::path path, const OutputRules& rules)
     descriptor_.Reset(::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (descriptor_.get() < 0) throw IoError("cannot create the folder", path_.string());
   } while (!working_.Claim(descriptor_.get()));
-  sys::SetMark(descriptor_.get(), kMarkAttribute);  // no mark if attributes are lacking
+  sys::SetMark(descriptor_.get(), kMarkAttribute);  // without attributes the file gets no mark
 }
 
 std::unique_ptr<FolderFile> AtomicFolder::Create(const std::string& name, bool executable) {

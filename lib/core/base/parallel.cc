@@ -47,7 +47,7 @@ ThreadPool::ThreadPool(int threads) {
   for (int i = 1; i < threads; ++i) {
     try {
       workers_.emplace_back([this](const std::stop_token& stop) { WorkerLoop(stop); });
-    } catch (const std::exception& failure) {  // threads already started end with the object
+    } catch (const std::exception& failure) {  // threads that were started end with the object
       ThrowNoThread(failure, fmt::format("thread {} of {}", i + 1, threads));
     }
   }
@@ -117,7 +117,7 @@ void ThreadPool::ParallelFor(uint64_t count, const std::function<void(uint64_t)>
         --shared.running;
         changed_.notify_all();
       });
-    } catch (const std::bad_alloc&) {  // no memory for the queue: fewer threads help
+    } catch (const std::bad_alloc&) {  // without memory for the queue, fewer threads help
       const std::lock_guard lock(mutex_);
       --shared.running;
       break;

@@ -160,7 +160,7 @@ const SourceFile* Source::Find(std::string_view name) const {
 }
 
 const SourceFile* Source::FindFile(const std::byte* p) const {
-  if (by_address.size() != files.size()) {  // Open did not make this source
+  if (by_address.size() != files.size()) {  // Open, which fills by_address, did not run
     for (const SourceFile& file : files) {
       if (file.data->Contains(p)) return &file;
     }

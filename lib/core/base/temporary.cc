@@ -46,7 +46,7 @@ void Remember(const std::string& name) {
   for (auto& slot : names_in_use) {
     const char* expected = nullptr;
     if (slot.compare_exchange_strong(expected, copy)) return;
-  }  // table full: only the signal path loses this name
+  }  // if the table is full, only cleanup on signals loses this name
 }
 
 void Forget(const std::string& name) {

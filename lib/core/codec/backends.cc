@@ -110,7 +110,7 @@ void Zstd::Store(ByteSpan from, Bytes& out) {
   KV_ASSERT(from.size() <= UINT32_MAX);
   std::byte head[9];
   StoreLE(head, uint32_t{ZSTD_MAGICNUMBER});
-  head[4] = std::byte{0xa0};  // one segment, content size in four bytes
+  head[4] = std::byte{0xa0};  // one segment, with the content size in four bytes
   StoreLE(head + 5, static_cast<uint32_t>(from.size()));
   out.insert(out.end(), head, head + sizeof(head));
   do {

@@ -91,7 +91,7 @@ struct ContextScratch {
 struct CodecScratch {
   Zstd zstd;
   ScratchBuffer planes, predicted, best, candidate, rows, halves, sides;
-  ScratchBuffer ordered;  // used by callers of codecs to bring units into another order
+  ScratchBuffer ordered;  // callers of codecs bring units into another order in it
   ContextScratch context;
 
   // Returns an empty payload: the largest recycled buffer, with room for the largest expected

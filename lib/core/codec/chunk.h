@@ -53,7 +53,7 @@ struct CodecRow {
   CodecNeeds needs = {};
   // Returns true if a chunk of this type may be stored in the codec; decoders refuse other chunks.
   bool (*takes)(DType dtype);
-  // The fastest level that writes the codec.
+  // The fastest level that writes this codec.
   Effort since;
   // True if the levels from `since` on try the codec on every chunk and keep the smallest result.
   // levels.cc decides by rules of its own when to use the other codecs.

@@ -64,7 +64,7 @@ struct ChunkShape {
   DType dtype = DType::kF16;
   uint64_t tokens = 0;
   uint32_t heads = 0;
-  uint64_t units_per_head = 0;  // elements, or blocks for block-quantised types
+  uint64_t units_per_head = 0;  // values in a head; for block-quantised types, blocks
   Order order = Order::kTokenHeadDim;
   uint32_t byte_shift = 0;  // nonzero if the f16 values stand for 8-bit floats (HalfForm)
 };
@@ -103,7 +103,7 @@ struct ChunkInputs {
   const ReferenceRows* references = nullptr;
   const NeighbourSource* neighbours = nullptr;
   const Profile* profile = nullptr;
-  const TransformedRows* transformed = nullptr;  // instead of the payload
+  const TransformedRows* transformed = nullptr;  // encodes these rows instead of the payload
   // True if the caller verifies a hash of all rows; rows copied from references are then not hashed
   // one by one.
   bool content_is_checked = false;

@@ -161,7 +161,7 @@ uint64_t EstimateFloor(const ChunkShape& shape, ByteSpan raw, Effort effort, boo
   if (units < kLeastSamples) return 0;
   const ChunkGrid grid = FindGrid(shape, raw.size());
   const bool is_fast = effort == Effort::kFast, halves = IsHalfFloat(shape.dtype);
-  uint64_t repeated = 0;  // repeated values in percent
+  uint64_t repeated = 0;  // share of repeated values, in percent
   // At the fast level only 8-bit values go through a search for matches.
   if (!is_fast || info.block_bytes == 1) {
     const Repeats repeats =

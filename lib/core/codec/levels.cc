@@ -19,7 +19,7 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames count in 32 bits
+constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames store sizes in 32 bits
 // bytes of a chunk so short that trying matches takes next to no time
 constexpr uint64_t kShortest = 8 << 10;
 
@@ -71,8 +71,8 @@ bool WantsMatches(ByteSpan raw, uint64_t rows, DType dtype, Effort effort) {
   return WantsMatches(CountRepeats(raw, raw.size() / rows, dtype), raw.size(), dtype, effort);
 }
 
-// Returns true if matches may beat a coder in context that needs `coded` bytes. A repeated group of
-// eight values saves zstd up to three times its share of an f16 chunk, half of it of a bf16 chunk.
+// Returns true if matches may beat a coder in context that needs `coded` bytes: if a fraction r of
+// the groups of eight repeats, zstd is taken to save 2.5 r of `literal` for f16, 0.5 r for bf16.
 bool WantsMatchesOver(ByteSpan raw, uint64_t rows, DType dtype, uint64_t literal, uint64_t coded) {
   if (coded >= literal) return true;
   const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype);
@@ -342,8 +342,8 @@ EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
   return best;
 }
 
-// Encodes 8-bit floats: like halves in the context of the row above or of a prediction, at the
-// highest level also under distributions, otherwise by zstd, which codes single bytes well.
+// Encodes 8-bit floats. Above kFast they are coded as half floats are, at the highest level also
+// with distributions. zstd, which codes single bytes well, is tried where matches may pay.
 EncodedChunk EncodeByteFloats(const ChunkShape& shape, ByteSpan raw, Effort effort,
                               const RowSteps& steps, CodecScratch& scratch) {
   EncodedChunk best = StoredRaw(raw, scratch);

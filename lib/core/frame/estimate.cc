@@ -10,7 +10,7 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kPlaces = 4;  // number of places that a sample is taken from
+constexpr uint64_t kPlaces = 4;  // the sample is taken from so many places
 
 struct Sample {
   ChunkShape shape;

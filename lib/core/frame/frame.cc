@@ -125,7 +125,7 @@ class FrameCoder::Budget {
  private:
   // Segments of one kind. The rest is expected to exceed its floors as the finished ones did.
   struct Share {
-    double coded = 0, finished = 0, left = 0;  // the last two as sums of floors_
+    double coded = 0, finished = 0, left = 0;  // `finished` and `left` are sums of floors_
     double Left(double trust, double least) const {
       return left * (finished == 0 ? least : std::max(least, trust * coded / finished));
     }

@@ -70,7 +70,7 @@ class FrameCoder {
   uint64_t EncodeWithin(const FrameDescription& description, ByteSpan raw, std::span<std::byte> out,
                         uint64_t* needed = nullptr);
 
-  // Decodes into `raw`. Ignores bytes after the frame. Throws as ReadFrameHeader, and
+  // Decodes into `raw`. Ignores bytes after the frame. Throws what ReadFrameHeader throws, and
   // kContextDiffers if `context` is given and differs from the frame's, kProfileMissing if the
   // frame needs a profile that this coder does not have, kSizeMismatch if `raw` has another size,
   // kTruncated, kBadFrame, kBadPayload or kChecksum for damage.
@@ -84,7 +84,7 @@ class FrameCoder {
 
   // Decodes only heads [begin, begin + count) of every token, in the frame's order, and returns the
   // bytes written to the front of `out`. In the order head, token only the segments that contain
-  // them are decoded, in the order token, head all are. Throws as DecodeTokens, and
+  // them are decoded, in the order token, head all are. Throws what DecodeTokens throws, and
   // kUnsupportedKind for frames without a shape.
   uint64_t DecodeHeads(ByteSpan frame, const Hash128Bytes* context, uint32_t begin, uint32_t count,
                        std::span<std::byte> out);

@@ -100,7 +100,7 @@ SegmentGrid GridOfHeader(const FrameHeader& header);
 struct StoredSegment {
   CodecId codec = CodecId::kRaw;
   ByteSpan payload;
-  uint64_t raw_hash = 0;  // only in frames with a table
+  uint64_t raw_hash = 0;  // 0 in frames without a table of segments
 };
 struct SegmentTable {
   SegmentGrid grid;
@@ -113,11 +113,11 @@ SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame,
 // A segment of a frame of kBlocks: `planes` byte planes, which together have the segment's size.
 struct BlockSegment {
   uint64_t raw_offset = 0, raw_bytes = 0;
-  uint64_t offset = 0;  // in the frame, from where offsets of blocks count
+  uint64_t offset = 0;  // place in the frame, from which offsets of blocks count
   PlaneBlocks planes;
 };
-// Lists the blocks that a decoder on a device reads. Throws as ReadFrameHeader and ReadSegments,
-// and kUnsupportedKind for a frame of other codecs. A frame that is stored raw has no segments.
+// Lists the blocks that a decoder on a device reads; none if the frame is stored raw. Throws what
+// ReadFrameHeader and ReadSegments throw, and kUnsupportedKind for a frame of other codecs.
 std::vector<BlockSegment> ListBlocks(ByteSpan frame);
 
 // Throws kUnsupportedKind for a codec that this library does not have. It belongs to a newer

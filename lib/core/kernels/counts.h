@@ -12,7 +12,7 @@ struct CountedRows {
   const uint8_t* symbols = nullptr;
   size_t rows = 0, columns = 0;
   size_t row_step = 1;  // rows 1, 1 + row_step, ... are counted
-  int cut = 0;          // number of low bits of a symbol that are ignored
+  int cut = 0;          // low bits of each symbol that are ignored
 };
 
 // Adds 1 to counts[base_of[the symbol above] + (symbol >> cut)] for each symbol; all these cells

@@ -20,7 +20,7 @@ constexpr size_t kLmsPadding = 16;
 
 // The state of all channels. Each array has one float per channel.
 struct LmsChannels {
-  size_t padded = 0;          // length of the arrays
+  size_t padded = 0;          // length of the arrays, with padding
   const float* x1 = nullptr;  // value one row up
   const float* p1 = nullptr;  // the partner's value one row up
   const float* x2 = nullptr;  // value two rows up

@@ -25,7 +25,7 @@ using DF = hn::Rebind<float, DD>;
 using VD = hn::Vec<DD>;
 using VI = hn::Vec<DI>;
 
-// Computes LogisticBelow for places from 1 to 65535. All doubles here are exact except `step`,
+// Computes LogisticBelow for ordinals from 1 to 65535. All doubles here are exact except `step`,
 // which the reference rounds in the same way.
 HWY_INLINE VI Below(const LogisticShares& shares, VI place, VD mean, VD steps_per_value) {
   constexpr double kMiddle = LogisticShares::kSpan * LogisticShares::kSteps;
@@ -43,7 +43,7 @@ HWY_INLINE VI Below(const LogisticShares& shares, VI place, VD mean, VD steps_pe
                                          hn::CopySign(size, hn::BitCast(df, from_zero)));
   const auto step = hn::Add(hn::Mul(hn::Sub(hn::PromoteTo(d, border), mean), steps_per_value),
                             hn::Set(d, kMiddle));
-  // Beyond the table the distribution counts as 0 or 1; the floors keep such values possible.
+  // Beyond the table the distribution counts as 0 or 1; the least shares keep such values possible.
   const auto inside = hn::Min(hn::Max(step, hn::Zero(d)), hn::Set(d, 2 * kMiddle));
   const auto fixed = hn::DemoteTo(di, hn::Mul(inside, hn::Set(d, 1 << 20)));
   const auto index = hn::ShiftRight<20>(fixed), part = hn::And(fixed, hn::Set(di, (1 << 20) - 1));
@@ -75,7 +75,7 @@ void Slots(const LogisticShares& shares, const uint16_t* halves, const float* me
                                hn::Set(d, LogisticShares::kSteps));
     const auto start =
         hn::IfThenZeroElse(hn::Eq(place, hn::Zero(di)), Below(shares, place, mean, steps));
-    // Place 0 begins at 0 and the last place ends at 2^30, whatever the distribution.
+    // Ordinal 0 begins at 0 and the last one ends at 2^30, whatever the distribution.
     const auto last = hn::Eq(place, hn::Set(di, 0x10000 - unit));
     const auto end = hn::IfThenElse(last, hn::Set(di, 1 << LogisticShares::kTotalBits),
                                     Below(shares, hn::Add(place, hn::Set(di, unit)), mean, steps));

@@ -14,8 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace kv::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Vectors are copied in pieces of this many, so that adjacent ones are adjacent in memory: with a
-// basis of 5,760 features each vector would otherwise be in a page of its own.
+// Some columns of this many vectors are copied at once, so that they are adjacent in memory: with
+// a basis of 5,760 features each vector would otherwise be in a page of its own.
 constexpr size_t kPiece = 256;
 constexpr size_t kTogether = 4;  // rows that share each loaded vector
 constexpr size_t kRegs = 2;      // registers of columns

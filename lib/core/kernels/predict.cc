@@ -88,7 +88,7 @@ HWY_INLINE size_t Encode(const std::byte* from, size_t size, std::byte* to) {
   VEncode before = hn::LoadU(d, U8(from));
   hn::StoreU(Op::Undo(before, OneEarlier(before, hn::Zero(d))), d, U8(to));
   size_t at = lanes - reinterpret_cast<uintptr_t>(to) % lanes;
-  before = hn::Set(d, static_cast<uint8_t>(from[at - 1]));  // only the last byte matters
+  before = hn::Set(d, static_cast<uint8_t>(from[at - 1]));  // only the last byte is used
   for (; at + lanes <= size; at += lanes) {
     const VEncode v = hn::LoadU(d, U8(from + at));
     hn::StoreU(Op::Undo(v, OneEarlier(v, before)), d, U8(to + at));
@@ -134,7 +134,7 @@ HWY_INLINE V Scan(V v, V& total) {
 #else
   // Four blocks of 16 bytes: two doubling steps over the blocks' last bytes.
   const V pairs = Op::Apply(last, SlideUp<2>(last));
-  const V sums = Op::Apply(pairs, SlideUp<4>(pairs));  // sums of all blocks up to each
+  const V sums = Op::Apply(pairs, SlideUp<4>(pairs));  // running sums over the blocks
   const hn::Repartition<uint64_t, D> d64;
   total = hn::BitCast(
       d, hn::TableLookupLanes(hn::BitCast(d64, sums), hn::IndicesFromVec(d64, hn::Set(d64, 7))));

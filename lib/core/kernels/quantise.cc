@@ -84,7 +84,7 @@ void QuantiseQ8_0(const float* values, size_t count, std::byte* out, Q8Rounding 
     } else {
       id = d != 0 ? 1.0f / d : 0.0f;
     }
-    if (!(id <= 3.4028235e38f)) {  // 127 / amax overflows, and products could be NaN
+    if (!(id <= 3.4028235e38f)) {  // 127 / amax overflows, so products could be NaN
       ref::QuantiseBlocks(DType::kQ8_0, {values + i, kBlock}, out, rounding);
       continue;
     }

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kBlockValues = 32;
 constexpr int8_t kIq4Table[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                   1,    13,   25,  38,  53,  69,  89,  113};
-constexpr float kIq4Least = 1e-15f;  // blocks whose values are all smaller are stored as zeros
+constexpr float kIq4Least = 1e-15f;  // a block of smaller values is stored as zeros
 constexpr uint8_t kIq4One = 8;       // index of the level 1
 
 void StoreHalf(float value, std::byte* out) { StoreLE(out, F32ToF16(value)); }
@@ -113,7 +113,7 @@ uint8_t NearestOfIq4(float value) {
   while (value >= static_cast<float>(kIq4Table[above])) ++above;
   const auto low = static_cast<float>(kIq4Table[above - 1]);
   const auto high = static_cast<float>(kIq4Table[above]);
-  return value - low < high - value ? static_cast<uint8_t>(above - 1) : above;  // a tie goes up
+  return value - low < high - value ? static_cast<uint8_t>(above - 1) : above;  // ties go up
 }
 
 // Least-squares fit of the scale to given codes, in which each value weighs its own square.

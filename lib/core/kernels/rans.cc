@@ -86,7 +86,7 @@ HWY_INLINE void StoreSymbols(V symbols, uint8_t* out) {
 #endif
 #endif  // KV_RANS_VECTOR
 
-// Offsets of the slots of each context's table.
+// Holds the offset of the table of each context.
 template <bool kGivenTables>
 struct SlotBases {
   explicit SlotBases(const RansContexts& contexts) {
@@ -100,7 +100,7 @@ struct SlotBases {
     return kGivenTables ? uint32_t{*context} << kRansTotalBits : of[*context];
   }
 
-  alignas(64) uint32_t of[256];  // unused if tables are given
+  alignas(64) uint32_t of[256];  // not used if the caller gives tables
   uint32_t first = 0;
 };
 

@@ -22,7 +22,7 @@
 #define KV_REGRESS_RIDGE
 namespace kv {
 constexpr float kRidgeOfNoise = 8.0f, kRidge = 0.05f;
-constexpr float kTinyRidge = 1e-12f;  // avoids dividing by 0 for taps that are always 0
+constexpr float kTinyRidge = 1e-12f;  // avoids a division by 0 for taps that are always 0
 }  // namespace kv
 #endif
 

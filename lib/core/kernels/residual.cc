@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
-// The kernels of residual.h. Distances between floats are differences of their places, integers
-// that ascend as the values do. Small distances are symbols of their own; larger ones are a bucket,
+// The kernels of residual.h. Distances between floats are differences of their ordinals, which
+// ascend as the values do. Small distances are symbols of their own; larger ones are a bucket,
 // four to an octave, and raw bits. Packing and unpacking the raw bits, whose widths vary from value
 // to value, takes prefix sums of the widths to find where each value's bits begin.
 //
@@ -74,7 +74,7 @@ HWY_INLINE VI Load16(const uint16_t* from) {
 HWY_INLINE void Store8(VI v, uint8_t* to) { hn::StoreU(hn::DemoteTo(D8(), v), D8(), to); }
 HWY_INLINE void Store16(VI v, uint16_t* to) { hn::StoreU(hn::DemoteTo(D16(), v), D16(), to); }
 
-// Returns the places of values without their low zeros; places ascend as the values do. `top` is
+// Returns the ordinals of values without their low zeros; they ascend as the values do. `top` is
 // the sign bit.
 HWY_INLINE VI ToPlace(VI value, VI top) {
   const DI d;
@@ -173,7 +173,7 @@ size_t PackT(const uint8_t* symbols, const uint16_t* extras, size_t count, std::
     // If all sixteen distances are small, there are no raw bits to pack.
     if (ends[15] == 0) continue;
     const auto pairs = [&](auto extra, auto wide) HWY_ATTR {
-      // x0 | x1 << n0 in 32 bits, then joins two results in 64
+      // Joins x0 | x1 << n0 in 32 bits, then two results in 64.
       const auto x = hn::BitCast(d32, extra), n = hn::BitCast(d32, wide);
       const auto low = hn::And(x, hn::Set(d32, 0xffff)), n0 = hn::And(n, hn::Set(d32, 0xffff));
       const auto two = hn::Or(low, hn::Shl(hn::ShiftRight<16>(x), n0));
@@ -230,7 +230,7 @@ HWY_INLINE VI AddRawBits(VI bucket, VI width, const std::byte* from, VI at) {
                         hn::Or(hn::Shl(head, width), extra));
 }
 
-// Used where a gather is a single instruction.
+// Fast only where a gather is a single instruction.
 bool ValuesT(const uint8_t* symbols, const uint16_t* expected, size_t count,
              const ResidualGrid& grid, ResidualBits& bits, uint16_t* values) {
   const DI d;
@@ -270,7 +270,7 @@ bool ValuesT(const uint8_t* symbols, const uint16_t* expected, size_t count,
       const VI sign = hn::Neg(hn::Xor(wide(negatives), below));
       const VI distance = hn::Sub(hn::Xor(z, sign), sign);
       const VI place = hn::Add(ToPlace(near, top), distance);
-      // A place with bits beyond the type's range is negative or too large.
+      // An ordinal with bits beyond the type's range is negative or too large.
       outside = hn::Or(outside, hn::AndNot(all, place));
       const auto positive = hn::Ne(hn::And(place, top), zero);
       const VI value = hn::And(hn::Xor(place, hn::IfThenElse(positive, top, all)), all);

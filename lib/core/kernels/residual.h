@@ -13,7 +13,7 @@ constexpr uint32_t kResidualClasses = 32;
 constexpr uint32_t kResidualSymbolBits = 7;
 constexpr uint32_t kResidualMagnitudes = 64;  // 0, and 63 buckets of larger distances
 
-// The type of the floats.
+// Format of the coded floats: f16 or bf16, and how many low bits are always 0.
 struct ResidualGrid {
   bool bfloat = false;
   // number of low bits, at most 15, that are 0 in every coded value and left out

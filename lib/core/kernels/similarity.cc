@@ -39,7 +39,7 @@ constexpr size_t kQueries = 16, kSlab = 512;
 using D32 = hn::CappedTag<int32_t, kQueries>;
 using D16 = hn::Repartition<int16_t, D32>;
 constexpr size_t kLanes = hn::MaxLanes(D32()), kVectors = kQueries / kLanes;
-constexpr size_t kRows = kVectors > 2 ? 2 : 4;  // chosen so that all sums stay in registers
+constexpr size_t kRows = kVectors > 2 ? 2 : 4;  // all sums then stay in registers
 
 // Stores the pair of columns 2p and 2p + 1 of query q at packed[2 * (p * kQueries + q)], and zeros
 // for missing queries and columns.

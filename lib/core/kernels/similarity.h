@@ -23,7 +23,7 @@ void DotProducts8(const int8_t* rows, size_t count, const int8_t* queries, size_
 
 struct NearestSignature {
   uint32_t distance = 0;  // number of bits that differ from the query
-  uint32_t age = 0;       // distance from the end: 1 is the last signature
+  uint32_t age = 0;       // 1 is the last signature, 2 the one before it
 };
 
 // Returns the signature that differs from `query` in the fewest bits, the last one if several do.

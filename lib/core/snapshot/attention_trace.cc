@@ -217,7 +217,7 @@ std::optional<ModelGeometry> FindGeometry(const AttentionTrace& trace) {
 
 namespace {
 
-constexpr float kMostProbability = 1.01f;  // 1, and a margin for rounding to half types
+constexpr float kMostProbability = 1.01f;  // 1, plus a margin for rounding to half types
 
 bool AllFinite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(),

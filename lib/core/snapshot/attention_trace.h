@@ -44,7 +44,7 @@ struct TraceLayer {
   LayerRule rule;
   std::optional<TensorView> queries;            // [rows][q_heads][head_dim], rotated
   std::vector<ProbabilityPiece> probabilities;  // in row order, without gaps
-  std::optional<TensorView> keys, values;       // as the trace saw them: [tokens][kv_heads][dim]
+  std::optional<TensorView> keys, values;       // as the recorder saw them: [tokens][kv_heads][dim]
   std::optional<TensorView> gradients;          // [samples][rows of GradientRows][q_heads][v_dim]
 };
 
@@ -103,7 +103,7 @@ struct AttentionTrace {
   double scale = 0;                       // 0: 1 / sqrt(head_dim)
   double softcap = 0;                     // 0: none
   uint64_t window = 0;                    // sliding attention window; 0: none
-  std::string rope;                       // as the recorder wrote it, only shown
+  std::string rope;                       // as the recorder wrote it; kvtool only shows it
   uint64_t q_start = 0;                   // position of row 0
   uint64_t rows = 0;                      // query rows, the same for every layer
   std::optional<uint64_t> prompt_tokens;  // where prefill ends
@@ -139,7 +139,7 @@ std::optional<ModelGeometry> FindGeometry(const AttentionTrace& trace);
 
 // Rows of a trace without a usable figure, because some value of some query head is NaN or Inf.
 struct UndefinedRows {
-  uint64_t rows = 0, of = 0;  // a row counts once per layer
+  uint64_t rows = 0, of = 0;  // number of invalid rows of `of` rows; a row counts once per layer
   uint32_t first_layer = 0;   // layer of the first invalid row
   uint64_t first_position = 0;
 };

@@ -16,7 +16,7 @@ namespace kv {
 Snapshot CastSnapshot(Snapshot snapshot, DType dtype, ThreadPool& pool);
 
 // Converts every tensor that is stored with a Hadamard transform to f32 without it, and leaves the
-// others as they are. Must be called before computing with K or V. Throws as RequireHadamardKnown.
+// others as they are, for computing with K or V. Throws what RequireHadamardKnown throws.
 Snapshot WithoutHadamard(Snapshot snapshot, ThreadPool& pool);
 
 // Throws kGeometryMissing if it is unknown whether quantised values are stored with a Hadamard

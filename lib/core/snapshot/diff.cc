@@ -31,14 +31,14 @@ struct TensorPair {
   KvTensor a = {}, b = {};
   TensorDiff diff = {};
   std::vector<TensorDiff> bins = {};
-  bool is_settled = false;  // found equal by comparing bytes
+  bool is_settled = false;  // true once the bytes were found equal
 
   // Returns true if one side is known to be Hadamard-transformed and the other known not to be:
   // equal bytes then mean different values. If either is unknown, bytes are compared as stored.
   bool one_is_transformed() const;
 };
 
-constexpr size_t kNamedTensors = 3;  // listed by name in a message; the others are only counted
+constexpr size_t kNamedTensors = 3;  // a message names so many tensors; the others are only counted
 
 // Pairs up the tensors to compare, and records what cannot be compared.
 class Matcher {

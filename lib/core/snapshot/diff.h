@@ -33,7 +33,7 @@ struct DifferingValue {
   uint64_t token = 0;
   uint32_t head = 0, dim = 0;
   double a = 0, b = 0;
-  uint64_t a_bits = 0, b_bits = 0;  // as stored; 0 for block types
+  uint64_t a_bits = 0, b_bits = 0;  // bits as stored; 0 for block types
   bool is_beyond = false;
 };
 
@@ -42,7 +42,7 @@ struct DifferingValue {
 struct TensorDiff {
   DType a_dtype = DType::kF16, b_dtype = DType::kF16;
   bool heads_known = true;  // false: `first` counts channels of one head
-  uint64_t values = 0;      // number of compared values
+  uint64_t values = 0;      // number of values compared
   // values with different stored bits; across element types: different values
   uint64_t different = 0;
   uint64_t beyond = 0;  // values among `different` beyond the tolerance

@@ -29,11 +29,11 @@ struct DumpEntry {
   std::string place;  // distinguishes unnamed runs
   std::string stage;  // "prefill", "decode"
   int64_t layer = 0;
-  std::optional<uint32_t> model_layer;  // if the model numbers it differently
+  std::optional<uint32_t> model_layer;  // set if the model uses another number for the layer
   int64_t seq_start = 0;                // position of the first token
   int64_t tokens = 0, heads = 0, head_dim = 0;
   int64_t element_bytes = 0;
-  KvTensor k, v;  // empty if there is a defect or the element type is unknown
+  KvTensor k, v;  // empty after a defect, or if the element type is unknown
   DumpDefect defect = DumpDefect::kNone;
 };
 

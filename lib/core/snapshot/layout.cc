@@ -121,8 +121,8 @@ void AddStored(const Snapshot& snapshot, std::vector<Region>& regions) {
     auto next = std::lower_bound(regions.begin(), regions.end(), region, IsBefore);
     if (next != regions.begin() && std::prev(next)->file == region.file) --next;
     const auto add_until = [&](uint64_t limit) {
-      // Elements count from the start of the range; a region on another grid leaves some bytes
-      // uncovered.
+      // Elements are counted from the start of the range. A region that is not a whole number of
+      // elements is left out.
       region.size = limit > region.offset ? limit - region.offset : 0;
       if (region.size > 0 && region.size % Info(region.dtype).block_bytes == 0) {
         between.push_back(region);

@@ -40,7 +40,7 @@ struct Region {
   uint32_t layer = 0;
   bool is_value = false;
   uint64_t token_begin = 0, tokens = 0;  // in the tensor
-  uint32_t heads = 0, head_dim = 0;      // heads of the tensor; see KvTensor::heads_known
+  uint32_t heads = 0, head_dim = 0;      // heads as in KvTensor, also if heads_known is false
   bool heads_known = true;
 };
 

@@ -39,7 +39,7 @@ void RequireFit(const Rope& rope, uint32_t head_dim) {
         head_dim)
         .Hint("--rope-dims, --head-dim");
   }
-  InverseFrequencies(rope, head_dim);  // checks the lists of pairs
+  InverseFrequencies(rope, head_dim);  // throws unless the lists fit the pairs
   if (rope.scaling.by_length()) InverseFrequencies(rope, head_dim, UINT64_MAX);
 }
 

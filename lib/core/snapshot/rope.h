@@ -86,7 +86,7 @@ double AttentionFactor(const RopeScaling& scaling);
 struct KeyShift {
   int64_t from = 0, to = 0;
   uint64_t from_length = 0, to_length = 0;
-  bool is_first = false;  // the key was not rotated before
+  bool is_first = false;  // true if the key was not rotated before
 };
 // Returns the rotations that undo those of keys at these positions of a run of `length` tokens. The
 // factor of YaRN and LongRoPE stays applied.

@@ -118,7 +118,7 @@ struct KvTensor {
 };
 
 struct LayerKv {
-  uint32_t index = 0;      // as the file numbers it; llama.cpp: index among stored layers
+  uint32_t index = 0;      // number in the file; llama.cpp: index among stored layers
   std::string label = {};  // the file's own name, if any ("model.layers.0.self_attn.attn")
   std::string group = {};  // the layer's cache, if there are several ("full", "swa")
   KvTensor k = {};
@@ -211,8 +211,8 @@ std::string ShapeText(const Snapshot& snapshot, const std::string& model = {});
 
 // Heads and head sizes from options or a model file, for formats that only store rows.
 struct ModelGeometry {
-  std::string source;                      // where they come from: "--kv-heads", "model.gguf"
-  std::shared_ptr<const FileSource> file;  // the model file, if any: a pipe can be read only once
+  std::string source;                      // origin of the values: "--kv-heads", "model.gguf"
+  std::shared_ptr<const FileSource> file;  // kept open, because a pipe can be read only once
   std::string architecture;
   struct Layer {
     uint32_t kv_heads = 0, k_dim = 0, v_dim = 0;  // 0 = unknown
@@ -242,7 +242,7 @@ void RequireHeads(const Snapshot& snapshot, std::string_view what_for);
 // Keys in Snapshot::storage, which travel through archives.
 inline constexpr const char* kBatchRows = "batch_rows";  // number of rows; absent for one sequence
 inline constexpr const char* kAxesGuessed =
-    "axes_guessed";  // the axis that counts tokens is a guess
+    "axes_guessed";  // set if the axis that counts tokens is a guess
 
 // Returns the number of sequences of equal length that follow each other in every tensor. Throws
 // kBadField if the recorded number does not divide the tensors.

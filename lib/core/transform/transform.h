@@ -30,7 +30,7 @@ struct CodeTypeInfo {
   CodeType type;
   std::string_view name;
   uint32_t bits;        // bits of a coefficient
-  uint32_t scale_bits;  // per group and token: two binary16, one or none
+  uint32_t scale_bits;  // per group and token: two binary16 numbers, one or none
 };
 
 std::span<const CodeTypeInfo> CodeTypes();
@@ -72,7 +72,7 @@ struct TransformPlan {
   double ratio = 1;
   CodeSchema schema;
   StepCode steps;
-  double error = 0;  // |y' - y| / |y| of the centred (and weighted) rows that were held out
+  double error = 0;  // |y' - y| / |y| over held-out rows, centred (and weighted)
 };
 
 // K or V. A row of its matrix is a token: [layer][head][dim].
@@ -87,8 +87,8 @@ struct TransformSide {
 
   uint64_t features() const { return mean.size(); }
   uint64_t components() const;
-  // Returns the components of all parts by descending variance, each as its place among those of
-  // all parts; plans count them in this order.
+  // Returns the components of all parts by descending variance, each as its index among all of
+  // them; plans count components in this order.
   std::vector<uint64_t> OrderComponents() const;
   const TransformPlan* Find(std::string_view form, double ratio) const;
   float Weight(uint64_t feature) const { return weights.empty() ? 1 : weights[feature]; }

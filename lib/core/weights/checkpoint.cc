@@ -139,7 +139,7 @@ class Finder {
   const CheckpointOptions options_;
   CompressorWeights weights_;
   std::unordered_map<std::string, const NamedTensor*> by_key_;  // tensors of the container
-  std::vector<std::pair<Key, const NamedTensor*>> keys_;        // wanted ones, in file order
+  std::vector<std::pair<Key, const NamedTensor*>> keys_;        // keys of weights, in file order
   std::set<std::string> used_;
 };
 

@@ -14,8 +14,8 @@ namespace kv {
 // common wrappers, a DataParallel "module.", or a flat state dict.
 
 struct CheckpointOptions {
-  std::vector<std::string> prefix_order;  // empty: the MLPs found, in the loaders' order
-  std::vector<uint32_t> slot_order;       // empty: the three found, ascending
+  std::vector<std::string> prefix_order;  // empty: the MLPs of the file, in the loaders' order
+  std::vector<uint32_t> slot_order;       // empty: the three slots of the file, ascending
   uint32_t compression_factor = 0;        // 0: cols / head_dim of the first weight
   std::optional<uint32_t> min_seq_len;    // 2
   uint32_t num_heads = 0;

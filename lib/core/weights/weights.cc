@@ -390,7 +390,7 @@ Bytes RoundValues(const TensorView& view, DType to, RoundingCounts* counts) {
       throw Error(Finding::kUnsupportedDtype, "{} values cannot be read as weights",
                   Name(view.dtype));
   }
-  return to == view.dtype ? values : out;  // the same type keeps its NaN payloads
+  return to == view.dtype ? values : out;  // a conversion would change NaN payloads
 }
 
 std::vector<TokenRange> StepPlan::Sources() const {

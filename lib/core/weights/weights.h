@@ -82,11 +82,11 @@ struct CompressorWeights {
 // A violation of the format's rules.
 struct WeightsFault {
   Finding finding = Finding::kInconsistent;
-  std::string field = {};  // "num_layers", "layer 0 compress_tk slot 3 cols"
+  std::string field = {};  // such as "num_layers", "layer 0 compress_tk slot 3 cols"
   std::optional<uint64_t> offset = {};
   std::string found = {}, expected = {};
   std::string effect = {};  // how engines react to the fault, if known
-  bool fatal = false;       // later parts cannot be read
+  bool fatal = false;       // true: parts after it cannot be read
 
   Error ToError() const;
 };

@@ -155,7 +155,7 @@ struct TileWeights {
       for (uint64_t j = first; j < visible; ++j) {
         a[j] = scoring.Score(products.full[r * n + j]);
         b[j] = scoring.Score(products.old[r * n + j]);
-        largest = std::max({largest, a[j], b[j]});  // NaNs are skipped and stay in their column
+        largest = std::max({largest, a[j], b[j]});  // NaNs are skipped and stay in their columns
       }
       for (uint64_t j = first; j < visible; ++j) {
         a[j] = std::exp(a[j] - largest);
@@ -272,7 +272,7 @@ namespace {
 
 struct LeakSums {
   double mass = 0;
-  Sums leak, full;  // leaking mask against exact mask; chosen mask against the full run
+  Sums leak, full;  // leak: leaking against exact mask; full: chosen mask against the full run
 };
 
 LeakSums MeasureLeakHead(const CachePair& caches, const QueryRows& queries, size_t layer,

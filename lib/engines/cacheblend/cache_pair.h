@@ -67,8 +67,8 @@ uint64_t CountRows(const Snapshot& snapshot);
 // The positions that the keys of a dump are rotated to by the rotary embedding.
 enum class KeyState {
   kUnrotated,
-  kLocal,   // positions in the chunk's own run
-  kGlobal,  // positions in the prompt
+  kLocal,   // position in the chunk's own run
+  kGlobal,  // position in the prompt
   kAt,      // successive positions from a given start, for each chunk
 };
 std::string_view Name(KeyState state);

@@ -83,7 +83,7 @@ void Summarise(const std::vector<Chunk>& chunks, const std::vector<double>& full
   }
   std::erase_if(relative, [](double value) { return !std::isfinite(value); });
   out.nonfinite = out.tokens.size() - relative.size();
-  if (relative.empty()) {  // the deviation of no tokens is undefined, not 0
+  if (relative.empty()) {  // without tokens the deviation is undefined, not 0
     out.rel_mean = out.rel_p50 = out.rel_p90 = out.rel_p99 = out.rel_max = NAN;
     return;
   }
@@ -118,7 +118,7 @@ TensorDeviation Measure(const CachePair& caches, size_t layer, bool is_value, Th
   return out;
 }
 
-constexpr uint64_t kSampleTokens = 48;  // tokens that tell how the keys of a dump are rotated
+constexpr uint64_t kSampleTokens = 48;  // so many tokens tell how the keys of a dump are rotated
 
 // Returns the largest relative deviation that counts as rounding to the type.
 double MostByRounding(DType dtype) {

@@ -37,7 +37,7 @@ struct Selection {
   // The scores on both sides of the threshold; empty if no token was kept or none was dropped.
   std::optional<float> kept_min, dropped_max;
   std::optional<double> margin;  // kept_min - dropped_max
-  uint64_t ties = 0;             // number of tokens that score kept_min, if one of them was dropped
+  uint64_t ties = 0;             // tokens with the score kept_min, if one of them was dropped
 };
 
 // Ranks all scored tokens, best first: NaN, then +infinity, then by value. Of equal scores the
@@ -146,7 +146,7 @@ std::vector<AttentionError> MeasureAttention(const CachePair& caches, const Quer
 // The attention of the recomputed tokens' own queries over blended keys, and the share that the
 // bottom-right mask wrongly gives to later tokens.
 struct LeakError {
-  uint64_t queries = 0;  // number of queries measured
+  uint64_t queries = 0;  // number of queries that were measured
   // mean share that the bottom-right mask gives to keys of later tokens
   double leaked_mass_mean = 0;
   // outputs under the bottom-right mask against those under the exact mask

@@ -106,7 +106,7 @@ GateResult Judge(const Gate& gate, const Result& result) {
       found = true;
       const std::optional<double> value = figure.of(layer);
       if (!value) continue;
-      if (std::isnan(*value)) {  // NaN never exceeds a limit, but the gate must fail
+      if (std::isnan(*value)) {  // a NaN exceeds no limit, but its gate must fail
         judged.value = value;
         break;
       }

@@ -551,7 +551,7 @@ Bytes BlendRows(const CachePair& caches, size_t layer, bool is_value, DType dtyp
 std::vector<uint8_t> RecomputedIn(const CachePair& caches, const Result& result, size_t layer) {
   std::vector<uint8_t> recomputed(caches.tokens());
   const auto covered = recomputed.begin() + static_cast<std::ptrdiff_t>(caches.covered());
-  std::fill(covered, recomputed.end(), 1);  // no chunk covers these tokens
+  std::fill(covered, recomputed.end(), 1);  // tokens that no chunk covers are recomputed
   const bool is_lmcache = result.request.engine == Engine::kLmCache;
   if (!is_lmcache && layer <= result.check_place) {
     std::fill(recomputed.begin(), recomputed.end(), 1);

@@ -53,9 +53,9 @@ struct Remaining {
 
 struct CurveLayer {
   uint32_t layer = 0;
-  double v_sum = 0, k_sum = 0;  // remaining squared deviations, as sums instead of shares
-  Remaining selected;           // with the tokens that the check layer selects
-  Remaining oracle;             // with this layer's own best tokens
+  double v_sum = 0, k_sum = 0;  // squared deviations that remain, as sums instead of shares
+  Remaining selected;           // what remains with the tokens that the check layer selects
+  Remaining oracle;             // what remains with the best tokens of this layer
   Remaining random, first_of_chunk;
   std::optional<AttentionError> attention;
 };
@@ -65,7 +65,7 @@ struct CurvePoint {
   Selection selection;
   double compute_share = 0;
   std::vector<CurveLayer> layers;  // the blended layers
-  CurveLayer mean;                 // mean of the blended layers
+  CurveLayer mean;                 // mean over the blended layers
 };
 
 // Compares a layer's own choice of tokens with the check layer's, and its scores with those of the

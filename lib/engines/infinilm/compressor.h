@@ -42,11 +42,11 @@ Snapshot CompressCache(const Snapshot& snapshot, const CompressorWeights& weight
 // return the old length over a cache that is already half overwritten.
 
 enum class CsrcEffect : uint8_t {
-  kCompresses,   // it compresses as defined
-  kNothing,      // it changes nothing and returns the old length
-  kWrongMlp,     // it compresses, but with the MLP of another prefix
-  kLosesTokens,  // it leaves a segment without a result out of the cache
-  kHalfWritten,  // it overwrites some layers, then returns the old length
+  kCompresses,   // csrc compresses as defined
+  kNothing,      // csrc changes nothing and returns the old length
+  kWrongMlp,     // csrc compresses, but with the MLP of another prefix
+  kLosesTokens,  // csrc leaves a segment without a result out of the cache
+  kHalfWritten,  // csrc overwrites some layers, then returns the old length
   kThrows,       // an exception ends the worker after some layers are overwritten
 };
 std::string_view Name(CsrcEffect effect);

@@ -126,8 +126,8 @@ class Measurement {
   struct QueryTables {
     Rope rope;
     uint32_t head_dim;
-    RopeTable to_end;    // moves each row's stand-in to the position right after the prompt
-    RopeTable to_moved;  // moves the stand-in to the position after the compression step
+    RopeTable to_end;    // moves each row's substitute to the position right after the prompt
+    RopeTable to_moved;  // moves the substitute to the position after the compression step
   };
 
   void MakeTables(const ModelRope& model) {

@@ -36,7 +36,7 @@ struct ValueDiff {
   uint64_t beyond = 0;                            // |a - b| > atol + rtol |b|
   double max_abs = 0, max_rel = 0, mean_abs = 0;  // over pairs of finite values
   double cosine = 1;
-  uint64_t first_beyond = 0;  // index of the first such pair in C order, if beyond > 0
+  uint64_t first_beyond = 0;  // C-order index of the first pair beyond the tolerance, if any
 };
 ValueDiff DiffValues(const TensorView& a, const TensorView& b, double atol, double rtol);
 

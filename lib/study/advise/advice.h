@@ -23,7 +23,7 @@ struct MeasureRequest {
   LossKind kind = LossKind::kOutput;
   eviction::Granularity units = eviction::Granularity::kKvHead;
   std::map<uint32_t, double> weights;  // [layer], for kSensitivity
-  uint64_t rows = 256;                 // largest number of rows to measure, drawn by `seed`; 0: all
+  uint64_t rows = 256;                 // at most so many rows are measured, drawn by `seed`; 0: all
   uint64_t seed = 0;
 };
 
@@ -37,13 +37,13 @@ struct Effects {
 // One way to change a layer: the outputs of its query heads, the tokens it holds, and their bytes.
 struct Alternative {
   std::vector<AttentionRows> heads;  // error2, norm2, changed_norm2, dot and log_p_change
-  eviction::LayerPlan plan;          // as it was replayed; the default keeps everything
+  eviction::LayerPlan plan;          // the plan that was replayed; by default it keeps everything
   double bytes = 1;  // bytes of the tokens held, as a share of their bytes in the snapshot
 };
 using AlternativesOf = std::function<std::vector<Alternative>(const AdviseRun& run, size_t layer,
                                                               const eviction::MeasuredRows& rows)>;
 // Measures `count` alternatives in every layer of every run. Alternative i becomes candidate i of
-// the effects. Throws as MeasureEffects.
+// the effects. Throws what MeasureEffects throws.
 Effects MeasureAlternatives(std::span<const AdviseRun* const> runs, uint32_t count,
                             const AlternativesOf& alternatives_of, const MeasureRequest& request,
                             Progress* progress);
@@ -102,10 +102,10 @@ Found Search(const Measured& measured, uint32_t candidates, const Limits& limits
 // cut into two halves of its rows.
 struct Fold {
   size_t left_out = 0;  // index of the run, or of the half
-  bool found = false;   // true if some plan is within the limits in the other runs
+  bool found = false;   // true if a plan meets the limits in the other runs
   double promised = 0;  // worst loss in the runs searched
   double left_out_loss = 0, left_out_share = 0;
-  bool holds = false;  // true if the limits are met in the run left out, too
+  bool holds = false;  // true if the plan meets the limits in the run left out, too
 };
 struct CrossChecked {
   bool halves = false;
@@ -124,10 +124,10 @@ struct AdviceRequest {
   MeasureRequest measure;
   Limits limits;
   std::optional<uint64_t> context;  // the model's full context, in tokens
-  std::string model;                // model name for captions; empty: the snapshot's own
+  std::string model;                // model in captions; empty: the snapshot's own
 };
 
-// Bytes that a plan would keep of a cache of the model's full context, if its shares hold there.
+// Bytes that a plan would keep at the model's full context, if it kept the same shares there.
 struct AtContext {
   uint64_t tokens = 0;
   double full_bytes = 0, kept_bytes = 0;

@@ -20,7 +20,7 @@ Candidate OnBudget(const std::string& policy, const eviction::KeepBudget& budget
   Candidate candidate;
   candidate.policy = policy;
   candidate.budget = budget;
-  candidate.paper.grow = false;  // keeps its share of the tokens so far at every step
+  candidate.paper.grow = false;  // at each step it keeps its share of the tokens so far
   return candidate;
 }
 
@@ -63,7 +63,7 @@ void AddPaper(const CandidateRequest& request, const eviction::PolicyInfo& polic
     }
   } else if (policy.tuned_by == eviction::Tuning::kWindow) {
     for (const uint64_t window : request.windows) {
-      if (window >= least) continue;  // a window this long would make it the policy window
+      if (window >= least) continue;  // it would be the candidate of policy `window`
       candidate.paper.window = window;
       candidate.parameters = fmt::format("window {}", window);
       out.push_back(candidate);

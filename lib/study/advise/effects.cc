@@ -332,7 +332,7 @@ class Measurer {
   Effects effects_;
   size_t first_unit_ = 0;          // first unit of the current layer
   std::vector<Channel> channels_;  // of the current run; empty without gradients
-  Held whole_;                     // tokens of the current run, from WholeCache
+  Held whole_;                     // tokens that a whole cache holds during the current run
   double bytes_ = 0;               // bytes of a token in all layers
   // [row] of the current run: 1 if undefined in some part of the model
   std::vector<uint8_t> is_undefined_;

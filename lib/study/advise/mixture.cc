@@ -223,7 +223,7 @@ void KeepRows(const std::vector<uint64_t>& some, size_t run, Measured& measured)
 
 Measured InHalves(const Measured& measured) {
   Measured halves{measured.kind, measured.groups, {}, {}, measured.independent};
-  std::vector<std::pair<size_t, std::vector<uint64_t>>> parts;  // run, and its rows
+  std::vector<std::pair<size_t, std::vector<uint64_t>>> parts;  // index of a run, and its rows
   for (size_t run = 0; run < measured.runs.size(); ++run) {
     const uint64_t rows = measured.runs[run].rows;
     for (const bool second : {false, true}) {

@@ -40,10 +40,10 @@ struct Option {
   // [run]: bytes of K and V held, as shares of those of the whole model: at the end, and summed
   // over all decode steps.
   std::vector<double> kept, held;
-  std::vector<Effect> effect;  // [run]; empty: no effect, as for an option that keeps everything
+  std::vector<Effect> effect;  // [run]; empty for an option that keeps everything
   // For gradients, [run][row]: |o' - o|^2, which smooths the noise of few sampled tokens.
   std::vector<std::vector<float>> error2;
-  uint32_t drops_first = 0;  // number of runs in which the first token is evicted
+  uint32_t drops_first = 0;  // runs in which the first token is evicted
 };
 
 // A part of the model that chooses independently: a layer, or one of its kv heads.
@@ -56,7 +56,7 @@ struct Unit {
 // Data that all options share in one run: one prompt, or some rows of it.
 struct RunRows {
   uint64_t rows = 0, channels = 1;
-  uint64_t population = 0;                // number of rows that these are a sample of
+  uint64_t population = 0;                // number of rows from which these were drawn
   double fixed_kept = 0, fixed_held = 0;  // shares of layers that have no options
   std::vector<std::vector<float>> norm2;  // [group][row]: o.o; empty for gradients
   double norm2_sum = 0;                   // sum of all norm2
@@ -91,7 +91,7 @@ using Choice = std::vector<uint32_t>;
 // Cost and size of a choice.
 struct Outcome {
   std::vector<double> loss;            // [run]
-  std::vector<double> standard_error;  // [run]: of the loss, where its rows are a sample
+  std::vector<double> standard_error;  // [run]: that of the loss, if the rows are a sample
   // [run]: bytes held as a share of the whole cache, at the end and summed over all decode steps.
   std::vector<double> kept_share, held_share;
 
@@ -99,7 +99,7 @@ struct Outcome {
   double worst_loss() const;
   double median_loss() const;
   double mean_share() const;
-  double worst_share() const;  // share in the run where it is largest
+  double worst_share() const;  // share in the run that needs most
   double ratio() const { return 1 / mean_share(); }
   double mean_ratio() const;  // mean over all decode steps, as losses are
 };
@@ -143,7 +143,7 @@ class Mixture {
   Choice choice_;
   std::vector<std::vector<std::vector<double>>> sums_;  // [run][group][channel x row]
   std::vector<std::vector<double>> of_group_;           // [run][group]: losses
-  std::vector<double> alone_;                           // [run]: sum of the losses of options alone
+  std::vector<double> alone_;                           // [run]: losses of single options, added
   double loss_ = 0, share_ = 0;
 };
 

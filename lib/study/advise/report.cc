@@ -424,7 +424,7 @@ TextTable PlansTable(const Advice& advice, const std::vector<Point>& points, siz
                      point->choice.size())});
   }
   if (advice.measured().runs.size() > 1) return table;
-  table.head.erase(table.head.begin() + 4);  // the median of one prompt is its loss
+  table.head.erase(table.head.begin() + 4);  // the median of a single prompt is its loss
   for (std::vector<std::string>& row : table.rows) row.erase(row.begin() + 4);
   return table;
 }

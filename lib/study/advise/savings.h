@@ -48,7 +48,7 @@ struct Savings {
 std::string WhyNoTypes(const Runs& runs);
 // Measures each pair of types in each layer, then the best candidates of the advice with the best
 // pairs, replaying each combination. Searches among all of them for the plan that saves most within
-// the request's limits. Throws as quantisation::StoreLayer.
+// the request's limits. Throws what quantisation::StoreLayer throws.
 Savings FindSavings(const Runs& runs, const AdviceRequest& request, const SavingsRequest& types,
                     const Advice& advice, ThreadPool& pool, Progress* progress = nullptr);
 
@@ -60,12 +60,12 @@ struct LosslessLevel {
 
 // One way to save memory: a row of the table, whatever its kind.
 struct SavingRow {
-  std::string_view kind;  // none, eviction, types, both, lossless, offload
+  std::string_view kind;  // none, eviction, types, both, lossless or offload
   std::string plan;
-  double bytes_per_token = 0;  // in the engine's memory at the end, divided by all tokens seen
+  double bytes_per_token = 0;  // bytes at the end in the engine's memory, per token seen
   double link_bytes = 0;       // bytes per token and step that are fetched from elsewhere
   double mean_loss = 0, worst_loss = 0, standard_error = 0;  // figures of the worst run
-  double added_loss = NAN;  // sum of the losses of eviction and of types alone
+  double added_loss = NAN;  // the losses of eviction and of types, added
   bool on_front = false;    // true if no other row has fewer bytes in memory and no more loss
   std::string flags;        // llama.cpp's flags, if it can express the row
 };
@@ -82,9 +82,9 @@ std::string WriteFlags(const Runs& runs, const Savings& savings);
 // among everything, or without a limit on the loss the one that loses less.
 struct Answer {
   LossKind loss_kind = LossKind::kOutput;
-  std::string_view kind;  // none, eviction, types, both
+  std::string_view kind;  // none, eviction, types or both
   std::string plan;
-  bool is_chosen = false;  // true: found among everything; false: the best by eviction alone
+  bool is_chosen = false;  // true: found among all options; false: the best by eviction alone
   double bytes_per_token = 0, ratio = 1, worst_loss = 0, expected_loss = 0;
   std::string flags;  // llama.cpp's flags, if it can express the plan
 };

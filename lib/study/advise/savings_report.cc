@@ -527,7 +527,7 @@ void AddSavings(const AdviceRequest& request, const Savings& savings,
   chart.y_unit = kind == LossKind::kOutput ? report::Unit::kPercent : report::Unit::kMeasured;
   chart.y_min = 0;
   chart.markers = true;
-  double most = INFINITY;  // points far beyond the limit would squeeze the others against the axis
+  double most = INFINITY;  // points far beyond the limit would squeeze the others
   if (request.limits.loss) {
     most = 3 * *request.limits.loss;
     // Losses of outputs are squares of the values shown.

@@ -381,7 +381,7 @@ StatesLevel ToLevel(const LevelSums& sums, const RowsBytes& all, uint64_t rest, 
 void MeasureLevels(const std::vector<GeometrySample>& samples, bool has_times, Progress* progress,
                    StatesAdvice& advice) {
   std::vector<Contestant> contestants = LevelContestants();
-  contestants.erase(contestants.begin());  // level compat serves only very old readers
+  contestants.erase(contestants.begin());  // level compat exists only for very old readers
   const std::map<std::string, RowsBytes> geometries = RowsByGeometry(advice.states);
   RowsBytes all;
   for (const auto& [geometry, rows] : geometries) {

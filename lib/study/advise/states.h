@@ -32,7 +32,7 @@ enum class Kinship { kAlone, kBranches, kGrows, kContained, kSame, kAlike };
 struct SavedState {
   std::string name;
   uint64_t bytes = 0;
-  std::optional<int64_t> written_s, read_s;  // since 1970, from the file system
+  std::optional<int64_t> written_s, read_s;  // seconds since 1970, as the file system states them
   std::string format, model, geometry;       // states of different geometry share nothing
   bool is_archive = false;                   // already compressed; its rows are not read
   uint64_t tokens = 0, kv_bytes = 0;
@@ -44,7 +44,7 @@ struct SavedState {
   std::string kin;             // name of the state that it shares most with; empty: none
   uint64_t shared_tokens = 0;  // rows in common with `kin`, from the first token on
   uint64_t stored_tokens = 0;  // rows that a store already has from other states
-  uint64_t same_ids = 0;       // most token ids in common with another state
+  uint64_t same_ids = 0;       // the most token ids in common with another state
   // another state begins with all of its K, V and ids; all bytes were compared
   bool contained = false;
   bool idle = false;
@@ -106,7 +106,7 @@ struct StatesAdvice {
   uint64_t contained_bytes() const;
   uint64_t alike_states() const;
   uint64_t near_states() const;  // states that differ from another one only in their last tenth
-  uint64_t recomputed_states() const;  // states with the token ids of another one but other values
+  uint64_t recomputed_states() const;  // states with the token ids of another one, but other values
   uint64_t idle_states() const;
   uint64_t idle_bytes() const;
 };
@@ -128,7 +128,7 @@ struct StatesText {
   std::string sample;  // what levels were measured on
   TextTable levels;
   std::string answer;
-  std::vector<std::string> commands;  // commands that carry it out
+  std::vector<std::string> commands;  // commands that carry the advice out
 };
 StatesText DescribeStates(const StatesAdvice& advice, size_t most_states, size_t most_left_out);
 report::Page StatesPage(const StatesAdvice& advice);

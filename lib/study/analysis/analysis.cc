@@ -128,7 +128,7 @@ void AddFindings(Analysis& analysis) {
     Tell(
         analysis, [&](const TensorAnalysis& t) { return uint64_t{t.narrow_dtype == dtype}; },
         [&](const std::string& where, uint64_t) {
-          return fmt::format("{}: every f32 value is exact in {}: half of the bytes are free",
+          return fmt::format("{}: every f32 value is exact in {}: half of the bytes can be saved",
                              where, Name(dtype));
         });
   }

@@ -32,7 +32,7 @@ struct LayerAnalysis {
 
 // Sums over many tensors of one kind.
 struct Totals : Coded {
-  uint64_t own_bytes = 0;             // at the requested level; coded_bytes if none was requested
+  uint64_t own_bytes = 0;             // at the requested level; without one, coded_bytes
   double values = 0, bound_bits = 0;  // total bits of all values
   bool decodes = true;
 
@@ -59,7 +59,7 @@ struct Analysis {
   std::vector<LayerAnalysis> layers;
   Totals k, v;
   Extreme best, worst;
-  std::vector<std::string> findings;  // sentences that a user should read
+  std::vector<std::string> findings;  // sentences that the user should read
 
   Totals total() const;
 };

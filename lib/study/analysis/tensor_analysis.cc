@@ -135,7 +135,7 @@ Measured CodeNarrow(const Snapshot& snapshot, const KvTensor& tensor, DType dtyp
                  DropTokens(snapshot, tensor, begin, tokens);
                });
   Measured measured = measurer.Finish();
-  measured.raw_bytes = tensor.bytes();  // the size of the f32 values
+  measured.raw_bytes = tensor.bytes();  // size of the values as f32
   return measured;
 }
 

@@ -43,7 +43,7 @@ class StructureFinder {
   uint64_t units_;
   uint32_t unit_bytes_;
   Structure found_;
-  Bytes first_, differs_;             // the first row; the bits in which any later row differs
+  Bytes first_, differs_;             // the first row; the bits that differ in any later row
   std::vector<uint64_t> row_hashes_;  // hashes of rows that are not zero
 };
 
@@ -139,8 +139,8 @@ struct TensorOptions {
 
 // The place of a tensor in the model.
 struct TensorPlace {
-  uint32_t layer = 0;                       // as the snapshot numbers it
-  uint32_t model_layer = 0;                 // as the model does
+  uint32_t layer = 0;                       // number in the snapshot
+  uint32_t model_layer = 0;                 // number in the model
   std::span<const int64_t> positions = {};  // of K's tokens; if empty, token t is at position t
 };
 

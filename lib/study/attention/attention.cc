@@ -162,7 +162,7 @@ constexpr size_t kChains = 4;
 // The share of a row's probability that a subset keeps.
 struct KeptMass {
   double mass = 0;
-  bool evicting = false;  // true if a key of some probability is lost
+  bool evicting = false;  // true if the row loses a key with some probability
 };
 
 // Sums up to kChains rows of `p`, `keys` apart, each over the keys kept beyond its position.
@@ -173,7 +173,7 @@ void SumKept(const double* p, KeptBefore kept_before, std::span<const int64_t> p
   std::array<double, kChains> mass{};
   std::array<bool, kChains> evicting{};
   for (size_t r = 0; r < kChains; ++r) {
-    const size_t from = std::min(r, positions.size() - 1);  // the last row fills unused chains
+    const size_t from = std::min(r, positions.size() - 1);  // unused chains repeat the last row
     row[r] = p + from * kept_before.size();
     position[r] = positions[from];
   }

@@ -170,7 +170,7 @@ class AttentionSamples {
   };
   struct Pool {
     uint64_t rows = 0, evicting_rows = 0, undefined_rows = 0;
-    uint64_t finite_outputs = 0;  // number of rows in error2 and norm2
+    uint64_t finite_outputs = 0;  // rows that count in error2 and norm2
     bool has_output = false;
     Pooled mass, changed_mass, kl, js, output_error, output_cosine;
     std::array<Pooled, kTopK.size()> top_k;

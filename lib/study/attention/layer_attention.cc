@@ -65,7 +65,7 @@ HeadFloats LayerAttention::WidenHead(uint32_t kv_head, uint64_t tokens) const {
 
 void LayerAttention::Mask(uint64_t position, std::span<const uint32_t> key_positions,
                           float* logits) const {
-  if (!has_queries()) return;  // recorded probabilities are already masked
+  if (!has_queries()) return;  // probabilities were masked when they were recorded
   if (rule_.softcap != 0) {
     const auto cap = static_cast<float>(rule_.softcap);
     for (size_t i = 0; i < key_positions.size(); ++i) logits[i] = Softcapped(logits[i], cap);

@@ -36,7 +36,7 @@ class LayerAttention {
   uint32_t group() const { return query_heads() / kv_heads(); }
   uint32_t head_dim() const { return kv_.k.head_dim; }
   uint64_t first_row() const { return trace_.q_start; }
-  uint64_t end_row() const { return trace_.end_position(); }  // positions; one past the last
+  uint64_t end_row() const { return trace_.end_position(); }  // one past the last row's position
   bool has_queries() const { return rows_.queries.has_value(); }
   float scale() const { return scale_; }
   const AttentionRule& rule() const { return rule_; }

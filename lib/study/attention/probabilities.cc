@@ -14,7 +14,7 @@
 namespace kv {
 namespace {
 
-constexpr double kUnseen = -std::numeric_limits<double>::infinity();  // the logit of a masked key
+constexpr double kUnseen = -std::numeric_limits<double>::infinity();  // logit of a masked key
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
@@ -64,7 +64,7 @@ void DotProducts(const FloatMatrix& queries, uint64_t begin, uint64_t count,
 void Softmax(std::span<double> scores) {
   double largest = kUnseen;
   for (const double score : scores) {
-    if (!(score <= largest)) largest = score;  // a NaN must win, so that the row becomes NaN
+    if (!(score <= largest)) largest = score;  // a NaN must win, so that the whole row becomes NaN
   }
   double sum = 0;
   for (double& score : scores) {

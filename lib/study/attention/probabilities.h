@@ -74,7 +74,7 @@ struct HeadCache {
   FloatMatrix k, v;
   // positions of the keys, for the causal order; empty: key j is at position j
   std::span<const int64_t> positions;
-  std::span<const float> bias;  // added to each key's score; empty: none
+  std::span<const float> bias;  // added to the score of each key; empty: nothing is added
 };
 
 // Query rows; row i sees the keys at positions <= positions[i]. Empty positions: all keys.

@@ -120,7 +120,7 @@ class Mixture {
   }
 
   double Mix(size_t at, const std::array<double, kInputs>& inputs, bool bit) {
-    constexpr double kRate = 0.0015;  // step of the weights' gradient descent
+    constexpr double kRate = 0.0015;  // step size of the gradient descent over weights
     std::array<double, kInputs>& weights = weights_[at];
     double sum = 0;
     for (size_t i = 0; i < kInputs; ++i) sum += weights[i] * inputs[i];

@@ -19,7 +19,7 @@ namespace kv {
 struct ContestChunk {
   ChunkHead head;  // header of rows, in [token][head][unit]
   Bytes raw;
-  Bytes by_head;  // [head][token][unit], as the engine codes it; empty if `raw` has the same order
+  Bytes by_head;  // [token][head][unit], as the engine codes it; empty if `raw` has the same order
   std::shared_ptr<const RowOrder> order = nullptr;  // order of the chunk's cells; null if unknown
 
   bool is_value() const { return head.kind == ChunkKind::kValue; }
@@ -67,7 +67,7 @@ struct ContestTimes {
 // The result for K or for V.
 struct ContestPart : ContestTimes {
   uint64_t raw_bytes = 0, stored_bytes = 0;
-  double worst_chunk = 0;  // largest ratio, over all chunks, to the first contestant's bytes
+  double worst_chunk = 0;  // largest ratio of a chunk's bytes to those of the first contestant
 };
 
 struct ContestResult {

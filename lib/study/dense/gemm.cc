@@ -14,7 +14,7 @@
 
 #include "lib/core/base/error.h"
 
-static thread_local bool in_product = false;  // true only where the result of malloc is not checked
+static thread_local bool in_product = false;  // true where malloc's result is not checked
 
 #ifdef KVTOOL_WRAPS_BLAS
 // An OpenBLAS without threads hands out its work buffers without a lock: two calls at once can get
@@ -44,7 +44,7 @@ void* __real_malloc(size_t size);
 void* __wrap_malloc(size_t size) {
   void* memory = __real_malloc(size);
   if (memory != nullptr || size == 0 || !in_product) return memory;
-  in_product = false;  // throwing allocates as well
+  in_product = false;  // a throw allocates memory, too
   throw std::bad_alloc();
 }
 void* __real_blas_memory_alloc(int position);

@@ -54,7 +54,7 @@ class Mlp {
                  Scratch& scratch) const;
 
   std::array<MlpLinear, 3> linears_;
-  std::array<std::vector<double>, 3> wide_;  // weights for the 16-bit numbers
+  std::array<std::vector<double>, 3> wide_;  // weights in double, for 16-bit numbers
   MlpNumbers numbers_;
   uint64_t tile_rows_;
 };

@@ -70,7 +70,7 @@ HWY_INLINE VF FusedHalf(DF df, VF a, VF b, VF c) {
   const auto sum = hn::Add(product, addend);
   const auto part = hn::Sub(sum, product);
   const auto lost =
-      // NaN if a term is infinite
+      // NaN if any term is infinite
       hn::Add(hn::Sub(product, hn::Sub(sum, part)), hn::Sub(addend, part));
   const auto zero = hn::Zero(dd);
   const auto bits = hn::BitCast(du, sum);

@@ -39,8 +39,8 @@ void AddScaled(const float* row, size_t count, float weight, float* sums) {
 
 #else
 
-constexpr size_t kKeysAtOnce = 4;   // keys that share each load of the query
-constexpr size_t kTotalBlock = 64;  // values summed in float before double, as in kv::ref
+constexpr size_t kKeysAtOnce = 4;   // keys that share one load of the query
+constexpr size_t kTotalBlock = 64;  // values that are summed in float before double, as in kv::ref
 
 HWY_INLINE void Clear(V* lanes) {
   for (size_t r = 0; r < kRegs; ++r) lanes[r] = hn::Zero(D());

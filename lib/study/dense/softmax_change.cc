@@ -221,7 +221,7 @@ bool SoftmaxRow(float* scores, size_t count) noexcept {
   if (!std::isfinite(most)) return false;
   ExpRow(scores, count, most);
   const double total = HWY_DYNAMIC_DISPATCH(SumRow)(scores, count);
-  if (!std::isfinite(total)) return false;  // some score is NaN
+  if (!std::isfinite(total)) return false;  // a score is NaN
   HWY_DYNAMIC_DISPATCH(ScaleRow)(scores, count, static_cast<float>(1 / total));
   return true;
 }
@@ -248,7 +248,7 @@ SoftmaxChange ref::ChangeSoftmax(const float* p, float* change, size_t count) no
     result.moved += std::fabs(after - before) / 2;
     change[i] = static_cast<float>(after - before);
   }
-  if (result.kl < 0) result.kl = 0;  // a negative value is rounding
+  if (result.kl < 0) result.kl = 0;  // rounding made it negative
   return result;
 }
 

@@ -34,7 +34,7 @@ constexpr size_t kRows = kSubTileRows;
 constexpr size_t kKeys = 6;
 // The tile uses 4 x 6 accumulators of AVX-512's 32 registers, 2 x 6 where there are 16.
 constexpr size_t kVecs = kStep == 16 ? 4 : 2;
-constexpr size_t kRun = 64;  // weights summed in float before double, as in kv::ref
+constexpr size_t kRun = 64;  // weights that are summed in float before double, as in kv::ref
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 struct Scratch {

@@ -39,7 +39,7 @@ BlockConfig Sanitised(const BlockConfig& config);
 float TargetKeepShare(const BlockConfig& sanitised);
 
 struct LayerRange {
-  uint32_t first = 0, last = 0;  // inclusive; empty when first > last
+  uint32_t first = 0, last = 0;  // both are in the range; it is empty if first > last
   bool Contains(uint32_t layer) const { return first <= layer && layer <= last; }
 };
 LayerRange EvictedLayers(const BlockConfig& sanitised, uint32_t layers);
@@ -49,9 +49,9 @@ LayerRange EvictedLayers(const BlockConfig& sanitised, uint32_t layers);
 struct BlockBudget {
   uint64_t length = 0;           // tokens in the cache, including the new one
   uint64_t floor = 0;            // tokens of sink and recent blocks
-  uint64_t wanted = 0;           // tokens that the target asks for, before the floor
+  uint64_t wanted = 0;           // tokens that the target asks for, before the floor applies
   uint64_t target = 0;           // max(wanted, floor)
-  uint64_t quantised = 0;        // the floor and whole blocks up to the target
+  uint64_t quantised = 0;        // tokens of the floor and of whole blocks up to the target
   bool floor_dominates = false;  // floor >= wanted
 
   bool operator==(const BlockBudget&) const = default;
@@ -63,10 +63,10 @@ enum class FloorRule { kKeepAll, kKeepFloor };
 
 struct BlockChoice {
   BlockBudget budget;
-  uint64_t kept = 0;  // tokens that stay; all of them if nothing is evicted
+  uint64_t kept = 0;  // tokens that are kept; all of them if nothing is evicted
   uint64_t evicted = 0;
   KeepPlan plan;                      // indices into the cache; empty when nothing is evicted
-  std::vector<uint32_t> kept_blocks;  // ascending; empty like the plan
+  std::vector<uint32_t> kept_blocks;  // ascending; empty if the plan is
 };
 
 BlockBudget ComputeBlockBudget(const BlockConfig& sanitised, uint64_t length);

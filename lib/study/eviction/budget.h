@@ -35,7 +35,7 @@ struct LayerSchedule {
   bool in_range = false;
   std::vector<Eviction> evictions;
   uint64_t triggers = 0;         // decisions, including those that evicted nothing
-  uint64_t floor_dominated = 0;  // decisions that kept everything because of the floor
+  uint64_t floor_dominated = 0;  // decisions in which the floor kept everything
   // True if evictions take effect at the end of their step, as on a budget, rather than at the
   // beginning of the next one, as an engine's plans do.
   bool within_step = false;
@@ -89,7 +89,7 @@ class LayerPlan {
   KeepPlan HeldBefore(uint32_t unit, uint64_t position) const;
 
  private:
-  // [unit][position]; positions beyond its size are never evicted
+  // [unit][position]: last row that sees it; positions beyond its size are never evicted
   std::vector<std::vector<uint32_t>> last_seen_;
 };
 

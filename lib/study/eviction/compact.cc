@@ -103,7 +103,7 @@ Snapshot Compacted(const Snapshot& snapshot, const ReplayRun& run) {
     } else if (plan != nullptr) {
       layer.k = CopyHeads(layer.k, *plan, tokens, out.spools);
       if (layer.v) layer.v = CopyHeads(*layer.v, *plan, tokens, out.spools);
-      continue;  // heads keep different positions, so there are no common cells to record
+      continue;  // heads keep different positions, so no common cells are recorded
     }
     out.cell_groups.push_back(BuildCells(held, layer.group));
   }

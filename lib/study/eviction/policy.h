@@ -65,7 +65,7 @@ struct PaperParameters {
   uint64_t pyramid_beta = 20;
   uint64_t sinks = 4;
   double heavy_share = 0.5;
-  bool grow = true;  // for snapkv and pyramid: nothing is evicted after the end of the prompt
+  bool grow = true;  // false for snapkv and pyramid: they evict only at the end of the prompt
 
   bool operator==(const PaperParameters&) const = default;
 };
@@ -76,7 +76,7 @@ struct PaperParameter {
   std::string_view key;
   std::string_view text;
   std::variant<uint64_t PaperParameters::*, double PaperParameters::*> value;
-  double least = 0, most = UINT32_MAX;  // UINT32_MAX: no cache has more rows
+  double least = 0, most = UINT32_MAX;  // UINT32_MAX: more rows than a cache can have
   bool odd = false;
   // end of the message for a value out of limits
   std::string_view expected = "a number of rows of a cache";
@@ -96,8 +96,8 @@ struct PolicyOptions {
 
 // The place of a layer in the model, for policies that spread a budget over layers.
 struct LayerPlace {
-  bool in_range = true;           // true if the layer evicts at all
-  uint32_t index = 0, count = 1;  // place among the layers that evict
+  bool in_range = true;           // false if the layer evicts nothing
+  uint32_t index = 0, count = 1;  // place among the layers that evict, and their number
 };
 
 }  // namespace kv::eviction

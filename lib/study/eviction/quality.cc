@@ -24,8 +24,8 @@ namespace {
 // The cache of one head as the query of one row sees it.
 struct RotatedCache {
   std::vector<float> k, v;
-  std::vector<int64_t> positions;   // current positions of the keys
-  std::vector<TokenRange> sources;  // the tokens that the keys stem from
+  std::vector<int64_t> positions;   // current position of each key
+  std::vector<TokenRange> sources;  // tokens that each key comes from
 };
 
 RotatedCache BuildRotatedCache(const KeepPlan& held, uint64_t row, std::span<const float> k,
@@ -36,7 +36,7 @@ RotatedCache BuildRotatedCache(const KeepPlan& held, uint64_t row, std::span<con
   std::vector<int64_t> shifts;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const uint64_t t = tokens[i];
-    const uint64_t place = row - (tokens.size() - 1 - i);  // its position in a cache without gaps
+    const uint64_t place = row - (tokens.size() - 1 - i);  // its position, had the cache no gaps
     shifts.push_back(static_cast<int64_t>(place - t));
     cache.positions.push_back(static_cast<int64_t>(place));
     cache.sources.push_back({t, t + 1});
@@ -172,7 +172,7 @@ LayerQuality Describe(uint32_t layer, std::span<const AttentionRows> heads, uint
     quality.evicting_heads.push_back(one.SummariseEvicting());
   }
   for (uint64_t row = 0; row < heads.front().rows(); ++row) {
-    double mass = 0;  // NaN if it is for any head
+    double mass = 0;  // NaN if the mass of any head is NaN
     for (const AttentionRows& head : heads) mass += head.mass[row];
     quality.step_mass.push_back(mass / static_cast<double>(heads.size()));
     if (!heads.front().has_output()) continue;
@@ -344,7 +344,7 @@ struct SampledGroup : SampleGroup {
 
 // The mean of a figure over rows, and the sums for its standard error.
 struct RowMeans {
-  std::vector<double> values;        // one for each row that has a figure
+  std::vector<double> values;        // one value for each row that has the figure
   std::vector<uint64_t> rows;        // these rows
   std::vector<SampledGroup> groups;  // empty without samples
 
@@ -500,7 +500,7 @@ std::string_view StatesText(Basis basis) {
 }  // namespace
 
 std::string ExpectedKlText(const PredictedKl& kl) {
-  return fmt::format("in nats of the next token, mean of the decode rows, predicted from {}; {}",
+  return fmt::format("in nats per next token, mean of the decode rows, predicted from {}; {}",
                      kl.method == KlMethod::kGradients
                          ? fmt::format("gradients of {} next tokens for each of {} rows{}",
                                        kl.samples, kl.rows, StatesText(kl.basis))
@@ -511,8 +511,8 @@ std::string ExpectedKlText(const PredictedKl& kl) {
 std::string RemarkOnLargeKl(double largest, Basis basis) {
   if (basis != Basis::kRecorded || !(largest > kMostTrustedKl)) return {};
   return fmt::format(
-      "an expected KL above {} nats is likely too low, up to three times: of a large loss the "
-      "formula sees the first term alone (docs/closed-loop.md#where-it-fails)",
+      "an expected KL above {} nats is likely too low, by up to a factor of three: the "
+      "formula has only the first term of a large loss (docs/closed-loop.md#where-it-fails)",
       kMostTrustedKl);
 }
 

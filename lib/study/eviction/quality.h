@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The cost of a plan in attention and, predicted, in nats of the next token.
+// The cost of a plan in attention and, predicted, in nats per next token.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ MeasuredRows ChooseRows(uint64_t prompt, uint64_t end, uint64_t most, uint64_t s
 // o) of the trace's gradients g. Changes of heads and layers add up.
 struct LogPChange {
   uint64_t samples = 0, rows = 0;
-  std::vector<double> values = {};  // [sample][measured row]; NaN where undefined or without g
-  uint64_t evicted = 0;             // number of the last samples that are of evicted states
+  std::vector<double> values = {};  // [sample][measured row]; NaN if undefined or without gradient
+  uint64_t evicted = 0;             // so many of the last samples were taken at evicted states
 
   double at(uint64_t sample, uint64_t row) const { return values[sample * rows + row]; }
   // Adds a change of the same shape; an empty object takes the shape of the other.
@@ -91,7 +91,7 @@ AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan&
 // runs.
 struct Calibration {
   double p10, median, p90;
-  std::string_view models = "SmolLM2-135M";  // that the study ran
+  std::string_view models = "SmolLM2-135M";  // models of the study
 };
 
 // The states that the gradients of a prediction were taken at. At the recorded state, heads that
@@ -132,13 +132,13 @@ inline constexpr size_t kTopRows = 4;
 
 struct PredictedKl {
   KlMethod method = KlMethod::kGradients;
-  double nats = 0;  // as the method computes it
+  double nats = 0;  // as the method computes it, without calibration
   // Standard error of `nats` from the rows and tokens drawn; 0: all were measured, NaN: unknown. It
   // does not cover the formula, the layer weights or the calibration.
   double standard_error = 0;
   uint64_t rows = 0;        // number of measured rows
   uint64_t population = 0;  // number of rows that they were drawn from
-  uint64_t samples = 0;     // next tokens drawn for each row; 0 without gradients
+  uint64_t samples = 0;     // next tokens that were drawn for each row; 0 without gradients
   Cause cause = Cause::kEviction;
   Basis basis = Basis::kRecorded;  // with gradients
   // Positions of the rows that lose most, the largest loss first, and their share of `nats`; NaN if
@@ -157,7 +157,7 @@ struct PredictedKl {
 // Returns the model that predictions are calibrated on and the range of the real KL around the
 // expected one, for notes and captions.
 std::string CalibrationText(const Calibration& calibration);
-// Explains an expected KL: "in nats of the next token, mean of the decode rows, ...".
+// Explains an expected KL: "in nats per next token, mean of the decode rows, ...".
 std::string ExpectedKlText(const PredictedKl& kl);
 // A larger expected KL is likely too low unless its gradients are of evicted states, because at the
 // recorded state the formulas are the first term of the loss only.

@@ -25,8 +25,8 @@ namespace kv::eviction {
 struct EngineRun {
   virtual ~EngineRun() = default;
 
-  std::vector<LayerSchedule> schedules;  // of every layer; empty for layers without known decisions
-  std::vector<LayerPlan> plans;  // plans of every layer; empty if policy "block" has to make them
+  std::vector<LayerSchedule> schedules;  // one per layer; empty where decisions are unknown
+  std::vector<LayerPlan> plans;          // one per layer; empty if policy "block" has to make them
   // Per step: capacity of all buffers together; layers without known decisions hold every token.
   std::vector<uint64_t> allocated_tokens;
   // triggers at which sink and recent blocks already reach the target
@@ -39,13 +39,13 @@ struct EngineCase;
 // The rule by which an engine times its evictions and, if it chooses the tokens itself, chooses
 // them. Other timings are described in the same way. Studies know engines only through such rows.
 struct EngineRule {
-  std::string_view name, text;  // used in documents and titles
+  std::string_view name, text;  // the names in documents and in titles
   std::string_view schedule;    // name of the schedule that policies follow
   WeightRule weights = WeightRule::kFlashLocal;
   std::string_view ratio_name = {},
-                   // explains EngineRun::reported_ratio; empty if there is none
+                   // explains EngineRun::reported_ratio; empty without one
       ratio_remark = {};
-  std::string_view warning = {};  // printed with every replay of a trace's rows
+  std::string_view warning = {};  // printed with each replay of a trace's rows
   BlockConfig defaults = {};
   std::shared_ptr<const EngineRun> (*plan)(const EngineCase& of) = nullptr;
 };
@@ -71,7 +71,7 @@ struct ReplayRequest {
   bool measure_quality = true;
   // Predicts nats by these weights instead of the trace's gradients.
   std::optional<LayerWeights> sensitivity;
-  uint64_t quality_rows = 0;  // measure at most this many rows, chosen by `seed`; 0: all
+  uint64_t quality_rows = 0;  // at most so many rows are measured, chosen by `seed`; 0: all
 };
 
 // Bytes of K and V that all layers together hold when the query at a position attends or, on a
@@ -79,14 +79,14 @@ struct ReplayRequest {
 struct StepBytes {
   uint64_t token = 0;
   uint64_t full = 0, kept = 0;
-  uint64_t allocated = 0;  // more than `kept` for an engine whose buffers never shrink
+  uint64_t allocated = 0;  // exceeds `kept` for an engine whose buffers never shrink
 };
 
 // One policy at one target ratio.
 struct ReplayRun {
   std::string policy;
   BlockConfig config;                       // sanitised
-  std::optional<KeepBudget> budget;         // budget of every layer
+  std::optional<KeepBudget> budget;         // the budget that every layer has
   uint64_t end = 0;                         // end of the decode positions, exclusive
   std::vector<LayerSchedule> schedules;     // schedules of every layer
   std::vector<LayerPlan> plans;             // plans of the traced layers
@@ -102,7 +102,7 @@ struct ReplayRun {
   std::optional<PredictedKl> predicted_kl;
 
   uint64_t triggers() const;
-  uint64_t evictions() const;  // evictions that take keys from some query
+  uint64_t evictions() const;  // evictions that take a key from some query
   uint64_t floor_dominated() const;
   // Returns the ratio that the user asked for; NaN for a fixed number of tokens.
   double target_ratio() const;

@@ -138,7 +138,7 @@ std::optional<std::string> WhichEvict(const ReplayResult& result) {
   const size_t evicting = EvictingLayers(result).size();
   const size_t all = result.runs.front().schedules.size();
   if (result.engine != nullptr || evicting == 0 || evicting == all) return std::nullopt;
-  return fmt::format("budgets are of the {} layers that evict; true and mean ratio are of all {}",
+  return fmt::format("budgets apply to the {} layers that evict; true and mean ratio count all {}",
                      evicting, all);
 }
 

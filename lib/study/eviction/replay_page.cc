@@ -409,7 +409,7 @@ void AddHeads(const ReplayRun& run, report::Page& page) {
     StripRow row{fmt::format("L{}", layer.layer), {}};
     for (size_t h = 0; h < layer.heads.size(); ++h) {
       const double value = value_of(layer.heads[h]);
-      if (std::isnan(value)) continue;  // no row of this head has a figure
+      if (std::isnan(value)) continue;  // no row has a figure for this head
       const auto x = static_cast<double>(h);
       row.spans.push_back({x, x + 1, most > 0 ? value / most : 0, 0,
                            fmt::format("layer {} head {}: {}", layer.layer, h, Percent(value))});

@@ -84,7 +84,7 @@ const Fields<AttentionSummary>& HeadFigureFields() {
        [](const Rows& rows) { return rows.mass.mean; }, Nullable()},
       {"mass_p5", "5th percentile of the mass that is kept",
        [](const Rows& rows) { return rows.mass.p5; }, Nullable()},
-      {"kl_mean", "Mean KL(P' || P) in nats of attention over what is kept and the full cache",
+      {"kl_mean", "Mean KL(P' || P) in nats: attention over kept keys against the full cache",
        [](const Rows& rows) { return rows.kl.mean; }, Nullable()},
       {"top_k_overlap_16", "Mean share of a row's 16 heaviest keys that is kept",
        [](const Rows& rows) { return rows.top_k[1].mean; }, Nullable()},

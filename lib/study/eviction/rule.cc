@@ -54,7 +54,7 @@ KeepPlan WithoutWorst(size_t count, size_t drop, const Stays& stays) {
 }
 
 constexpr size_t kSumBlock = 64;                     // weights summed in float before double
-constexpr uint64_t kTileBytes = uint64_t{64} << 20;  // logits of a tile in memory
+constexpr uint64_t kTileBytes = uint64_t{64} << 20;  // a tile's logits need at most so much memory
 // Keys that fit a core's cache are multiplied row by row, which gives the same bits on every
 // machine; longer ones go through the BLAS, which is several times as fast.
 constexpr uint64_t kKeysInCache = uint64_t{1} << 18;
@@ -449,7 +449,7 @@ std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t promp
   std::vector<LayerPlan> plans(jobs.size());
   std::unique_ptr<SharedRows> shared;
   std::vector<std::pair<size_t, Walk>> together;
-  uint64_t next = UINT64_MAX, end = 0;  // rows whose logits are needed one by one
+  uint64_t next = UINT64_MAX, end = 0;  // rows whose logits are computed one at a time
   for (size_t i = 0; i < jobs.size(); ++i) {
     const PlanJob& job = jobs[i];
     if (!job.options->on_budget) {

@@ -38,7 +38,7 @@ void CompactScores(const KeepPlan& plan, Scores& scores);
 // the same bits.
 struct SoftmaxScale {
   float maximum = 0;
-  float factor = 0;  // 0 if the row is empty or its weights are not finite
+  float factor = 0;  // 0 if the row is empty or a weight is not finite
 };
 // Turns logits into weights, in place.
 SoftmaxScale Softmax(std::span<float> row, std::vector<float>& scratch);
@@ -128,7 +128,7 @@ class SharedRows {
 // rows are shared, the caches hold positions only.
 struct LayerCaches {
   const LayerAttention& attention;
-  ThreadPool* pool;  // may change from call to call
+  ThreadPool* pool;  // may be another pool in each call
   SharedRows* shared;
   std::vector<KeptKeys> of_head;
 

@@ -88,7 +88,7 @@ struct Node {
 // Parses JSON with // comments, in which no key may be given twice. Throws kConfig with line and
 // offset.
 Json ParseConfigText(std::string_view text) {
-  constexpr size_t kMostKeys = 256;  // the largest object has fewer than 100
+  constexpr size_t kMostKeys = 256;  // more than the largest object has, which is below 100
   // nlohmann keeps the last of equal keys; a threshold given twice is a mistake.
   constexpr JsonLimits kLimits{.keys = kMostKeys, .comments = true, .unique_keys = true};
   JsonMistake mistake;
@@ -115,7 +115,7 @@ constexpr size_t kMostCases = 1000;
 constexpr double kMostTokens = 1e9;
 constexpr double kMostDim = 1 << 20;  // number of heads, or of values of one
 constexpr double kMostRepeats = 1000;
-constexpr size_t kLongestName = 200;  // longer names are cut in messages
+constexpr size_t kLongestName = 200;  // messages cut longer names
 constexpr size_t kShortestCommit = 7;
 
 const MetricInfo& Metric(const Node& node, const Engine& engine) {

@@ -30,10 +30,10 @@ struct Config {
 };
 
 // Parses kvtool.gate-config/1, which is JSON with // comments. Paths in it are relative to
-// `folder`. A case without rules takes those of "defaults", or else those of its engine for its
-// name and mode; rules that it gives replace both. A config without cases takes them from engine
-// logs, and must then give "expected_cases". Throws kConfig for an unknown key, metric or
-// parameter, and names the nearest known one.
+// `folder`. A case's own rules, if any, are its only ones; otherwise those of "defaults" apply, or
+// else the engine's for its name and mode. A config without cases takes them from engine logs, and
+// must then give "expected_cases". Throws kConfig for an unknown key, metric or parameter, and
+// names the nearest known one.
 Config ParseConfig(std::string_view text, const std::filesystem::path& folder,
                    const Engine& engine);
 
@@ -59,7 +59,7 @@ void KeepCases(const std::vector<std::string>& names, Config& config);
 // the run itself, less a margin for the figure's noise; the config explains both. So the gate
 // passes on the same data, and fails on data that are clearly worse.
 
-// The data that a case is sized to.
+// DataSize is the size of the recorded data, which cases have to fit.
 struct DataSize {
   uint64_t layers = 0, prompt_tokens = 0, tokens = 0;  // `tokens` counts the whole cache's
   bool has_attention = false;                          // queries or probabilities were recorded
@@ -82,7 +82,7 @@ struct MeasuredRun {
   std::string name;             // name of the run; names of cases begin with it
   std::string snapshot, trace;  // as the config gives them
   Reading reading;
-  std::string kind;  // runs of one kind are recordings of one setting: they show its noise
+  std::string kind;  // runs of one kind repeat one setting, and so show its noise
   bool has_attention = false;
   std::vector<MeasuredCase> cases;
 };

@@ -19,7 +19,7 @@
 namespace kv::gate {
 namespace {
 
-using Document = nlohmann::json;  // finds keys fast in objects of any size
+using Document = nlohmann::json;  // nlohmann's sorted objects find keys fast, whatever their size
 using FigureMap = std::map<std::string, double, std::less<>>;
 
 std::string WordOr(const Document& json, const char* key) {
@@ -371,7 +371,7 @@ void AddDoubts(const JudgeOptions& options, const Baseline& baseline, GateResult
         options.version));
   }
   std::vector<std::string> unknown;
-  std::map<std::string, std::vector<std::string>> differing;  // cases by their settings
+  std::map<std::string, std::vector<std::string>> differing;  // cases by the settings that differ
   bool replays = false;
   for (const CaseResult& item : gate.cases) {
     if (item.origin == Origin::kNone) continue;

@@ -17,12 +17,12 @@ Baseline ParseBaseline(std::string_view text, std::string file, const Engine& en
 struct JudgeOptions {
   std::vector<DeltaRule> baseline_rules = {}, pinned_rules = {};
   bool strict = false;             // rules and cases that were not decided fail
-  bool lenient_baseline = false;   // problems of the baselines only warn
+  bool lenient_baseline = false;   // problems of baselines are only warnings
   bool new_recordings = false;     // the baselines come from other recordings, which is accepted
   std::string version = {};        // version of the program that judges
-  std::string pinned_commit = {};  // the commit that the pinned baseline must be of; empty: any
+  std::string pinned_commit = {};  // commit that the pinned baseline must have; empty: any
   bool partial = false;            // some cases were left out on purpose
-  bool may_start = false;          // logs that no rule judges pass: they are the first baseline
+  bool may_start = false;          // logs that no rule judges pass, as the first baseline
   ExpectedCases expected = {};
 };
 

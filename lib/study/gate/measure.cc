@@ -336,7 +336,7 @@ void MeasureQuant(const Subject& subject, CaseResult& result) {
     SetQuant(replayed, fmt::format("K {}, V {}", types.k, types.v), result.measured);
   } catch (const Error& error) {
     if (error.finding() != Finding::kUnsupportedKind && error.finding() != Finding::kUsage) throw;
-    missing(error.what());  // the engine refuses this shape
+    missing(error.what());  // the engine refuses tensors of this shape
   }
 }
 

@@ -18,7 +18,7 @@ struct Subject {
   bool deterministic = false;
   ThreadPool& pool;
   Measurements* of_snapshot = nullptr;  // figures that are the same in all cases; may be shared
-  const Snapshot* reference = nullptr;  // the cache that the snapshot must equal
+  const Snapshot* reference = nullptr;  // the cache that the snapshot is compared with
   bool damage = false;  // flips a bit of the cache in a replay, so that tests see a gate fail
 };
 

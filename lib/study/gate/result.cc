@@ -49,7 +49,7 @@ std::string CaseNames::Add(std::string_view name) {
   constexpr size_t kLongestName = 150;
   size_t end = std::min(name.size(), kLongestName);
   const auto is_inside = [&](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; };
-  while (end > 0 && end < name.size() && is_inside(name[end])) --end;  // never within a character
+  while (end > 0 && end < name.size() && is_inside(name[end])) --end;  // not within a character
   const std::string plain(name.substr(0, end));
   std::string unique = plain;
   for (int i = 2; !taken_.insert(unique).second; ++i) unique = fmt::format("{}-{}", plain, i);

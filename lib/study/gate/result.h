@@ -67,7 +67,7 @@ struct QuantTypes {
 // The consequence of an undecided case.
 enum class OnNotRun { kFail, kWarn };
 
-// One case of the gate, ready to run.
+// CaseSpec is one case of the gate, ready to run.
 struct CaseSpec {
   std::string name;
   std::string suite;         // one of the engine's suites
@@ -78,10 +78,10 @@ struct CaseSpec {
   std::string reference;  // a cache that this one must equal; may be empty
   std::string reference_from;
   Tolerance tolerance;
-  std::optional<QuantTypes> quant;        // figures quant.* are measured
-  std::string runtime;                    // one of the engine's runtimes; empty: its first
-  std::vector<uint64_t> prompt_tokens;    // one table row each; empty: those of the trace
-  std::optional<uint64_t> decode_tokens;  // steps of each row; absent: to the end of the cache
+  std::optional<QuantTypes> quant;        // requests the figures quant.*
+  std::string runtime;                    // one of the engine's runtimes; empty: the first of them
+  std::vector<uint64_t> prompt_tokens;    // one table row each; empty: the prompt of the trace
+  std::optional<uint64_t> decode_tokens;  // steps of each row; empty: to the end of the cache
   uint64_t repeat = 5;  // number of equal baselines that measure the noise of speeds
   Params params;        // rules that override those of the engine's mode
   std::vector<Rule> rules;
@@ -113,8 +113,8 @@ struct SuiteInfo {
 // A figure as the engine defines it, and kvtool's figure for the same question.
 struct FigurePair {
   std::string_view question, engine, truth;
-  std::string_view suite = {};  // cases of other suites do not show the pair; empty: all do
-  bool is_verdict = false;      // shown beside every verdict on the engine's figure
+  std::string_view suite = {};  // only cases of this suite show the pair; empty: all do
+  bool is_verdict = false;      // shown beside each verdict on the engine's figure
 };
 
 // A figure that a page draws over several runs.
@@ -134,7 +134,7 @@ struct EngineReport {
   // The row of a replayed case, in which unmeasured figures are null, and its schema.
   Value (*row)(const CaseResult& result, const OutputNames& outputs);
   Value (*row_schema)();
-  Value::Object (*log_figures)();  // schemas of the true figures that only logs have
+  Value::Object (*log_figures)();  // schemas of true figures that only logs have
   Value (*logs_schema)();          // what logs say about a whole suite
   std::string (*line)(const nlohmann::ordered_json& row);   // the row as summary.md shows it
   CaseView (*read_row)(const nlohmann::ordered_json& row);  // a row of its own summary.json
@@ -146,16 +146,16 @@ struct Engine {
   std::string_view name;
   std::span<const std::string_view> runtimes;  // runtimes for replays; the first is the default
   std::span<const std::string_view> modes;
-  std::string_view mode_param;    // the parameter that also gives the mode
-  std::string_view switch_param;  // the parameter without which nothing is compressed
+  std::string_view mode_param;    // the parameter that states the mode a second time
+  std::string_view switch_param;  // the parameter that switches compression on
   std::span<const ParamInfo> params;
-  std::span<const MetricInfo> metrics;           // the engine's own, besides OwnMetrics()
-  std::span<const DeltaRule> baseline_rules;     // used if a config has none
+  std::span<const MetricInfo> metrics;           // the engine's alone, beside OwnMetrics()
+  std::span<const DeltaRule> baseline_rules;     // rules on baselines, if a config has none
   std::span<const SuiteInfo> suites;             // the first is the default of a case
   std::span<const std::string_view> case_names;  // names of the cases of all suites, in their order
   // Returns one of `case_names` with its suite, mode, parameters and rules.
   CaseSpec (*suite_case)(std::string_view name);
-  std::vector<Rule> (*rules_of)(std::string_view mode);  // used if a config has none
+  std::vector<Rule> (*rules_of)(std::string_view mode);  // rules of a mode, if a config has none
   EngineReport report;
 
   // Returns every figure that a rule can name: the gate's own, then the engine's.
@@ -188,11 +188,11 @@ std::string Beside(const EngineReport& report, std::string_view metric,
                    const std::function<std::optional<double>(std::string_view truth)>& figure);
 
 struct BaselineCase {
-  std::map<std::string, double, std::less<>> figures;  // figures that are known
+  std::map<std::string, double, std::less<>> figures;  // the known figures
   std::string origin;                                  // such as "replay"; empty if not stated
   bool passed = false, failed = false;
   std::vector<std::string> snapshot_hashes;  // the snapshot's hash, once or twice, or none
-  bool states_trace = false;  // true if it records which trace it used, or that it had none
+  bool states_trace = false;  // true if it records which trace was used, or that none was
   std::string trace_hash;     // empty without a trace
   // Parameters and lengths that a replay ran with, as JSON texts.
   std::map<std::string, std::string> settings;
@@ -227,8 +227,8 @@ struct ResidentSample {
 // One row of the engine's table: one prompt length, decoded to the end of the cache.
 struct RowFigures {
   uint64_t prompt_tokens = 0, decode_tokens = 0;
-  double lossy_ratio = 1, lossless_ratio = 1;  // as the engine reports them
-  double whole_model_ratio = 1;                // the ratio that those two conceal
+  double lossy_ratio = 1, lossless_ratio = 1;  // the ratios that the engine reports
+  double whole_model_ratio = 1;                // the ratio of the whole model, which those two hide
   std::optional<double> measured_ratio;
   std::optional<double> attention_error_mean;
 };
@@ -253,10 +253,10 @@ struct CaseResult {
   std::vector<LayerFigures> layers;
   std::vector<ResidentSample> resident_over_time;
   std::vector<std::string> warnings;
-  std::optional<LogFigures> logs;         // if the case comes from engine logs
+  std::optional<LogFigures> logs;         // set if the case comes from engine logs
   std::string snapshot_hash;              // hash of the snapshot's files; empty without one
   std::string trace_hash;                 // hash of the trace's files; empty without one
-  std::optional<SnapshotDiff> reference;  // how the cache differs from its reference
+  std::optional<SnapshotDiff> reference;  // differences of the cache from its reference
 
   const RuleOutcome* first(Status status) const;  // null if no rule has this status
   const RuleOutcome* first_failure() const { return first(Status::kFail); }
@@ -268,13 +268,13 @@ struct OutputNames {
 };
 
 struct GateResult {
-  const Engine* engine = nullptr;  // the engine whose cases, figures and reports these are
-  std::string commit;  // what this run measures, in the words of its caller; may be empty
+  const Engine* engine = nullptr;  // its cases, figures and reports are judged
+  std::string commit;  // the version that this run measures, as its caller names it; may be empty
   std::vector<CaseResult> cases;
   // The last run, and a pinned one that stays the same, so that small regressions add up.
   std::optional<Baseline> baseline, pinned;
-  std::vector<std::string> reasons, warnings;  // those of a verdict without a deciding rule
-  std::optional<Value> engine_logs;            // what logs say about the whole suite
+  std::vector<std::string> reasons, warnings;  // of verdicts that no rule decided
+  std::optional<Value> engine_logs;            // figures of the whole suite that logs state
   bool starts_baseline = false;  // no rule judges its logs: later runs are compared with it
 
   uint64_t count(Status status) const;

@@ -18,9 +18,9 @@ using enum Kind;
 
 constexpr MetricInfo kMetrics[] = {
     {"whole_model_ratio", kTrue, kReplay, kHigher, kNumber,
-     "K and V of the whole sequence over the bytes resident at the end; worst row"},
+     "K and V of the whole sequence / the bytes resident at the end; worst row"},
     {"measured_ratio", kTrue, kReplay, kHigher, kNumber,
-     "raw over compressed of the very bytes that were compressed and decoded; worst row"},
+     "raw / compressed size of the bytes that were compressed and decoded; worst row"},
     {"measured_ratio_mean", kTrue, kReplay, kHigher, kNumber, "measured_ratio, mean over rows"},
     {"layer_ratio.least", kTrue, kReplay, kHigher, kNumber,
      "measured_ratio of the layer's K or V that compressed worst, in the worst row"},
@@ -74,7 +74,7 @@ constexpr MetricInfo kMetrics[] = {
     {"quant.mass_moved", kTrue, kReplay, kLower, kNumber,
      "half of the sum of |P' - P|; mean of rows and layers"},
     {"quant.predicted_kl", kTrue, kReplay, kLower, kNumber,
-     "nats of the next token that the trace's gradients predict to be lost"},
+     "loss in nats per next token, predicted from the trace's gradients"},
     {"resident_bytes.initial", kTrue, kReplay, kNeither, kCount,
      "K and V held after prefill: raw, blobs and caches"},
     {"resident_bytes.peak", kTrue, kReplay, kLower, kCount, "most K and V at any step; worst row"},
@@ -84,7 +84,7 @@ constexpr MetricInfo kMetrics[] = {
     {"load_us", kTrue, kEngine, kLower, kNumber, "time that the engine took to load its model"},
     {"model_bytes", kTrue, kEngine, kNeither, kCount, "size of the model, as a bench reports it"},
     {"loss.mean_kl", kTrue, kEngine, kLower, kNumber,
-     "nats of the next token lost against a base run of the engine, mean over tokens"},
+     "loss in nats per next token against a base run of the engine, mean over tokens"},
     {"loss.p999_kl", kTrue, kEngine, kLower, kNumber, "nats lost, 99.9th percentile of tokens"},
     {"loss.max_kl", kTrue, kEngine, kLower, kNumber, "nats lost, worst token"},
     {"loss.same_top", kTrue, kEngine, kHigher, kNumber,
@@ -93,7 +93,7 @@ constexpr MetricInfo kMetrics[] = {
      "root mean square of the change in the text's own tokens' probabilities"},
     {"loss.perplexity", kTrue, kEngine, kLower, kNumber, "perplexity of the text"},
     {"loss.perplexity_ratio", kTrue, kEngine, kLower, kNumber,
-     "perplexity of the text over that of the base run"},
+     "perplexity of the text / that of the base run"},
     {"attention_tps", kTrue, kClock, kHigher, kNumber,
      "decode steps/s of attention alone, over the traced layers"},
     {"attention_drop_ratio", kTrue, kClock, kLower, kNumber,
@@ -102,11 +102,11 @@ constexpr MetricInfo kMetrics[] = {
 
 struct OpInfo {
   std::string_view name;
-  Op opposite;  // the relation that holds if the rule is broken
+  Op opposite;  // the relation that holds if the rule fails
 };
 
 constexpr OpInfo kOps[] = {
-    // in the order of the enum
+    // in the order of enum Op
     {">=", Op::kBelow},  {"<=", Op::kAbove},   {">", Op::kAtMost},
     {"<", Op::kAtLeast}, {"==", Op::kDiffers}, {"!=", Op::kEqual},
 };
@@ -179,7 +179,7 @@ double Spread(const std::vector<double>& values) {
 std::span<const MetricInfo> OwnMetrics() { return kMetrics; }
 
 Value FigureValue(double value, bool is_flag) {
-  constexpr double kLargestExact = 9007199254740992.0;  // 2^53: every smaller integer is a double
+  constexpr double kLargestExact = 9007199254740992.0;  // 2^53: smaller integers are exact
   if (std::isnan(value)) return nullptr;
   if (is_flag) return value != 0;
   const double clamped = std::clamp(value, -kLargestExact, kLargestExact);
@@ -353,7 +353,7 @@ std::string NumberText(double value, bool is_flag) {
 
 std::string Text(const RuleOutcome& outcome) {
   const Rule& rule = outcome.rule;
-  if (std::isnan(rule.limit)) return rule.shown();  // its reason contains everything
+  if (std::isnan(rule.limit)) return rule.shown();  // the reason of such a rule states everything
   const std::string limit = NumberText(rule.limit, rule.is_flag);
   if (!outcome.value)
     return fmt::format("{} unknown, {} {} asked", rule.shown(), Name(rule.op), limit);

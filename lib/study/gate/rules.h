@@ -16,8 +16,8 @@ namespace kv::gate {
 
 // The party that defines a figure.
 enum class Voice {
-  kOriginal,  // a key of the engine's own gate, with its definition
-  kTrue,      // ours: measured on the same bytes, with the worst row instead of the best
+  kOriginal,  // defined by the engine's own gate, under its key
+  kTrue,      // defined by kvtool: measured on the same bytes, by the worst row instead of the best
 };
 
 // The input that a figure requires.
@@ -79,12 +79,12 @@ struct FigureRange {
 // One figure: a value, or the reason why it is unknown.
 struct Measurement {
   std::optional<double> value;
-  std::string reason;  // with a value: an explanation, in case its rule fails
+  std::string reason;  // explains the value, in case its rule fails
   Where where = {};
-  std::optional<double> noise = {};       // variation of the figure if nothing is changed
+  std::optional<double> noise = {};       // how far the figure varies if nothing is changed
   std::string noise_why = {};             // the source of that noise; empty: the suite's baselines
   std::optional<FigureRange> range = {};  // nothing: `value` is exact
-  bool undefined = false;                 // measured, but not a number: every rule on it fails
+  bool undefined = false;                 // measured, but not a number, so every rule on it fails
 };
 
 class Measurements {
@@ -115,10 +115,10 @@ struct Rule {
   std::string metric;
   Op op = Op::kAtLeast;
   double limit = 0;       // NaN if a rule of engine logs has none
-  bool required = false;  // the rule fails if its figure is unknown
-  bool implied = false;   // no config requested the rule, so it alone decides nothing
+  bool required = false;  // true: the rule fails if its figure is unknown
+  bool implied = false;   // true: no config requested the rule, so alone it decides nothing
   bool is_flag = false;   // the figure and the limit are true (1) or false (0)
-  std::string word = {};  // the config's name of the metric, if that is another
+  std::string word = {};  // the metric's name in the config, if it differs
 
   const std::string& shown() const { return word.empty() ? metric : word; }
 };
@@ -135,11 +135,11 @@ struct RuleOutcome {
   std::optional<double> value;
   // Distance of the value from the limit; negative if broken, absent for flags.
   std::optional<double> margin;
-  std::string reason;  // why the rule was not run, or what explains its status
+  std::string reason;  // why the rule was not run, or has this status
   Where where;
   std::string reproduce;                // the command line that reproduces a failure
-  std::optional<double> baseline = {};  // for a rule against a baseline, the older value
-  bool pinned = false;                  // that baseline is the pinned one, not the last
+  std::optional<double> baseline = {};  // older value, for a rule on a baseline
+  bool pinned = false;                  // true: the baseline is the pinned one, not the last
   // For engine logs, the engine's own value and verdict, which may differ.
   std::optional<double> engine_value = {};
   std::optional<bool> engine_pass = {};
@@ -152,7 +152,7 @@ struct RuleOutcome {
 // of equal replays tells whether two speeds really differ.
 struct Noise {
   std::vector<double> baseline_tps, candidate_tps;
-  double seconds = 0;  // seconds of the shortest replay
+  double seconds = 0;  // duration of the shortest replay, in seconds
 
   // Returns the wider of the two spreads, each (max - min) / median; nothing from fewer than two
   // runs.
@@ -177,7 +177,7 @@ struct DeltaRule {
   std::string_view metric;
   std::optional<double> max_drop, max_rise;
   bool is_flag = false;   // the metric is true (1) or false (0)
-  bool is_asked = false;  // given by a config, so it must compare something
+  bool is_asked = false;  // true: a config gives it, so it must compare something
 };
 
 }  // namespace kv::gate

@@ -206,10 +206,10 @@ const Fields<RowFigures>& RowFiguresFields() {
       {"h2o_lossless_ratio", "Lossless ratio as the engine reports it",
        &RowFigures::lossless_ratio},
       {"whole_model_ratio",
-       "Bytes of K and V of the whole sequence over those resident at the end, all layers",
+       "Bytes of K and V of the whole sequence / those resident at the end, all layers",
        &RowFigures::whole_model_ratio},
       {"measured_ratio",
-       "Raw over compressed bytes of the ranges that were compressed and decoded; null if nothing "
+       "Raw / compressed bytes of the ranges that were compressed and decoded; null if nothing "
        "was",
        &RowFigures::measured_ratio},
       {"attention_error_mean", "Mean of |o - o'| / |o| of attention outputs; null if not measured",
@@ -220,9 +220,9 @@ const Fields<RowFigures>& RowFiguresFields() {
 const Fields<LayerFigures>& LayerFiguresFields() {
   static const Fields<LayerFigures> fields = {
       {"layer", "Number of the layer", &LayerFigures::layer},
-      {"k_ratio", "Raw over compressed bytes of verified K; null if none was compressed",
+      {"k_ratio", "Raw / compressed bytes of verified K; null if none was compressed",
        &LayerFigures::k_ratio},
-      {"v_ratio", "Raw over compressed bytes of verified V; null if none was compressed",
+      {"v_ratio", "Raw / compressed bytes of verified V; null if none was compressed",
        &LayerFigures::v_ratio},
       {"attention_error", "Mean over steps of |o - o'| / |o|; null if not measured",
        &LayerFigures::attention_error}};

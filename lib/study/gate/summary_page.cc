@@ -22,8 +22,8 @@ using report::Tone;
 
 using History = std::vector<SummaryView>;
 
-constexpr size_t kMaxLines = 8;      // limit for one chart; more lines cannot be told apart
-constexpr size_t kMaxPoints = 400;   // points of one line: more than a screen shows
+constexpr size_t kMaxLines = 8;      // limit of one chart; more lines cannot be told apart
+constexpr size_t kMaxPoints = 400;   // points of one line; a screen shows fewer
 constexpr size_t kMaxCharts = 24;    // more would make the page unreadable
 constexpr size_t kMaxColumns = 100;  // columns of the grid
 constexpr size_t kCommitLetters = 10;

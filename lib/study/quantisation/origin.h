@@ -47,7 +47,7 @@ inline constexpr double kNamedShare = 0.98;
 struct SideOrigin {
   DType dtype = DType::kF16;
   std::vector<Hypothesis> tried;  // best first
-  std::vector<Agreement> layers;  // under the best one
+  std::vector<Agreement> layers;  // agreement of each layer under the best candidate
 
   bool is_named() const {
     return !tried.empty() && tried.front().first_layer.share() >= kNamedShare;

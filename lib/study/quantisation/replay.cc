@@ -76,7 +76,7 @@ PairFigures ComputeFigures(const PairRows& rows) {
 PairFigures ComputeFigures(const std::vector<PairRows>& heads, std::vector<double>& cosines) {
   PairMeans means;
   for (size_t row = 0; row < heads.front().kl.size(); ++row) {
-    double error2 = 0, norm2 = 0, changed2 = 0, dot = 0;  // NaN if some head's are
+    double error2 = 0, norm2 = 0, changed2 = 0, dot = 0;  // NaN if the figure of any head is
     for (const PairRows& head : heads) {
       means.AddAttention(head, row);
       if (head.error2.empty()) continue;
@@ -273,7 +273,7 @@ Outcome Evaluate(const ReplayResult& result, const std::vector<size_t>& choice) 
         const PairFigures& figures = layer.all[choice[&layer - result.layers.data()]];
         return figures.rows > 0 && figures.rows == figures.undefined_rows;
       });
-  if (is_lost) {  // one layer without outputs leaves the model without them
+  if (is_lost) {  // a layer without outputs leaves the model without them
     outcome.mean = Undefined(outcome.mean.rows, outcome.mean.undefined_rows);
     outcome.worst_output_error = kNothing;
     return outcome;

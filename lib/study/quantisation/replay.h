@@ -19,9 +19,9 @@ struct ReplayRequest {
   StoreRequest store;
   // The first pair is the unchanged cache, whose types lose nothing.
   std::vector<TypePair> pairs;
-  uint32_t head_dim = 0;  // head dim of K: llama.cpp refuses block types that do not divide a head
+  uint32_t head_dim = 0;          // head dim of K, which block types of llama.cpp must divide
   uint64_t prompt_tokens = 0;     // rows from this position on are measured
-  uint64_t rows = 512, seed = 0;  // at most this many rows, drawn by `seed`; 0: all
+  uint64_t rows = 512, seed = 0;  // at most so many rows, drawn by `seed`; 0: all
   // layer weights that predict the loss in nats; if empty, the trace's gradients do, if it has any
   eviction::LayerWeights weights;
 };
@@ -57,12 +57,12 @@ struct ReplayResult {
   eviction::MeasuredRows measured;
   uint64_t tokens = 0;
   std::optional<eviction::KlMethod> kl_method;
-  bool lacks_recorded_state = false;  // true if all gradients of the trace are of evicted states
+  bool lacks_recorded_state = false;  // true if all gradients are of evicted states
   eviction::LayerWeights weights;
 };
 
-// Replays all pairs of types. Throws as StoreLayer does, and kTraceMismatch for traces without
-// queries.
+// Replays all pairs of types. Throws what StoreLayer throws does, and kTraceMismatch for traces
+// without queries.
 ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
                     const ReplayRequest& request, ThreadPool& pool, Progress* progress);
 
@@ -99,7 +99,7 @@ struct SearchPoint {
 };
 
 struct SearchResult {
-  bool is_nats = false;  // unit of a loss: nats, or the mean of 1 - cosine over layers
+  bool is_nats = false;  // true: losses are nats; false: means of 1 - cosine over layers
   // The path from the whole cache to the smallest one; each step saves bytes at the least loss per
   // byte.
   std::vector<SearchPoint> path;

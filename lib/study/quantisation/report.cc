@@ -240,7 +240,7 @@ const Fields<OutcomeOf>& OutcomeFields() {
       {"worst_output_error", "The largest output_error of a layer; null if no layer has one",
        [](const OutcomeOf& of) { return of.outcome.worst_output_error; }, Nullable()},
       {"predicted_kl",
-       "Predicted loss in nats of the next token: KL of the full model to the one with this cache; "
+       "Predicted loss in nats per next token: KL of the full model to the one with this cache; "
        "null where no loss in nats is known",
        [](const OutcomeOf& of) { return of.outcome.kl; },
        PredictedKlFields(eviction::Cause::kQuantisation)}};

@@ -75,7 +75,7 @@ class FisherLoss : public LossOfChoice {
     }
   }
   double With(size_t layer, size_t from, size_t to) const override {
-    if (sum_.empty()) return kNever;  // without gradients the loss of a type is unknown
+    if (sum_.empty()) return kNever;  // without gradients, the loss of a type is unknown
     const std::vector<double>&old = change_[layer][from], &other = change_[layer][to];
     double squares = 0;
     for (size_t i = 0; i < sum_.size(); ++i) {
@@ -125,7 +125,7 @@ std::vector<SearchPoint> Path(const ReplayResult& result) {
         if (saved <= 0) continue;
         const double loss = losses->With(l, at.choice[l], pair);
         const double price = (loss - at.loss) / saved;
-        if (!(price < best_price)) continue;  // NaN: neither loss is known
+        if (!(price < best_price)) continue;  // NaN: one of the two losses is unknown
         best_price = price;
         best_loss = loss;
         best_bytes = saved;

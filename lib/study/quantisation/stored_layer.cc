@@ -396,7 +396,7 @@ StoredSide Store(const quant::CacheType& type, const quant::Side& side,
     return stored;
   }
   const uint64_t full = FullTokens(request, type.GetTail(side.is_key), side.tokens);
-  if (full == side.tokens) stored.noise = 0;  // this type stores no token
+  if (full == side.tokens) stored.noise = 0;  // the type stores no token in fewer bits
   const double share = static_cast<double>(full) / static_cast<double>(side.tokens);
   stored.bytes = (1 - share) * bytes + share * 2 * static_cast<double>(side.values.size());
   return stored;

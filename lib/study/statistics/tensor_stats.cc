@@ -114,7 +114,7 @@ const Fields<TensorStats>& TensorStatsFields() {
        "Entropy of each byte plane in bits per byte, 0 to 8",
        &TensorStats::plane_entropy_bits,
        {.schema = Value::Object{{"type", "array"}, {"items", entropy}}}},
-      {"predicted_ratio", "Lossless ratio that the entropies predict, original over compressed",
+      {"predicted_ratio", "Lossless ratio that the entropies predict, original / compressed",
        &TensorStats::predicted_ratio, AtLeast(1)}};
   return fields;
 }

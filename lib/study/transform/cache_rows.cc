@@ -13,7 +13,7 @@ namespace kv::transform {
 namespace {
 
 constexpr uint64_t kFingerprintTokens = 64;  // hashes every 64th token
-constexpr uint64_t kSharedPart = 10;  // up to a tenth may be shared, as a common system prompt is
+constexpr uint64_t kSharedPart = 10;  // a tenth may be shared, such as a common system prompt
 
 [[noreturn]] void RefuseRows(std::string_view what) {
   throw Error(Finding::kUnsupportedKind,

@@ -20,8 +20,8 @@ struct CodedCache {
   double bytes = 0;            // bytes of all tokens, those in full at 16 bits; without the basis
   double middle_bytes = 0;     // bytes of the coded tokens alone
   uint64_t middle_tokens = 0;  // number of coded tokens
-  uint64_t not_finite = 0;  // tokens of the middle that stay in full because a value is not finite
-  double retained = 0;      // share of the centred energy that the basis holds
+  uint64_t not_finite = 0;     // tokens of the middle kept in full, because a value is not finite
+  double retained = 0;         // share of the centred energy that the basis holds
   Faults faults;
 
   uint64_t full_tokens() const { return rows.tokens - middle_tokens; }
@@ -31,7 +31,7 @@ struct CodedCache {
   uint64_t PaysFrom(double basis_bytes) const;
 };
 
-// Codes the tokens of the middle; all others do not change. Throws as CollectRows does.
+// Codes the tokens of the middle; all others do not change. Throws what CollectRows throws does.
 CodedCache CodeCache(const Snapshot& snapshot, const TransformSide& side, bool is_key,
                      const ModelRope* rope, TokenRange middle, const RowCoder& coder);
 

@@ -17,7 +17,7 @@ namespace kv::transform {
 namespace {
 
 constexpr uint64_t kRowsAtOnce = 64, kColumnsAtOnce = 256;
-constexpr double kNoise = 1e-3;  // smaller elements, relative to the largest, are noise of the sums
+constexpr double kNoise = 1e-3;  // elements below this share of the largest are rounding noise
 constexpr int kMostSweeps = 60;  // per eigenvalue; two or three are usual
 
 void ForBlocks(ThreadPool& pool, uint64_t count, uint64_t block,
@@ -80,7 +80,7 @@ Tridiagonal Tridiagonalise(std::vector<double>& matrix, uint64_t n, ThreadPool& 
 }
 
 struct Rotation {
-  uint64_t row;  // rotates this row with the next one
+  uint64_t row;  // the rotation of this row and the next one
   double c, s;
 };
 
@@ -96,7 +96,7 @@ void Sweep(Tridiagonal& t, uint64_t begin, uint64_t end, std::vector<Rotation>& 
     const double b = c * e[i];
     r = std::hypot(f, g);
     e[i + 1] = r;
-    if (r == 0) {  // found an eigenvalue before the end of the sweep
+    if (r == 0) {  // an eigenvalue was found before the sweep ended
       d[i + 1] -= p;
       e[end] = 0;
       return;

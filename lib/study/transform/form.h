@@ -15,13 +15,13 @@ namespace kv::transform {
 // Counts values that a form cannot store within its usual error.
 struct Faults {
   uint64_t clipped = 0;      // fp8 codes beyond the largest value
-  uint64_t soft_damage = 0;  // fp8 codes that GPUs before sm_89 decode wrongly
-  uint64_t far_offsets = 0;  // groups that lose steps because they are far from 0
+  uint64_t soft_damage = 0;  // fp8 codes that GPUs before sm_89 decode to wrong values
+  uint64_t far_offsets = 0;  // groups that lose resolution, because they are far from 0
 };
 
 struct Form {
   std::string_view name;
-  std::span<const CodeType> types;  // types that a search may choose; the first one wins ties
+  std::span<const CodeType> types;  // types that a search may choose; of equals the first one wins
   // Writes the decoded values of a group of one token.
   void (*store)(CodeType type, std::span<const float> values, std::span<float> out, Faults& faults);
 };

@@ -36,7 +36,7 @@ class Basis {
 void RequireOrthonormal(const Transform& transform);
 
 struct LearnOptions {
-  uint64_t rank = 0;          // rank of each part; 0: as many as half of the rows can support
+  uint64_t rank = 0;          // rank of each part; 0: half of what the rows can support
   uint32_t group_layers = 0;  // layers of a part; 0: all
   bool is_bfloat = false;
   std::vector<double> ratios;

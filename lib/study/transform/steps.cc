@@ -14,9 +14,9 @@
 namespace kv::transform {
 namespace {
 
-// Weight of the prior in counts, its least probability of a symbol, and the least deviation.
+// The prior has kPseudoCounts counts and at least kFloor per symbol; deviations have a least value.
 constexpr double kPseudoCounts = 40, kFloor = 1e-5, kLeastDeviation = 1e-9;
-constexpr double kCountScale = 1 << 20;  // scale from probabilities to counts
+constexpr double kCountScale = 1 << 20;  // one probability unit in counts
 
 double GaussBelow(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
 double LaplaceBelow(double x) { return x < 0 ? 0.5 * std::exp(x) : 1 - 0.5 * std::exp(-x); }

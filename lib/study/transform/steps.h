@@ -15,7 +15,7 @@
 namespace kv::transform {
 
 inline constexpr int32_t kMostSymbol = 63;                 // larger symbols are escaped
-inline constexpr uint32_t kSymbols = 2 * kMostSymbol + 3;  // -64 and 64 both stand for the escape
+inline constexpr uint32_t kSymbols = 2 * kMostSymbol + 3;  // -64 and 64 both mark an escape
 inline constexpr uint32_t kEscapeBits = 16;
 
 // Returns the symbol of a coefficient, without limit.

@@ -18,7 +18,7 @@ namespace kv::transform {
 namespace {
 
 constexpr uint64_t kTileRows = 64;
-constexpr double kLeastShare = 1e-6;   // least weight / mean weight
+constexpr double kLeastShare = 1e-6;   // smallest weight / mean weight
 constexpr uint64_t kMostSamples = 64;  // each takes as much memory as the cache in f32
 
 // Gradients of one kv head, [sample][token][dim], of the tokens of a range.
@@ -75,7 +75,7 @@ class HeadPass {
     std::vector<float> products(rows * count_);  // g . v_j
     GemmNT(gradients_.data(), v_dim_, values_.row(range_.begin), values_.stride, products.data(),
            count_, rows, count_, v_dim_);
-    of_values_.assign(count_ * rows, 0.0f);  // [token][row], as both products below need them
+    of_values_.assign(count_ * rows, 0.0f);  // [token][row], as both products below need the values
     of_scores_.assign(count_ * rows, 0.0f);
     const auto scale = static_cast<float>(attention_.rule().ScaleFor(dim_));
     for (uint64_t r = 0; r < rows; ++r) {

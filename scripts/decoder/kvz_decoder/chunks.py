@@ -114,7 +114,7 @@ def of_halves(decode):
     """Returns the decoder of a chunk's values whose 16-bit floats `decode` restores."""
     def decoder(chunk, payload):
         form = Form(chunk["dtype"])
-        halves = 2 * chunk["raw_bytes"] if form.zeros else chunk["raw_bytes"]  # in bytes; 8-bit floats are coded as f16
+        halves = 2 * chunk["raw_bytes"] if form.zeros else chunk["raw_bytes"]  # 8-bit floats are coded as f16
         return narrowed(decode(chunk, payload, form, halves), chunk["dtype"])
     return decoder
 

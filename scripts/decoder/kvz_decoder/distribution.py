@@ -44,7 +44,7 @@ class Logistic:
             shares[384 - i] = int((2**30 - 2**20) * e / (1 + e) + 0.5)
             e *= 0.93941306281347579
         shares[0], shares[768], shares[769] = 0, 2**30 - 2**20, 2**30 - 2**20
-        self.shares, self.unit = shares, 1 << zeros  # number of 16-bit codes that decode to one value
+        self.shares, self.unit = shares, 1 << zeros  # `unit`: number of 16-bit codes that decode to one value
         distance = numpy.arange(65536, dtype=numpy.int64) - 0x8000
         largest = int((numpy.finfo(f32).max / max(f32(1), scale)).view(numpy.uint32))
         bits = numpy.minimum((abs(distance) << shift) - (1 << (shift + zeros - 1)), largest)
@@ -61,7 +61,7 @@ class Logistic:
         return low + ((high - low) * (step & 0xfffff) >> 20) + 16 * place
 
     def read(self, slots, mean, sharpness):
-        first, end = 0, 65536  # bounds of the value's code
+        first, end = 0, 65536  # lower and upper bound of the value's code
         while end - first > self.unit:
             middle = (first + end) // 2 // self.unit * self.unit
             if self.below(middle, mean, sharpness) <= slots.target():
@@ -184,7 +184,7 @@ class Cdf:
         self.scale = numpy.ldexp(f32(1), 127 - largest)
         self.logistic = Logistic(self.shift, self.scale, bfloat.zeros)
         self.rows, self.columns, self.flag = rows, columns, flag
-        self.steps = range(rows) if steps is None else steps  # distance of each row from the first
+        self.steps = range(rows) if steps is None else steps  # position of each row relative to the first
         if len(self.steps) != rows:
             raise Damaged("cdf: other rows than the chunk")
         self.slots = Slots(payload, self.extend(payload, 20 + 2 * far + 4 * turns))

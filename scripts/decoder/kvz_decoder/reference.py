@@ -180,7 +180,7 @@ def listed_rows(payload, at, expected, bfloat):
     classes = numpy.minimum(exponents.max() - exponents, 15)
     places = [numpy.flatnonzero(classes == c) for c in range(16)]
     means = [Mean(bits, 1 << max(start - c, 0)) for c in range(16)]
-    after, differs = [0] * 16, []  # values of each class read so far, and (index, class) of the next difference
+    after, differs = [0] * 16, []  # values of each class so far; (index, class) of the next difference
 
     def look(c):
         left = len(places[c]) - after[c]

@@ -54,7 +54,7 @@ TEST_CASE("divergence, delta nll and agreement are what their definitions say") 
   const std::vector<double> p = {0.7, 0.2, 0.1}, q = {0.3, 0.6, 0.1};
   Comparison comparison;
   comparison.Add(LogOf(p), LogOf(q), 0);
-  comparison.Add(LogOf(p), LogOf(p), -1);  // the last row: nothing follows
+  comparison.Add(LogOf(p), LogOf(p), -1);  // -1: no token follows the last row
   const double kl = 0.7 * std::log(0.7 / 0.3) + 0.2 * std::log(0.2 / 0.6);
   CHECK(comparison.rows() == 2);
   CHECK(comparison.kl() == Approx(kl / 2));

@@ -30,7 +30,8 @@ Evictions Read(const std::string& text) {
 }
 
 json Plan(json events) {
-  if (events.is_object()) events = json::array({events});  // clang copies a single braced value
+  // Clang copies a braced list of one value.
+  if (events.is_object()) events = json::array({events});
   return {{"schema", "kvtool.h2o-plan/1"}, {"policy", "x"}, {"events", std::move(events)}};
 }
 
@@ -124,13 +125,14 @@ TEST_CASE("plans that do not fit are refused") {
   CHECK(refused(Plan({Event(9, 2, 0, {{0, 1}})})));          // no such layer
   CHECK(refused(Plan({Event(9, 0, 2, {{0, 1}})})));          // no such head
   CHECK(refused(Plan({Event(9, 0, 0, {{0, 11}})})));         // the future
-  CHECK(refused(Plan({Event(9, 0, 0, {{0, 21}})})));         // a position after the event
+  CHECK(refused(Plan({Event(9, 0, 0, {{0, 21}})})));         // position 21 is after the event
   CHECK(refused(Plan({Event(9, 0, 0, {{3, 2}, {4, 1}})})));  // overlap
   CHECK(refused(Plan({Event(9, 0, 0, {{3, 2}, {0, 1}})})));  // descend
   CHECK(refused(Plan({Event(9, 0, 0, {{3, -1}})})));
   CHECK(refused(Plan({Event(9, 0, 0, json::array({json::array({1})}))})));
   CHECK(refused(
-      Plan({Event(9, 0, 0, {{0, 5}}), Event(12, 0, 0, {{0, 6}})})));  // evicted positions come back
+      // The second event takes evicted tokens back.
+      Plan({Event(9, 0, 0, {{0, 5}}), Event(12, 0, 0, {{0, 6}})})));
   for (const char* key : {"token", "layer", "kv_head", "kept"}) {
     json event = Event(9, 0, 0, {{0, 10}});
     event.erase(key);

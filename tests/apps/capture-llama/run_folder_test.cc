@@ -50,7 +50,8 @@ void WriteTrace(const RunFolder& folder, const std::vector<int32_t>& tokens) {
     const std::string name = "q." + std::to_string(layer);
     capture::RowFile file(folder.At("trace/" + name + ".safetensors"), name, "F32", 4, {4, 3});
     const std::vector<float> rows = Queries(layer, tokens.size());
-    file.Append(std::as_bytes(std::span(rows).first(12)));  // in two calls: one row, then the rest
+    // In two calls: first one row, then the other.
+    file.Append(std::as_bytes(std::span(rows).first(12)));
     file.Append(std::as_bytes(std::span(rows).subspan(12)));
     CHECK(file.rows() == tokens.size());
     CHECK_THROWS_AS(file.Append(std::as_bytes(std::span(rows).first(11))), Failure);

@@ -14,7 +14,7 @@ jq -c '.results[0].savings.chosen | .kind, (.measured_again[0] - .worst_loss | f
 "$KVTOOL" replay-quant "$trace.seq0.bin" --trace "$trace" --prompt-tokens 48 --plan types.json -q > /dev/null 2>&1 && echo "types"
 # Every point of the frontier has fewer bytes and a larger loss than the one before it.
 jq -c '[.results[0].frontier // [] | length > 0], (.results[0].savings | keys)' advice.json
-# With a limit on bytes: the least loss within it. Without types: the advice for eviction alone.
+# A limit on bytes gives the least loss within it. Without types the advice is about eviction alone.
 advise --bytes-per-token 1400 --json | jq -c '.results[0].savings.chosen | (.bytes_per_token <= 1400), (.expected_loss > 0)'
 advise --max-error 10% --types none --json | jq -c '.results[0] | has("savings"), (.best != null)'
 # Other numbers of threads give the same document.

@@ -48,7 +48,7 @@ types = {choice["layer"]: choice for choice in chosen["layers"]}
 for layer in range(1 + max(int(name.split("_")[1]) for name in cache.files if name[0] == "k" and "_" in name)):
     keys, values = (by_token(cache[f"{kind}_{layer}"]) for kind in "kv")
     row_bytes = keys[0].nbytes + values[0].nbytes
-    if layer not in types:  # the trace has no rows: everything is kept
+    if layer not in types:  # a layer without rows in the trace gets no advice and keeps everything
         kept_bytes += tokens * row_bytes
         continue
     assert types[layer]["k"] == types[layer]["v"] == "q8_0", types[layer]

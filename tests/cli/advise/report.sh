@@ -22,7 +22,7 @@ jq -c '.results[0] | [.engines[].engine], (.engines[0] | .parameters.kv_h2o_enab
 advise --max-error 12% --rows 40 --json -q | jq -c '.results[0] | .runs[0].rows_measured, .runs[0].rows, (.best.loss.standard_errors[0] > 0)'
 # A plan without the first token (policy window keeps no sinks) has a count and a warning.
 advise --policies window --budgets 0.5 --min-ratio 1.9 --json 2> /dev/null | jq -r '.results[0] | .best.parts_without_first_token, .warnings[0]'
-# Several prompts: the plan is tested on each prompt while the others are used to choose it.
+# With several prompts, the plan is tested on each prompt while the others are used to choose it.
 "$KVTOOL" advise "$trace.seq0.bin" "$trace.seq0.bin" --trace "$trace" --trace "$trace" --prompt-tokens 64 --max-error 5% --json -q > two.json
 $VALIDATE < two.json
 jq -c '.results[0] | (.runs | length), .check.left_out, [.check.folds[] | .holds, .promised_loss == .loss]' two.json

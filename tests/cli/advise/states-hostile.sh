@@ -1,4 +1,4 @@
-# A folder with hostile contents: nothing in it breaks the advice, and everything left out is named.
+# Hostile contents of a folder do not break the advice, and everything left out is named.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 mkdir -p slots/deep/er slots/run slots/empty
 cp "$state" slots/good && cp "$state" slots/deep/er/good

@@ -4,7 +4,7 @@ state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 mkdir slots
 for tokens in 100 200 300; do "$KVTOOL" convert -q "$state" --to llama-state --tokens "0:$tokens" -o "slots/turn$tokens"; done
 cp "$state" slots/whole
-# Files that are not states; the name of one has a special meaning for 'find' and the shell.
+# These files are not states; the name of one has a special meaning for 'find' and the shell.
 head -c 3000 "$state" > 'slots/cut [1]* "x"'; : > slots/empty; echo notes > slots/notes.txt
 # A hard link is the same file, not a second state, and takes no space.
 ln slots/whole slots/again
@@ -22,7 +22,7 @@ command=$("$KVTOOL" advise slots --json -q | jq -r '.results[0].recommendation.c
 echo "$command" | grep -o "! -path [^!]*" | sed 's/ -exec.*//; s/ *$//'
 eval "${command//kvtool store/\"$KVTOOL\" store}" 2> /dev/null; echo "exit $?"
 "$KVTOOL" store list slots.store --csv - | tail -n +2 | cut -d, -f2 | sort
-# With --json, each is named, too.
+# --json names them, too.
 "$KVTOOL" advise slots --json -q | jq -c '.results[0].left_out[].name'
 # An archive beside its source does not count as a second state, which a store would keep, too.
 mkdir beside && cp slots/turn100 beside/chat.bin && "$KVTOOL" compress -q beside/chat.bin

@@ -44,7 +44,7 @@ test "$on_disk" -lt "$(du -sb other.store/packs | cut -f1)" && echo "smaller"
 "$KVTOOL" advise --no-progress slots > text.txt
 test "$(wc -l < text.txt)" -le 24 && grep -c . text.txt > /dev/null && tail -3 text.txt
 "$KVTOOL" advise slots --html-out page.html --csv rows.csv -q && grep -o "<h2>States" page.html && head -1 rows.csv | cut -d, -f1-4
-# Files given one by one, and states that share nothing.
+# The files are given one by one, and the states share nothing.
 mkdir apart && cp slots/whole slots/other apart
 "$KVTOOL" advise apart --json -q | jq -c '.results[0] | .shared_bytes, .recommendation.kind, .recommendation.command'
 eval "\"$KVTOOL\" $("$KVTOOL" advise apart --json -q | jq -r '.results[0].recommendation.command' | cut -d' ' -f2-) -q" && ls apart.kvz

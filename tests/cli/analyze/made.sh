@@ -1,4 +1,4 @@
-# Properties that no real cache has all at once: f32 values exact in bf16, padding, repeats, dead channels.
+# The cache has properties that no real one has all at once: f32 values exact in bf16, padding, repeats, dead channels.
 "$PYTHON" "$SHARED_SUITE/made_cache.py"
 set -- made.npz --layout thd --k-pattern 'k_{i}' --v-pattern 'v_{i}'
 "$KVTOOL" analyze "$@"

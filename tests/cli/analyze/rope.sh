@@ -46,7 +46,7 @@ np.save("given.npy", given)
 told("mrope.json", rope_theta=1e4, rope_scaling=dict(type="mrope", mrope_section=[2, 3, 3]))
 PYTHON_END
 $PYTHON make.py
-# Layers with fewer bits per value than noise has, by tensors and by rows of the dumps.
+# Prints the layers with fewer bits per value than noise has, by tensors and by rows of the dumps.
 run() {
   status=0
   "$KVTOOL" analyze $1.npz --layout thd --level compat --distribution --json -q "${@:2}" > out.json || status=$?

@@ -14,5 +14,5 @@ print(len(rows), "rows,", len(rows[0]), "columns")
 P
 done
 "$KVTOOL" analyze "$run" -q --packed --distribution --json --deterministic | $VALIDATE
-# numpy computes the same figures for a row.
+# numpy computes the same figures for one row.
 "$PYTHON" "$SHARED_SUITE/check_rows.py" "$run"

@@ -1,4 +1,4 @@
-# Real states: printed text, a document per format, the same for every number of threads.
+# Real states give printed text and a document per format, the same for every number of threads.
 for state in kjv3m-v050-f16.seq0.bin s260k-v050-bf16.seq0.bin kjv3m-v050-q8_0-rotated.seq0.bin; do
   file=$(find "$TESTDATA" -name "$state" | sed -n 1p)
   [ -n "$file" ] || continue

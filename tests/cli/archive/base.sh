@@ -15,7 +15,7 @@ by() { # PERCENT BASE...
   cmp back.bin save2.bin
 }
 by 35 save1.bin              # an earlier save of the same chat
-by 12 save1.bin moved.bin    # two references that together have all rows
+by 12 save1.bin moved.bin    # the two references together have all rows
 by 5 save2.bin               # the same
 by 5 arrays.safetensors      # the same cache in another format
 by 70 coarse.bin             # the same cache with rounded values

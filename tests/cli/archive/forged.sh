@@ -11,7 +11,7 @@ status=0
 timeout 60 "$KVTOOL" decompress -qq --keep-going big.kvz -o holes || status=$?
 case $status in
   3) [ "$(stat -c %s holes)" = 1125899906842624 ] && [ "$(stat -c %b holes)" -lt 1000 ] && rm holes ;;
-  4) [ ! -e holes ] ;;  # the claimed file is larger than files can be here
+  4) [ ! -e holes ] ;;  # the claimed size exceeds the largest file here
   *) echo "exit $status" ;;
 esac
 (timeout 60 "$KVTOOL" decompress -q --keep-going big.kvz -c || echo "exit $?" >&2) | wc -c
@@ -23,7 +23,7 @@ $VALIDATE < v.json
 "$KVTOOL" verify both.kvz || echo "exit $?"
 "$KVTOOL" decompress -q both.kvz -o both || echo "exit $?"
 [ ! -e both ]
-# a real archive, truncated: its lost end becomes a hole
+# The lost end of a truncated archive becomes a hole.
 head -c 30000000 /dev/zero > zeros
 "$KVTOOL" compress -q --from opaque zeros --level compat
 head -c $(($(stat -c %s zeros.kvz) / 2)) zeros.kvz > cut.kvz

@@ -1,4 +1,4 @@
-# Many inputs: one output folder; the worst exit status; --keep-going processes the inputs after a failure.
+# Many inputs go to one output folder, and the worst exit status counts; --keep-going continues after a failure.
 mkdir in
 head -c 2000 /dev/zero > in/a.bin
 echo hello > in/b.bin

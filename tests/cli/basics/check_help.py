@@ -42,7 +42,7 @@ def check_example(where, example):
             done = subprocess.run([KVTOOL, *words], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                                   timeout=3, check=False, env={**os.environ, "HOME": folder})
         except subprocess.TimeoutExpired:
-            return  # it was accepted, and runs until it is stopped
+            return  # the command accepted the value and runs until it is stopped
     if not words or done.returncode == 2 or "[KV0001]" in done.stderr:
         print(f"{where}: the example does not parse: {example}\n{done.stderr}")
 

@@ -1,6 +1,6 @@
 # The completions that bash offers. Words before the cursor are split as bash splits them.
 "$KVTOOL" completion bash > kvtool.bash
-set +e # compgen fails where nothing matches
+set +e # compgen returns 1 if nothing matches
 . ./kvtool.bash
 touch slot0.bin slot1.bin
 complete_words() {

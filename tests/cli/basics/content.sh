@@ -4,7 +4,7 @@ weights="$TESTDATA/golden/infinilm/bin/full_f5_from_fp32_as_fp16.bin"; pth="$TES
 "$KVTOOL" frame encode -q --dtype f16 "$TESTDATA/golden/mnn/codec/f16_smooth_walk_8192.in.bin" -o k.gear
 "$KVTOOL" replay evict slot.bin --trace "$trace" --prompt-tokens 64 --budget 0.5 --no-quality --plan-out plan.json -q > /dev/null
 "$KVTOOL" store add states slot.bin -q > /dev/null; "$KVTOOL" compress slot.bin -q
-same() { # as TWO WORDS: file and flags; compares output, messages and exit status
+same() { # COMMAND SUBCOMMAND: takes file and flags after these two words; compares output, messages and exit status
   as=$1; general=$2; shift 2
   "$KVTOOL" $general "$@" > a.out 2> a.err && a=0 || a=$?
   "$KVTOOL" $as "$@" > b.out 2> b.err && b=0 || b=$?

@@ -11,7 +11,7 @@ good() { # words
   [ "$(jq -r .schema out.json)" = "kvtool.$document/2" ] || cat out.json err.txt
   jq -e ".exit_code == $status and (.results | length > 0) and ([.results[] | has(\"inputs\")] | all)" out.json > /dev/null || cat out.json
 }
-fails() { # words that are refused: the document says what is wrong
+fails() { # runs a wrong command line and prints what the document says is wrong
   status=0; "$KVTOOL" "$@" --json > out.json 2> err.txt || status=$?
   jq -c . out.json >> all.jsonl
   jq -c --arg status $status '[.schema, .exit_code, $status, (.results | length), .errors[0].finding]' out.json
@@ -58,7 +58,7 @@ fails targets extra
 fails no-such-command
 echo "{" > config.json; fails gate config.json
 head -c 3000 $s > cut.bin; fails inspect cut.bin; jq -c '.errors[0] | [.file, .offset, .hint != null]' out.json
-# Results from before the failure are kept.
+# Results from before the failure stay in the document.
 "$KVTOOL" inspect $s cut.bin --json 2> err.txt | jq -c '[.exit_code, [.results[].inputs[0].file], [.errors[].file]]' || true
 "$KVTOOL" inspect $s cut.bin --json-out told.json > table 2> err.txt || jq -c '[.exit_code, (.results | length), (.errors | length)]' told.json
 "$KVTOOL" inspect $s --json-out told.json --json 2> err.txt | jq -c '[.exit_code, (.results | length), .errors[0].finding]' || true

@@ -14,7 +14,7 @@ kvtool replay quant x.bin --report x.html
 kvtool replay lossless x.bin
 for name in "replay evict" replay-evict evict replay-h2o "trace inspect" h2o/2; do kvtool schema $name | grep '"$id"'; done
 kvtool schema replay
-# Sets of arrays in a folder, a snapshot without its extension, and two traces.
+# The folder has sets of arrays, a snapshot without its extension, and two traces.
 kvtool trace inspect "$TESTDATA/trace" | cut -c1-110
 kvtool replay evict "$TESTDATA/trace/kjv3m"
 kvtool replay evict "$TESTDATA/trace/kjv3m.seq0.bin" --trace a --trace b
@@ -29,7 +29,7 @@ kvtool store add slots
 kvtool trace "$TESTDATA/trace/s260k" | sed -n 1p
 kvtool trace "$TESTDATA/trace/s260k" --json | jq -c '.schema'
 kvtool help cosine
-# Options of other programs, short ones, and a value that is missing.
+# Tests options of other programs, short ones, and a value that is missing.
 for option in --best --older-than "-l 9"; do kvtool compress slot0.bin $option; done
 kvtool replay evict slot0.bin --csv-out x.csv
 kvtool replay evict slot0.bin --keep 0.5

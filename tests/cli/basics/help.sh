@@ -1,8 +1,8 @@
-# The first screen, -h of every command and verb, and their examples.
+# Prints the first screen, -h of every command and verb, and their examples.
 export KVTOOL; "$PYTHON" "$SHARED_SUITE/check_help.py"
 "$KVTOOL" help > overview; "$KVTOOL" --help | cmp - overview; "$KVTOOL" | cmp - overview || echo "exit ${PIPESTATUS[0]}"
 grep -o '^  [a-z]*' overview | xargs
-# Commands of two words, also by their older names; help can be requested in several ways.
+# Commands of two words also have older names, and help can be requested in several ways.
 "$KVTOOL" replay evict -h > short; "$KVTOOL" replay-h2o -h | cmp - short; head -1 short
 "$KVTOOL" help replay evict > long; "$KVTOOL" replay evict --help | cmp - long; "$KVTOOL" help replay-h2o | cmp - long; "$KVTOOL" help evict | cmp - long
 "$KVTOOL" -v inspect x || echo "exit $?"
@@ -14,7 +14,7 @@ grep -o '^  [a-z]*' overview | xargs
 # help TOPIC prints what the command of that name prints.
 "$KVTOOL" help formats | cmp - <("$KVTOOL" formats); "$KVTOOL" help targets --json | jq -r .schema
 "$KVTOOL" help schema inspect | cmp - <("$KVTOOL" schema inspect)
-# Commands that need a second word explain it.
+# A command that needs a second word lists its subcommands.
 for topic in report completion; do "$KVTOOL" help $topic | cmp - <("$KVTOOL" $topic --help) && echo "$topic: its help"; done
 for topic in KV1001 1001 "explain KV1001"; do "$KVTOOL" help $topic | sed -n 1p; done
 "$KVTOOL" help completion bash | cmp - <("$KVTOOL" completion bash); "$KVTOOL" help man replay evict | sed -n 3p

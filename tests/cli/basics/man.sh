@@ -1,4 +1,4 @@
-# A page for the program and one for each command; any complaint of groff is an error.
+# The program and each command have a page; any complaint of groff is an error.
 "$KVTOOL" man --output-dir pages
 # The page of an older name refers to the command's page, both as installed and through man.
 cat pages/kvtool-replay-h2o.1; rm pages/kvtool-replay-h2o.1

@@ -1,7 +1,7 @@
 # A document that nests too deep for any parser is refused, of whatever kind, by every command that reads it.
 $PYTHON "$SHARED_SUITE/nested_json.py" all
 cache="$TESTDATA/golden/mnn/dumps/case_fp32_h4_l1_fa64"
-try() { # runs a command: its status, unless it died or found a bug
+try() { # runs a command and prints its status, unless it crashed
   local status=0
   timeout 60 "$KVTOOL" "$@" > /dev/null 2> said || status=$?
   case $status in [0-4]) ;; *) echo "$status: $*"; head -3 said ;; esac

@@ -46,7 +46,7 @@ def main():
     assert run("replay", "evict", TRACED, *TRACE, "--policy", "h2o", "--budget", "0.5", "--plan-out", "plan.json").returncode == 0
     for command, line in LINES.items():
         for option, value in OPTIONS.items():
-            if (command, option) == ("gate", "--from"):  # another name of `report`
+            if (command, option) == ("gate", "--from"):  # gate's --from names a report, not a format
                 continue
             done = run(*command.split(), *line, option, value)
             told = option in done.stderr or value in done.stderr or SAYS.get(option, option) in done.stderr

@@ -1,4 +1,5 @@
-# The sizes that ideal models would need, beside the levels' sizes: no level may be much smaller than the mixture.
+# bench prints the sizes that ideal models would need, beside the levels' sizes; no level may be much smaller than the
+# mixture.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 "$KVTOOL" bench "$state" --bound --level default,max --rounds 1 --json > bench.json
 $VALIDATE < bench.json

@@ -1,4 +1,4 @@
-# Sizes at every level, without times; a page; built-in peers; peers that cannot be measured.
+# Prints sizes at every level without times, a page, built-in peers, and peers that cannot be measured.
 state=$TESTDATA/llamacpp/states/s260k-v050-bf16.seq0.bin
 "$KVTOOL" bench "$state" --deterministic --rounds 1 --kv-heads 4 | cut -d: -f2-
 "$KVTOOL" bench "$state" --rounds 2 --peers --chunk 16KiB --json --html-out page.html > report.json 2> peers.err

@@ -1,4 +1,4 @@
-# Packages and levels on the same chunks: sizes of kvtool's levels equal those of bench; zstd's output is decompressed
+# Packages and levels code the same chunks: sizes of kvtool's levels equal those of bench; zstd's output is decompressed
 # again.
 state=$TESTDATA/llamacpp/states/s260k-v050-bf16.seq0.bin
 if ! "$PYTHON" -c 'import numpy, zstandard' 2> /dev/null; then

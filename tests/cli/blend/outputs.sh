@@ -12,7 +12,8 @@ run --html-out page.html > table || echo "exit $?"
 run --html-out page.html -f > table
 # The question need not be among the chunks, because it is always recomputed.
 "$KVTOOL" replay-blend --full full.npz --chunks chunk[0-3].npz --suffix-len 6 --rope-base 1e4 --json | jq -c '.results[0] | .tokens.covered, .selection.indices'
-# The blended cache in any format: blended again, no layer up to the check layer has anything left to choose from.
+# --blended-out writes the blended cache in any format. Up to the check layer all of its rows are recomputed, so a
+# second blend finds no deviation there.
 run --blended-out blended.npz --to npz > table
 "$KVTOOL" replay-blend --full full.npz --old blended.npz --old-rope global --chunk-lens 4,18,18,14,6 --json |
   jq -c '[.results[0].layers[] | .dev_v.sum | . * 1000 | round]'

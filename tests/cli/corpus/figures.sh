@@ -1,4 +1,4 @@
-# The cost of evictions and types over many prompts: groups by model, and outliers with the commands that reproduce
+# Results of evictions and types over many prompts merge into groups by model; outliers have the commands that reproduce
 # them.
 $PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" a
 mkdir runs; for name in a b c d e f g h; do cp -r a runs/$name; done
@@ -16,7 +16,7 @@ cmp h2o.json two.json && cmp <(without_footer h2o.html) <(without_footer two.htm
 $VALIDATE < h2o.json
 sed -n 2p h2o.jsonl | $VALIDATE
 jq -r '.results[0].groups[] | "\(.model) \(.format) \(.entries) \([.figures[].figure] | unique | join(","))"' h2o.json
-# The figures equal those of the results themselves.
+# The aggregates equal those of the single results.
 jq -s '[.[] | select(.result) | .result.runs[] | select(.policy == "h2o") | .attention.output_error.frobenius] | [length, add / length, max]' -c h2o.jsonl > of_results
 jq -c '.results[0].figures[] | select(.figure == "output_error" and .what == "h2o 0.5") | [.count, .mean, .max]' h2o.json > of_merge
 $PYTHON -c 'import json; a, b = (json.load(open(f)) for f in ("of_results", "of_merge")); print(len(a), all(abs(x - y) < 1e-12 for x, y in zip(a, b)))'

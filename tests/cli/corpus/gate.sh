@@ -14,7 +14,7 @@ gate nightly.json runs/worse -o summary.json -q > /dev/null; jq -c .verdict summ
 # Without a config each run is judged by the cases that fit it, or by those of the suite.
 gate runs/a runs/b --deterministic | grep -cE '^[ab]-(stored|evicted) '
 gate --suite mnn runs/a runs/b --deterministic | grep -cE '^(runtime|llm_demo)_[a-z]+ '
-# Shards, and their merged result.
+# The shards are run one by one, and then merged.
 run() { gate nightly.json --corpus corpus.jsonl --keep-going -q "$@"; }
 run --results all.jsonl
 for i in 0 1; do run --results s$i.jsonl --shard $i/2; done
@@ -23,7 +23,7 @@ cmp <(lines all.jsonl) <(lines s0.jsonl s1.jsonl) && echo the same
 head -1 all.jsonl | jq -c '[.command, .parameters]'
 grep -v '"schema":"kvtool.results' all.jsonl | while read -r line; do echo "$line" | $VALIDATE; done | sort | uniq -c
 cp all.jsonl before.jsonl; run --results all.jsonl; cmp all.jsonl before.jsonl && echo nothing was done again
-# Options that cannot be combined with many inputs.
+# These options cannot be combined with many inputs.
 no() { gate "$@" > out; tail -1 out; head -1 err >&2; }
 no nightly.json runs/a runs/b -o summary.json
 no nightly.json runs/a runs/b --baseline summary.json --keep-going

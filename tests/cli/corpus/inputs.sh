@@ -1,4 +1,4 @@
-# Many inputs: folders, patterns, lists. One snapshot is one input, however many files it has.
+# Inputs can be folders, patterns and lists. One snapshot is one input, however many files it has.
 $PYTHON -m corpus_files all
 $PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" all/run
 cp -r "$TESTDATA/golden/mnn/dumps/case_fp32_h4_l1_fa64" all/mnn
@@ -6,7 +6,7 @@ names() { jq -c '[.results[].inputs[].file]'; }
 "$KVTOOL" inspect -r all --json | tee inspect.json | names
 $VALIDATE < inspect.json
 "$KVTOOL" inspect -r all -v --json 2>&1 > /dev/null | grep 'left out:'
-# All commands share one mechanism.
+# Every command names its inputs in the same way.
 "$KVTOOL" analyze 'all/pair/*.safetensors' --json | names
 "$KVTOOL" replay-h2o -r all --policy streaming --json | names
 "$KVTOOL" replay-quant -r all --k q8_0 --v q8_0 --json 2> /dev/null | names
@@ -16,7 +16,7 @@ $VALIDATE < inspect.json
 "$KVTOOL" verify -r out -q && echo intact
 "$KVTOOL" decompress -r out/all/pair --output-dir back -q && diff -r back/out/all/pair all/pair && echo the same
 "$KVTOOL" convert all/pair/*.safetensors --to npz --output-dir as-npz -q && find as-npz -type f | sort
-# Lists; with NUL as separator any name is possible.
+# A list with NUL as its separator can have any name.
 printf '%s\n' 'all/pair/b c.safetensors' all/layers > list
 "$KVTOOL" inspect --files-from list --json | names
 find all/pair -name '*.safetensors' -print0 | sort -z | "$KVTOOL" inspect --files-from - -0 --json | names

@@ -9,7 +9,7 @@ for folder in new2/ there there/; do
   "$KVTOOL" convert in/a.bin --to safetensors --kv-heads 4 -o "$folder" -q -f
 done
 find new2 there -type f | sort
-# Outputs that are folders become that folder.
+# If -o names a folder, results are written into it.
 "$KVTOOL" convert in/a.bin --to npy --kv-heads 4 -o arrays/ -q; ls arrays | wc -l
 "$KVTOOL" compress in --from opaque -o in.kvz -q; "$KVTOOL" decompress in.kvz -o back/ -q; ls back
 # A pipe has no name, and is read once.

@@ -1,4 +1,4 @@
-# Manifests; a result line per input, which a second run does not repeat; shards.
+# Tests manifests, shards, and the result line of each input, which a second run does not repeat.
 $PYTHON -m corpus_files all
 $PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" all/run
 head -c 500 all/pair/a.safetensors > all/pair/cut.safetensors
@@ -25,7 +25,7 @@ first() { { "$KVTOOL" "$@" 2>&1 || true; } | sed -n 1p; }
 first analyze --corpus corpus.jsonl --results all.jsonl --level high
 first analyze --corpus corpus.jsonl --results all.jsonl --shard 0/2 -q
 run --results all.jsonl --level high -f || sed -n 1p all.jsonl | jq -c .parameters
-# Shards: each input is in exactly one, in any order.
+# Each input is in exactly one shard, in any order.
 for way in hash bytes; do
   for i in 0 1 2; do run --results $way-$i.jsonl --shard $i/3 --balance $way || true; done
   cat $way-?.jsonl | jq -r '.name // empty' | sort | tr '\n' ' '; echo

@@ -23,7 +23,7 @@ merge merged.json
 # An unreadable input may appear later, but is not retried for ever.
 task missing.jsonl 2 inspect
 SLURM_RESTART_COUNT=3 task missing.jsonl 2 inspect
-# A damaged input is a result.
+# A damaged input gets a result, too.
 head -c 500 all/pair/a.safetensors > all/pair/cut.safetensors
 "$KVTOOL" corpus make all -o corpus.jsonl -q -f
 task corpus.jsonl 0 inspect

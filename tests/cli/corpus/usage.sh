@@ -18,6 +18,6 @@ fails inspect 'all/none*.bin'
 "$KVTOOL" corpus make all -o all/corpus.jsonl -q && "$KVTOOL" corpus make all -o all/corpus.jsonl -q -f
 fails corpus make all -o all/pair/a.safetensors -f
 fails corpus make all -o all/pair -f
-# JSON can hold only names in UTF-8.
+# A name that is not UTF-8 cannot be written as JSON.
 mkdir -p odd/in && cp all/pair/a.safetensors "odd/$(printf 'n\377')" && fails corpus make odd
 mv odd/n* odd/in/plain && mv odd/in "$(printf 'odd/f\377')" && fails corpus make odd/f*

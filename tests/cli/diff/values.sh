@@ -1,4 +1,4 @@
-# Which values differ, where the first one is, and by how much; element types; the report.
+# Tells which values differ, where the first one is, and by how much; also for other element types, and in the report.
 "$PYTHON" "$SHARED_SUITE/values_caches.py"
 try() { "$KVTOOL" diff "$@" --layout thd || echo "status $?"; }
 try a.npz a.npz

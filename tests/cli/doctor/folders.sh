@@ -1,13 +1,13 @@
-# The contents of folders and their neighbours: each is named, and the suggested command works on it.
+# The contents of folders and their neighbours are named, and the suggested command works on each.
 cp "$TESTDATA/trace/s260k.seq0.bin" slot.bin
 screen() { "$KVTOOL" doctor "$@" 2> /dev/null | cut -c1-110 | sed 's/ *#.*//'; }
-# A trace beside the cache, as arrays or as a file.
+# The trace lies beside the cache, as arrays or as a file.
 cp "$TESTDATA"/trace/s260k-L?-Q.npy .; mv slot.bin s260k.seq0.bin
 screen s260k.seq0.bin | grep trace || :
 "$KVTOOL" replay-h2o s260k.seq0.bin --trace s260k --prompt-tokens 64 --budget 0.5 -q --no-quality > /dev/null && echo works
-rm s260k-L?-Q.npy; : > s260k.trace.safetensors # has the name of a trace, but no content
+rm s260k-L?-Q.npy; : > s260k.trace.safetensors # the name is a trace's, but the file is empty
 screen s260k.seq0.bin | grep trace || :
-# A summary without its suite, a profile, and logs.
+# The inputs are a summary without its suite, a profile, and logs.
 mkdir suite; cp "$TESTDATA/golden/mnn/gate/suite/summary.json" suite
 screen suite
 cp "$TESTDATA/profiles/s260k.kvp" .; screen s260k.kvp
@@ -15,7 +15,7 @@ printf 'llama_model_loader: loaded meta data\nllama_perf_context_print: eval tim
 screen server.log
 cp "$TESTDATA/llamacpp/logs/bench.json" .; screen bench.json
 mkdir logs; cp server.log logs; screen logs
-# A store, and one whose index is a folder.
+# The inputs are a store, and a store whose index is a folder.
 "$KVTOOL" store add store s260k.seq0.bin -q
 screen store
 rm store/index.sqlite*; mkdir store/index.sqlite

@@ -26,7 +26,7 @@ status=0; "$KVTOOL" doctor slot.bin wrong.npz text.txt --json > all.json 2> err.
 jq -c --arg status $status '[$status, .exit_code, [.results[].exit_code], [.results[].sound.verdict], (.errors | length)]' all.json
 $VALIDATE < all.json
 "$KVTOOL" doctor slot.bin -q
-# For a stream no next command is suggested.
+# If the input is stdin, doctor suggests no next command.
 for file in slot.bin whole.kvz model.gguf; do "$KVTOOL" doctor - < "$file" | cut -c1-60; done
 # An archive that needs references says so, whether or not they are next to it.
 cp "$TESTDATA"/references/*.kvz .

@@ -12,7 +12,7 @@ _, text = terminal.run([kvtool, "doctor", file], 60)
 lines = text.replace("\r", "").split("\n")
 first = next(i for i, line in enumerate(lines) if line.startswith("  next"))
 block = [line[11:] for line in lines[first:]]
-# Fills in the line that requires a number.
+# The script gets a number for the placeholder N.
 script = "set -e\n" + "\n".join(block).replace("--kv-heads N", "--kv-heads 4")
 env = dict(os.environ, PATH=f"{os.path.dirname(kvtool)}:{os.environ['PATH']}")
 done = subprocess.run(["bash", "-c", script], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -1,4 +1,4 @@
-# Pages of SGLang's layout page_unified, and of pools whose K and V differ in head size.
+# Reads pages of SGLang's layout page_unified, and of pools whose K and V differ in head size.
 here="$TESTDATA/engines/sglang"
 same() { "$PYTHON" "$SHARED_SUITE/same.py" "$1" "$here/expected.npz" "${@:2}"; }
 cp "$here"/*.bin .

@@ -1,4 +1,4 @@
-# Chunks of several groups, raw-block files and names of the multiprocess server, written by LMCache's own code.
+# Reads chunks of several groups, raw-block files and names of the multiprocess server, written by LMCache's own code.
 here="$TESTDATA/engines/lmcache"
 same() { "$PYTHON" "$SHARED_SUITE/same.py" "$1" "$here/expected.npz" "${@:2}"; }
 # Archives restore every byte, including the gaps between slots.
@@ -18,7 +18,7 @@ served=org-SEP-model-v1.5@0x02010100@1@00c0ffee00c0ffee@half.data
 "$KVTOOL" convert -q "$served" --raw lmcache-mp:bf16:L=3,C=8 --head-dim 2 --to npz -o mp.npz && same mp.npz mp
 # A cache salt in a file name may look like an element type.
 "$KVTOOL" inspect "$served" --raw lmcache-mp::L=3,C=8 || echo "exit $?"
-# Pages of a model with a dot in its name, without their extension.
+# The model has a dot in its name, and its pages have no extension.
 mkdir pages && mv org*0x*.data pages
 printf '%s\n' org-SEP-model-v1.5@0x02010100@1@00c0ffee00c0ffee@half org-SEP-model-v1.5@0x02010100@0@00c0ffee00c0ffee > order
 "$KVTOOL" inspect pages --raw lmcache-mp:bf16:L=3,C=8 --order order | grep layers

@@ -1,4 +1,4 @@
-# Batches and trimmed caches that two versions of mlx-lm saved: every row equals what the class returns for it, from
+# Two versions of mlx-lm saved these batches and trimmed caches: every row equals what the class returns for it, from
 # the file and from an archive.
 cp -r "$TESTDATA/engines/mlx/batches" .
 for version in 0.28.4 0.32.2; do
@@ -22,7 +22,7 @@ done
 "$KVTOOL" inspect batches/0.32.2/batch-ring-turned.safetensors --batch 1
 "$KVTOOL" inspect batches/0.32.2/chunked-cut.safetensors
 "$KVTOOL" doctor batches/0.32.2/batch.safetensors | grep -e what -e --batch
-# Commands that need one sequence ask for it.
+# Commands that need one sequence ask which one.
 for name in batch batch-plain; do
   "$KVTOOL" convert batches/0.32.2/$name.safetensors --to npz -o never.npz 2>&1 || echo "exit $?"
   "$KVTOOL" convert batches/0.32.2/$name.safetensors --batch 3 --to npz -o never.npz 2>&1 || echo "exit $?"

@@ -1,4 +1,4 @@
-# Prompt caches that three versions of mlx-lm saved: each class is recognised, and read in the order of the text.
+# Three versions of mlx-lm saved these prompt caches: each class is recognised, and read in the order of the text.
 for version in 0.20.4 0.28.4 0.32.2; do
   echo "== $version"
   for file in "$TESTDATA/engines/mlx/$version"/*.safetensors; do

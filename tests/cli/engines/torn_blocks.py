@@ -9,6 +9,6 @@ data = bytearray(open("object.rawblock", "rb").read())
 data[512 + 40] ^= 1
 open("older-torn", "wb").write(data)
 data = bytearray(open("object.rawblock", "rb").read())
-data[8192 + 8] ^= 1  # the identity of the first slot
+data[8192 + 8] ^= 1  # flips a bit in the identity of the first slot
 open("reused", "wb").write(data)
 open("short", "wb").write(data[:8192 + 2048 + 100])

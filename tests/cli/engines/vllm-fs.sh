@@ -1,4 +1,4 @@
-# Rows that vLLM 0.33's own tier wrote: K and V next to each other in a head, config.json instead of flags.
+# vLLM 0.33's own tier wrote these rows: K and V are next to each other in a head, and config.json replaces flags.
 here="$TESTDATA/engines/vllm"
 same() { "$PYTHON" "$SHARED_SUITE/same.py" "$1" "$here/expected.npz" "${@:2}"; }
 cp -r "$here"/packed* . && chmod -R u+w .
@@ -10,7 +10,7 @@ read_as packed-unequal vllm-fs-packed::H=2,D=8,V=4
 read_as packed-hnd-2-ranks vllm-fs-packed-hnd::H=4,D=8
 "$KVTOOL" compress -q packed-hnd-2-ranks --raw vllm-fs-packed-hnd::H=4,D=8 --order '*.bin' -o a.kvz
 "$KVTOOL" decompress -q a.kvz -o back && diff -r packed-hnd-2-ranks back && echo "round trip"
-# The former names of the fields, and a config without the number of ranks.
+# The fields have their former names, and a config lacks the number of ranks.
 config=$(echo packed-hnd-2-ranks/*/config.json)
 sed -i 's/tokens_per_block/block_size/; s/tokens_per_hash/hash_block_size/; s/blocks_per_file/gpu_blocks_per_file/; s/bfloat16/torch.bfloat16/' "$config"
 read_as packed-hnd-2-ranks vllm-fs-packed-hnd::H=4,D=8

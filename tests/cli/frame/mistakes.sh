@@ -1,4 +1,4 @@
-# kvtool's frames and MNN's: typical confusions when calling the command for MNN's frames.
+# Tests typical confusions of kvtool's frames with MNN's, which `kvtool frame` is about.
 in="$TESTDATA/golden/mnn/codec/f16_smooth_walk_8192.in.bin"
 "$KVTOOL" frame encode --dtype f16 --predictors delta_sq --lo-predictors "raw, pair_delta" "$in" -o x.gear
 "$KVTOOL" frame encode --dtype f16 "$in" -o x.kvf

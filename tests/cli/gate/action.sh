@@ -1,4 +1,4 @@
-# The composite action: its shell steps, run as a runner does: install by checksum, judge, summarise, always upload,
+# Runs the shell steps of the composite action as a runner does: install by checksum, judge, summarise, always upload,
 # fail last.
 $PYTHON -c "import yaml" 2> /dev/null || { echo "python3-yaml is not installed"; exit 77; }
 command -v curl > /dev/null || { echo "curl is not installed"; exit 77; }

@@ -1,5 +1,5 @@
-# Workflow commands on standard error: the failed rules with the place of their case, hints of failures, and nothing
-# for a gate that passes.
+# Workflow commands on standard error name the failed rules with the place of their case, and hints of failures; a gate
+# that passes prints none.
 mkdir ci
 jq --arg t "$TESTDATA" '.defaults.snapshot = "\($t)/trace/kjv3m.seq0.bin" | .defaults.trace = "\($t)/trace/kjv3m" | .cases |= map(select(.name == "too_lossy"))' \
   <(sed -E 's|^ *//.*||' "$TESTDATA/gate/fail.json") > ci/gate.json

@@ -1,7 +1,7 @@
 # A baseline with nothing to compare fails, and a comparison with other settings is reported.
 config="$TESTDATA/gate/pass.json"
 "$KVTOOL" gate "$config" --deterministic -q -o old.json 2> /dev/null
-gate() { # an older summary, flags
+gate() { # SUMMARY FLAGS: judges with that older summary as the baseline
   local old=$1
   shift
   status=0

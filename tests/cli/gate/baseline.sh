@@ -1,7 +1,7 @@
 # An older summary adds rules: equal figures pass, worse ones fail. One without figures for this run fails, too.
 config="$TESTDATA/gate/pass.json"
 gate() { status=0; "$KVTOOL" gate "$config" --deterministic "$@" 2> /dev/null || status=$?; echo "exit $status"; }
-why() { # an older summary, flags: what the verdict says of it
+why() { # SUMMARY FLAGS: prints the remark on that baseline
   local old=$1
   shift
   status=0
@@ -20,7 +20,7 @@ edit '.verdict = "fail"' failed
 edit '.cases[0].status = "fail"' inside
 edit '.inputs[0].xxh3 = "0123456789abcdef"' snapshot
 edit '.cases[0].snapshot_xxh3 = "0123456789abcdef"' case
-# A figure that is no longer measured, because attention needs a trace.
+# The figure is no longer measured, because attention needs a trace.
 jq 'del(.defaults.trace)' <(sed -E 's|^ *//.*||' "$TESTDATA/gate/pass.json") |
   sed "s|\"../trace|\"$TESTDATA/trace|; s|\"snapshot\": *\"|&|" > traceless.json
 config=traceless.json
@@ -28,7 +28,7 @@ sed -i 's|"params": {|"kv_heads": 4, "params": {|' traceless.json
 why old.json --case design_store
 why old.json --case design_store --baseline-lenient
 config="$TESTDATA/gate/pass.json"
-# Figures that were 20% better before.
+# This baseline's figures are 20 % better.
 jq '(.cases[] | select(.name == "runtime_full") | .true_figures.measured_ratio) *= 1.2' old.json > better.json
 gate --baseline better.json --case runtime_full
 # The summary of MNN's own suite can be a baseline; this one failed.

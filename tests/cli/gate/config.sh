@@ -20,7 +20,7 @@ config ''
 "$KVTOOL" gate "$TESTDATA/gate/pass.json" --case runtime_ful || echo "exit $?"
 "$KVTOOL" gate --engine-logs "$TESTDATA/golden/mnn/gate/suite" --return-codes runtime_full || echo "exit $?"
 "$KVTOOL" gate "$TESTDATA/gate/pass.json" --prompt-tokens 1.5 || echo "exit $?"
-# Names that rules can use: the schema and the table agree.
+# The schema and the table agree on the names that rules can use.
 cmp <("$KVTOOL" gate --list-metrics | awk 'NR > 1 {print $1; if ($2 != "-") print $2}' | sort) \
   <("$KVTOOL" schema gate-config | jq -r '."$defs".rule.properties.metric.enum[]' | sort) && echo "one list of metrics"
 # With --snapshot, a config whose cases all name their own snapshot has nothing to judge.

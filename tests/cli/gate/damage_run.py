@@ -26,9 +26,9 @@ def main(kvtool, run, copy, what):
             array[(5,) + (0,) * (array.ndim - 1)] = np.nan
         if what == "zero" and last:
             array[...] = 0
-        if what == "again" and array.ndim >= 3:  # 1/2000: as if rounded once more
+        if what == "again" and array.ndim >= 3:  # relative noise of 1/2000, as from one more rounding
             array[...] = array * (1 + random.standard_normal(array.shape) / 2000)
-        if what == "worse" and array.ndim >= 3:  # values of other tokens get more weight
+        if what == "worse" and array.ndim >= 3:  # random factors per token shift the weights to other tokens
             array[...] = array * random.lognormal(0, 1, array.shape[:1] + (1,) * (array.ndim - 1))
     if what == "short":
         cache.write_bytes(cache.read_bytes()[:5000])

@@ -30,7 +30,7 @@ cheat "a return code" "echo '{\"case\": \"runtime_store\", \"return_code\": 1, \
 cheat "the engine's no" "sed -i 's/overall_pass: true/overall_pass: false/' $md"
 config runtime_store '{"metric": "lossy_best", "op": ">=", "limit": 99}'
 cheat "an own rule" ":"
-# Cases in the logs that the config does not name.
+# The logs have cases that the config does not name.
 config mine "$lenient"
 cheat "no case of its name" "echo 'Invalid KV realloc: 1' > runtime_store/x.stderr.log"
 config runtime_store "$lenient"

@@ -1,4 +1,4 @@
-# A gate that must fail and explain it: case, layer, head, tokens, and the command to reproduce it.
+# The gate must fail and name case, layer, head, tokens, and the command to reproduce it.
 cd "$TESTDATA"
 status=0
 "$KVTOOL" gate gate/fail.json --deterministic --html-out "$OLDPWD/gate.html" --junit-out "$OLDPWD/gate.xml" || status=$?

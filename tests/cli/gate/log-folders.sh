@@ -29,13 +29,13 @@ jq -c .warnings summary.json
 sed -n '/## Warnings/,/^$/p;/^- all/p' summary.md
 grep -o 'does not name[^<]*' page.html
 gate own.json --engine-logs all -q --case good.log
-# A folder with a suite of MNN and logs of llama.cpp: both are judged.
+# In a folder with a suite of MNN and logs of llama.cpp, both are judged.
 cp -r "$TESTDATA/golden/mnn/gate/suite" both; chmod -R u+w both; cp "$logs/server.log" both
 "$KVTOOL" gate --engine-logs both --require 'tokens_per_second>=1' --json -q | jq -c '.results[0].cases[] | [.name, .status]' || true
 # Another program's table is not taken for MNN's log.
 printf '| a | b |\n|---|---|\n| 1 | 2 |\n' > table.md; printf 'a,b\n1,2\n' > table.csv
 for file in table.md table.csv; do gate --engine-logs "$file"; ("$KVTOOL" doctor "$file" 2> /dev/null || true) | sed -n 2p; done
-# A test of another size is another test.
+# A test with another number of tokens is another case.
 gate --engine-logs "$logs/bench.json" -q -f -o bench.json 2> /dev/null
 sed 's/"n_prompt": 512/"n_prompt": 2048/' "$logs/bench.json" > all/bench.json
 "$KVTOOL" gate --engine-logs all/bench.json --baseline bench.json 2>&1 | grep -o "case '.*pp512' is not in this run" | sort -u || true

@@ -1,4 +1,4 @@
-# A suite's summary.json without its folder: every rule of the suite on its rows, in all outputs.
+# A suite's summary.json without its folder is judged by every rule of the suite on its rows, in all outputs.
 golden="$TESTDATA/golden/mnn/gate/suite"
 cp "$golden/summary.json" .
 "$KVTOOL" gate --engine-logs summary.json --deterministic --junit-out gate.xml --html-out gate.html -o ours.json || echo "exit $?"
@@ -10,7 +10,7 @@ for suite in tree.parse("gate.xml").getroot():
     print(suite.get("name"), {key: suite.get(key) for key in ("tests", "failures", "skipped")})
 PY
 jq -r '.cases[] | select(.name == "runtime_store" or .name == "llm_demo_full") | .name as $n | .rules[] | "\($n) \(.metric) \(.op) \(.limit): \(.value) \(.status)"' ours.json
-# A summary that passes, and falsified copies of it.
+# One summary passes, and falsified copies of it do not.
 . "$SHARED_SUITE/judge.bash"
 good() { jq "$1" "$golden/summary.json" > one.json; }
 all='.rows |= map(select(.overall_pass)) | .overall_pass = true | .total_cases = (.rows | length)'
@@ -51,7 +51,7 @@ sed '0,/"overall_pass": false/s//"overall_pass": true, &/' summary.json > twice.
 cp -r "$golden" suite; chmod -R u+w suite
 for file in summary.json suite; do "$KVTOOL" doctor $file; done
 rm suite/summary.json; "$KVTOOL" doctor suite | sed -n 1,2p
-# Several form a history.
+# Several summaries form a history.
 jq '.generated_at = "2026-02-01T00:00:00"' summary.json > newer.json
 "$KVTOOL" report newer.json summary.json --html-out history.html | sed -n 1p
 grep -c "Verdicts by case" history.html

@@ -1,6 +1,6 @@
 # Tests the eviction of the MNN build that its authors measured, and lengths as in the suite: a prompt followed by a
 # number of decoded tokens.
-gate() { # members of the case, flags
+gate() { # MEMBERS FLAGS: runs a case with these members
   cat > gate.json << JSON
 {"schema": "kvtool.gate-config/1", "cases": [
   {"name": "lengths", "mode": "full", "snapshot": "$TESTDATA/trace/s260k.seq0.bin", "trace": "$TESTDATA/trace/s260k", $1

@@ -4,7 +4,7 @@ s260k="\"snapshot\": \"$TESTDATA/trace/s260k.seq0.bin\", \"trace\": \"$TESTDATA/
 decided="{\"name\": \"decided\", \"mode\": \"full\", $s260k, \"rules\": [{\"metric\": \"lossy_best\", \"op\": \">=\", \"limit\": 1}]}"
 unknown="{\"name\": \"unknown\", \"mode\": \"full\", $s260k, \"rules\": [{\"metric\": \"decode_drop_ratio\", \"op\": \"<=\", \"limit\": 1}]}"
 ruleless="{\"name\": \"ruleless\", \"mode\": \"full\", $s260k, \"rules\": []}"
-gate() { # members of the config, flags
+gate() { # MEMBERS FLAGS: runs a config with these members
   printf '{"schema": "kvtool.gate-config/1", %s}' "$1" > gate.json
   shift
   status=0

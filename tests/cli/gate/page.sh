@@ -1,4 +1,4 @@
-# The page of a gate without -o: its subtitle, and every input in its footer.
+# The page of a gate without -o has a subtitle, and every input in its footer.
 gate() { "$KVTOOL" gate "$TESTDATA/gate/pass.json" --case runtime_store --deterministic -q "$@" > text || echo "exit $?"; }
 gate --html-out page.html
 grep -o '<p class="sub">[^<]*' page.html | sed 's/kvtool [0-9].*/VERSION/'

@@ -1,4 +1,4 @@
-# A gate that passes: all outputs, valid against their schemas, byte for byte the same from run to run.
+# A gate that passes writes all outputs, valid against their schemas, byte for byte the same from run to run.
 cd "$TESTDATA"
 gate() { "$KVTOOL" gate gate/pass.json --deterministic "$@"; }
 out=$OLDPWD
@@ -17,6 +17,6 @@ jq -c '.cases[1].rows[] | [.prompt_tokens, .decode_tokens]' summary.json
 # MNN's eviction ratio is never below kvtool's true one.
 jq -c '.cases[] | select(.origin == "replay") | .engine.lossy_best >= .true_figures.lossy_worst' summary.json
 jq -c '.cases[0].not_measured | has("decode_gate_tps") and has("runtime_decomp_best_us")' summary.json
-# The config fits its schema, except for comments.
+# The config matches its schema once its comments are removed.
 sed -E 's|^ *//.*||' "$TESTDATA/gate/pass.json" | $VALIDATE
 sed -E 's|^ *//.*||' "$TESTDATA/gate/fail.json" | $VALIDATE

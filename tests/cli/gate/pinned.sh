@@ -16,11 +16,11 @@ better 1.015 pinned.json
 quiet --baseline last.json
 quiet --baseline last.json --pinned first.json
 gate --baseline last.json --pinned pinned.json --commit 0000003
-# The sum has rules of its own.
+# The pinned baseline has rules of its own.
 jq '.pinned_rules = [{"metric": "measured_ratio", "max_drop": 0.05}]' $config > wide.json
 $VALIDATE < wide.json
 config=wide.json quiet --baseline last.json --pinned pinned.json
-# Another commit than the config pins; another trace; data that change with each run.
+# The baseline has another commit than the config pins, another trace, or data that change with each run.
 jq '.commit = "1111111"' first.json > other.json
 quiet --pinned other.json
 jq '.cases[0].trace_xxh3 = "0123456789abcdef"' first.json > trace.json

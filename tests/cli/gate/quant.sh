@@ -1,4 +1,4 @@
-# A limit on the loss of a quantised cache.
+# A rule limits the loss of a quantised cache.
 config() {
   cat > gate.json <<EOF
 {"schema": "kvtool.gate-config/1",
@@ -15,10 +15,10 @@ jq -c '[.results[0].cases[0] | .mode, .status, .rules[].status]' summary.json
 config '{"name": "4 bits of K", "quant": {"k": "q4_0"}, "rules": [{"metric": "quant.output_error.worst", "op": "<=", "limit": 0.02}]}'
 gate
 jq -r '.results[0].cases[0].reason | sub("[0-9.]+ >"; "X >")' summary.json
-# The same figures as in replay-quant.
+# replay-quant gives the same figures.
 "$KVTOOL" replay-quant "$TESTDATA/trace/kjv3m.seq0.bin" --trace "$TESTDATA/trace/kjv3m" --prompt-tokens 48 --k q4_0 --v f16 --json -q > quant.json 2> /dev/null
 jq -n --slurpfile gate summary.json --slurpfile quant quant.json -c '($gate[0].results[0].cases[0].rules[0].value - $quant[0].results[0].runs[1].worst_output_error) | fabs < 1e-9'
-# Without gradients there is no figure in nats.
+# Without gradients the report has no figure in nats.
 config '{"name": "nats", "quant": {"k": "q8_0", "v": "q8_0"}, "rules": [{"metric": "quant.predicted_kl", "op": "<=", "limit": 0.02, "required": true}]}'
 gate
 jq -r '.results[0].cases[0].reason' summary.json

@@ -24,7 +24,7 @@ for job in 1 2; do busy & pids="${pids:-} $!"; done
 trap 'kill $pids 2> /dev/null || true' EXIT
 for run in $(seq 8); do gate 3; done | sort | uniq -c
 kill $pids
-# The suite's own thresholds: times of this machine decide nothing.
+# Under the suite's own thresholds, times of this machine decide nothing.
 for run in 1 2 3; do
   "$KVTOOL" gate --snapshot "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 96 --case runtime_store --json -q 2> /dev/null |
     jq -r '.results[0].cases[0].rules[] | select(.metric | test("_us$|drop")) | "\(.metric) \(.op) \(.limit): \(.status)"' || true

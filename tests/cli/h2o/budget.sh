@@ -21,7 +21,7 @@ jq -c '.schedule, ([.events[] | [.kept[][1]] | add] | unique), ([.events[].token
 replay --trigger-min 192 --budget 0.5 --json | jq -c '.results[0] | .runs[0] | .evictions, .ratio, .nothing_evicted_because'
 # After the end of the prompt the budget is constant, or grows as published.
 replay --policy snapkv --window 4 --budget 20t --after-prompt grow --json | jq -c '.results[0] | .runs[0] | .evictions, .layers[0].kept_tokens'
-# Defaults fit short caches, and are printed.
+# Default parameters fit short caches, and are printed.
 replay --budget 8t,100t | sed -n 2p
 # A note names policies that are equivalent to another one.
 replay --policy snapkv,pyramid --budget 100t,150t | grep note

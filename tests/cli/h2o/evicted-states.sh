@@ -19,7 +19,7 @@ for samples in 0 1 3; do
   types --json -q | jq -c '.results[0].runs[-1].predicted_kl | if . then [.basis, .samples, .calibration.median] else . end'
 done
 types 2>&1 | grep "evicted states"
-# Marks that the gradients do not match.
+# These marks of evicted samples do not match the gradients.
 for marked in 4 -1 some; do
   $PYTHON "$SHARED_SUITE/predicted_kl.py" make $marked
   status=0; "$KVTOOL" replay evict snapshot.npz --trace trace.npz || status=$?; echo $status

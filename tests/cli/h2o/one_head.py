@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-TOKENS, HEADS, DIM = 8, 8, 16  # as many tokens as query heads, so that the counts do not decide
+TOKENS, HEADS, DIM = 8, 8, 16  # 8 tokens and 8 query heads: the sizes do not tell which axis is which
 rng = np.random.default_rng(0)
 k, v = (rng.standard_normal((TOKENS, 1, DIM)).astype(np.float16) for _ in range(2))
 q = rng.standard_normal((TOKENS, HEADS, DIM)).astype(np.float32)

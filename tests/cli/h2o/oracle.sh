@@ -23,7 +23,7 @@ for seed in 1 2; do
     done
   done
 done
-# With a budget: every step, from the end of the prompt or from a later trigger on.
+# With a budget, every step is compared, from the end of the prompt or from a later trigger on.
 blocks="--block-tokens 4 --sink 4 --recent 8 --layer-start 0 --trigger-min 1"
 all="h2o tova snapkv pyramid knorm keydiff oracle-mass window streaming"
 for policy in $all; do
@@ -33,7 +33,7 @@ for policy in $all; do
   replay random trace --layer-start 1 --trigger-min 80 --budget 70t --snapkv-window 3 --snapkv-kernel 7 \
     --pyramid-beta 5 --sinks 9 --h2o-heavy 0.3 --policy $policy
 done
-for policy in snapkv pyramid; do  # by default their budgets grow after the prompt
+for policy in snapkv pyramid; do  # by default the budgets of both policies grow after the prompt
   replay random trace --layer-start 0 --trigger-min 1 --budget 0.4 --snapkv-window 6 --after-prompt hold --policy $policy
   replay random trace --layer-start 1 --trigger-min 80 --budget 70t --snapkv-window 3 --after-prompt hold --policy $policy
 done
@@ -49,7 +49,7 @@ replay long trace --schedule mnn --block-tokens 16 --sink 16 --recent 64 --trigg
 for policy in $all; do
   replay long trace --layer-start 0 --trigger-min 1 --budget 0.6 --snapkv-window 16 --policy $policy
 done
-# Real caches; the trace of one has two of its four layers.
+# The caches are real; the trace of one has two of its four layers.
 for model in s260k:4:64 kjv3m:2:40; do
   IFS=: read -r name heads prompt <<< "$model"
   "$KVTOOL" convert "$TESTDATA/trace/$name.seq0.bin" --kv-heads "$heads" --to npz -o "$name.npz" -q

@@ -12,7 +12,7 @@ replay --policy streaming --target-ratio 3 --sensitivity sensitivity.json
 grep -o "Expected KL against the achieved ratio" page.html | sed -n 1p
 "$KVTOOL" replay-h2o snapshot.npz --trace trace.npz --policy window --target-ratio 2 --quality-rows 20 | sed 's/  */ /g'
 "$KVTOOL" replay-h2o snapshot.npz --trace trace.npz --policy window --target-ratio 2 --no-quality | grep -c predicted || true
-# Invalid files of sensitivities.
+# Invalid sensitivity files are refused.
 for text in '{}' '{"schema":"kvtool.sensitivity/1"}' '[' '{"schema":"kvtool.sensitivity/1","noise":0,"layers":[{"layer":0,"kl":1}]}' \
   '{"schema":"kvtool.sensitivity/1","noise":1,"layers":[]}' '{"schema":"kvtool.sensitivity/1","noise":1,"layers":[{"layer":0,"kl":-1}]}' \
   '{"schema":"kvtool.sensitivity/1","noise":1,"layers":[{"layer":0,"kl":1},{"layer":0,"kl":1}]}' \
@@ -20,6 +20,6 @@ for text in '{}' '{"schema":"kvtool.sensitivity/1"}' '[' '{"schema":"kvtool.sens
   echo "$text" > wrong.json
   status=0; "$KVTOOL" replay-h2o snapshot.npz --trace trace.npz --sensitivity wrong.json || status=$?; echo $status
 done
-# A layer without a weight.
+# This sensitivity file lacks layers.
 jq -c '.layers |= .[:2]' sensitivity.json > two.json
 "$KVTOOL" replay-h2o snapshot.npz --trace trace.npz --policy window --target-ratio 2 --sensitivity two.json --json 2> /dev/null | jq -c '.results[0] | [.runs[0].predicted_kl, .warnings]'

@@ -1,5 +1,5 @@
-# Quantised caches that llama.cpp stores Hadamard-rotated: commands that read K or V see what the model computed, or
-# refuse if that is unknown. One prompt, stored as f16, as rotated q5_1 and q4_0, and as q8_0 of a build that may or
+# llama.cpp stores some quantised caches Hadamard-rotated: commands that read K or V see what the model computed, or
+# refuse if that is unknown. One prompt is stored as f16, as rotated q5_1 and q4_0, and as q8_0 of a build that may or
 # may not rotate.
 states="$TESTDATA/llamacpp/states"; f16="$TESTDATA/trace/kjv3m.seq0.bin"
 "$PYTHON" "$SHARED_SUITE/rotated_queries.py" "$TESTDATA/trace/kjv3m"

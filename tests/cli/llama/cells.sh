@@ -1,4 +1,4 @@
-# Every cell of a cache, with its position and its sequences.
+# Lists every cell of a cache, with its position and its sequences.
 cd "$TESTDATA/llamacpp/states"
 for state in s260k-v050-shared-prefix.session.bin s260k-v050-holes.seq0.bin synthetic-gemma3-iswa-v050.seq0.bin; do
   "$KVTOOL" inspect --cells $state | sed -n '/^ *cells  *cell/,$p'

@@ -1,4 +1,4 @@
-# Long layers from llama.cpp itself; npm fetches its libraries once for each build folder.
+# The long layers come from llama.cpp itself; npm fetches its libraries once for each build folder.
 make() {
   "$PYTHON" "$SCRIPTS/make/large_states.py" "$1" --fetch "$(dirname "$KVTOOL")/../engines" --models "$TESTDATA/models" \
     --only stories260K-1x2048 --types "$2"

@@ -13,5 +13,5 @@ cat config.json | "$KVTOOL" inspect "$state" "$state" --model - --json | jq -c '
 mkfifo model
 cat config.json > model &
 "$KVTOOL" inspect "$state" "$state" --model model --json | jq -c '[.results[].layers[0].k.kv_heads]'
-# Standard input cannot serve as two files either.
+# Standard input cannot be two inputs.
 cat config.json | "$KVTOOL" inspect - --model - 2>&1 || echo "exit $?"

@@ -1,6 +1,6 @@
 # States of real builds are restored byte for byte through other formats, each written for its build.
 states="$TESTDATA/llamacpp/states"
-trip() {  # STATE FORMAT TO [FLAGS]
+trip() {  # STATE FORMAT TO [FLAGS]: converts a state to FORMAT and back
   local state="$1" format="$2" to="$3"
   shift 3
   rm -rf middle back.bin

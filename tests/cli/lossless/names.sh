@@ -1,4 +1,4 @@
-# Scopes by the engine's numbers, and every parameter by the engine's name.
+# Scopes may have the engine's numbers, and every parameter the engine's name.
 replay() {
   "$KVTOOL" replay-lossless "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 96 --deterministic --json \
     --h2o-trigger-min 32 --h2o-layer-start 1 "$@" | jq -c '.results[0] | del(.params_given, .environment)'

@@ -1,4 +1,4 @@
-# Weights from a recorded run, and the largest ratio within an expected loss.
+# Tests weights from a recorded run, and the largest ratio within an expected loss.
 $PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" run
 learn="$TESTDATA/llamacpp/states/s260k-b5640-f16-vtrans.seq0.bin"
 flags="--kv-heads 4 --head-dim 8 --rope-base 10000 --rope-style gptj"

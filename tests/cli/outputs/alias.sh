@@ -1,4 +1,4 @@
-# An output that is an input or another output, under whatever name: exit 2 before anything is read, even with -f.
+# An output that is an input or another output, under whatever name, gives exit 2 before anything is read, even with -f.
 "$PYTHON" "$SHARED_SUITE/../archive/make.py" a.bin 0.25
 "$KVTOOL" compress -q --from opaque a.bin
 raw=f16:2LTHD:2,2,?,8,64
@@ -25,7 +25,7 @@ refused() {
   fi
   state | cmp -s - ../before.$$ || { echo "$*: something changed"; exit 9; }
 }
-# every way to name the input
+# all these names denote the same input file
 for name in a.bin ./a.bin "$PWD/a.bin" hard.bin soft.bin; do
   refused compress --from opaque a.bin -o "$name" -f
   refused compress --from opaque a.bin --json-out "$name" -f
@@ -41,12 +41,12 @@ mkdir holder
 "$KVTOOL" compress -q dump -o holder/dump.kvz
 state > ../before.$$
 refused decompress holder/dump.kvz -o holder -f
-# two outputs to one path, which may not exist yet
+# Two outputs may not go to one path, even if it does not exist yet.
 refused compress --from opaque a.bin -o j --json-out j
 refused compress --from opaque a.bin -o j --json-out ./logs/../j -f
 refused compress --from opaque a.bin -c --json-out /dev/stdout
 refused compress --from opaque a.bin ./a.bin
-# every command, and every flag that writes
+# tries one command with each flag that writes a file
 covers() {
   command=$1
   shift
@@ -59,7 +59,7 @@ try() {
     force=
     "$KVTOOL" $command --help | grep -q -e '-f, --force' && force=-f
     output=$input
-    if [ $flag = --figure-out ]; then # accepts only .svg and .pdf, so the input gets a second name
+    if [ $flag = --figure-out ]; then # --figure-out accepts only .svg and .pdf, so the input gets such a name, too
       output=figure.svg; ln -f "$input" $output; state > ../before.$$
     fi
     refused $command "$@" $flag "$output" $force
@@ -108,7 +108,7 @@ try "advise" t.npz "--json-out" s.npz --trace t.npz
 try "merge" b.json "--output --html-out --svg-out --figure-out --junit-out --json-out --csv" b.json
 try "doctor" s.npz "--json-out --csv" s.npz
 try "train" s.npz "--output --json-out --csv" s.npz -o x
-# files that a configuration names are inputs, too, and so is the configuration itself
+# Files that a configuration names are inputs, too, and so is the configuration itself.
 echo '{"schema": "kvtool.gate-config/1", "cases": [{"name": "x", "snapshot": "s.npz", "trace": "t.npz", "mode": "probe"}]}' > c.json
 state > ../before.$$
 refused gate c.json -o s.npz -f
@@ -116,7 +116,7 @@ refused gate c.json -o c.json -f
 printf 'threads=1\n' > k.toml
 state > ../before.$$
 refused inspect --config k.toml s.npz --json-out k.toml
-# every flag that writes is tested above
+# the help of each command lists no other flag that writes
 for command in inspect analyze compress decompress verify convert diff "frame encode" "frame decode" "frame inspect" bench \
   replay-h2o replay-lossless replay-blend replay-mlp "trace inspect" gate report "weights inspect" "weights convert" \
   "weights verify" "weights diff" "plan check" replay-quant advise merge doctor train; do
@@ -127,6 +127,6 @@ for command in inspect analyze compress decompress verify convert diff "frame en
     grep -q -x -e "$command $flag" covered || echo "not tried: $command $flag"
   done
 done
-# devices and links are written through, and still exist
+# Devices and links are written through, and still exist.
 "$KVTOOL" inspect -q s.npz --json-out /dev/null > /dev/null
 "$KVTOOL" replay-lossless -q s.npz --mode probe --prompt-tokens 40 --jsonl /dev/null --json-out /dev/null > /dev/null

@@ -17,12 +17,12 @@ mkdir back/b/c/d back/g
 rmdir back/g
 chmod 644 back/run && chmod 755 back/a/x
 "$KVTOOL" verify tree.kvz --against back || echo "exit $?"
-# a folder with only folders in it, and an empty one
+# The folder holds a folder with only folders in it, and an empty one.
 mkdir -p none/at/all nothing
 "$KVTOOL" compress -q --from opaque none nothing
 "$KVTOOL" decompress -q none.kvz -o none-back && diff -r none none-back && [ -d none-back/at/all ]
 "$KVTOOL" decompress -q nothing.kvz -o nothing-back && [ -d nothing-back ] && [ -z "$(ls -A nothing-back)" ]
-# without empty folders and executable files the archive has the old version, which older programs read
+# Without empty folders and executable files the archive has the old version, which older programs read.
 mkdir plain && echo x > plain/x
 "$KVTOOL" compress -q --from opaque plain --level compat
 "$PYTHON" -c 'd = open("plain.kvz", "rb").read(); print(d[24 + 32 + 16 + 8] & 4)'

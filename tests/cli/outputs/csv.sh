@@ -1,4 +1,4 @@
-# The rows of results as CSV: columns have the names of fields, numbers are exact, and each row names its input.
+# --csv writes the rows of results: columns have the names of fields, numbers are exact, and each row names its input.
 s="$TESTDATA/trace/s260k.seq0.bin"
 cp "$s" slot.bin; "$KVTOOL" compress slot.bin -o slot.kvz -q
 "$KVTOOL" inspect slot.bin slot.kvz --kv-heads 4 --csv - | cut -d, -f1-9

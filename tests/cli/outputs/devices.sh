@@ -2,7 +2,7 @@
 "$PYTHON" "$SHARED_SUITE/../archive/make.py" a.bin 1
 "$KVTOOL" compress -q --from opaque a.bin
 kind() { stat -c '%F' "$1"; }
-# our own device nodes if that is permitted, else those of the system, which only root could replace
+# Device nodes are our own if that is permitted, else those of the system, which only root could replace.
 null=/dev/null full=/dev/full
 mknod n c 1 3 2>&- && mknod u c 1 7 2>&- && echo > n 2>&- && null=n full=u || true
 "$KVTOOL" inspect -q --json-out $null a.bin.kvz > /dev/null
@@ -14,7 +14,7 @@ for force in "" -f; do
   "$KVTOOL" compress -q --from opaque a.bin -o $full $force 2> said || status=$?
   [ $status = 4 ] && grep -q 'No space left on device' said && [ "$(grep -vc ^hint: said)" = 1 ]
 done
-# the gate's further outputs cannot be placed next to a device
+# The gate's further outputs cannot be placed next to a device.
 "$KVTOOL" gate "$TESTDATA/gate/pass.json" --case design_store -q -f -o $null
 for name in summary.md cases.jsonl; do [ ! -e "$(dirname $null)/$name" ]; done
 [ "$(kind $null)" = "character special file" ] && [ "$(kind $full)" = "character special file" ]
@@ -38,7 +38,7 @@ for name in - /dev/stdout /dev/fd/1; do
 done
 "$KVTOOL" decompress -q a.bin.kvz -o /dev/fd/7 7> got
 cmp got a.bin
-# a link stays; the file that it points to is replaced
+# A link stays; the file that it points to is replaced.
 echo old > target
 ln -s target link
 "$KVTOOL" decompress -q a.bin.kvz -o link && exit 9 || [ $? = 4 ]

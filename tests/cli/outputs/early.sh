@@ -10,7 +10,7 @@ status=0; "$KVTOOL" inspect "$trace.seq0.bin" "$trace.seq0.bin" --csv b.csv --js
 evict --svg-out pictures -q && mkdir -p pictures
 status=0; evict --html-out c.html --svg-out pictures -q 2> /dev/null || status=$?; echo $status; ls c.html 2> /dev/null || echo "no page"
 evict --figure-out a.pdf --csv b.csv --svg-out pictures -f -q && head -c 4 a.pdf && echo
-# Both streams in one file: no line is torn.
+# If both streams go to one file, no line is torn.
 "$KVTOOL" advise "$trace.seq0.bin" --trace "$trace" --prompt-tokens 128 --max-error 10% > log 2>&1
 grep -c '^[0-9] warnings$' log
 grep -A1 '^  kvtool advise' log | sed "s|$TESTDATA/||g"

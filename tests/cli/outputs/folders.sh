@@ -18,8 +18,8 @@ mkdir empty
 "$KVTOOL" decompress -q tree.kvz -o empty -f && diff -r tree empty
 "$KVTOOL" decompress -q tree.kvz -o mine && echo more > mine/more
 ls -A mine | tr '\n' ' ' && echo
-# the mark is an extended attribute, so nothing is added to the folder; if the file system has none, no folder is
-# replaced
+# The mark is an extended attribute, so nothing is added to the folder; if the file system has none, no folder is
+# replaced.
 if "$PYTHON" -c 'import os; os.setxattr(".", "user.probe", b"1")' 2>&-; then
   "$KVTOOL" decompress -q tree.kvz -o mine -f
   ln -s mine link
@@ -30,7 +30,7 @@ else
   rm -r mine && "$KVTOOL" decompress -q tree.kvz -o mine
 fi
 diff -r tree mine
-# a dump that another program wrote
+# this folder was written by another program
 "$PYTHON" "$SHARED_SUITE/../archive/make.py" a.bin 1
 "$KVTOOL" convert -q --raw f16:2LTHD:2,2,?,8,64 a.bin --to mnn-dump -o made
 cp -r made dump

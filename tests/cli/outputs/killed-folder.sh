@@ -24,7 +24,7 @@ for signal in INT TERM HUP KILL; do
     [ $signal = KILL ] || [ -z "$(ls -A | grep kvtool-)" ] || { echo "$signal after $delay left:"; ls -A; }
   done
 done
-# stopped in the middle, while it waits for a pipe
+# The run is stopped in the middle, while it waits for a pipe.
 mkfifo pipe
 for signal in INT TERM KILL; do
   env --default-signal=INT "$KVTOOL" convert -q --raw f16:2LTHD:2,2,?,8,64 pipe --to npy -o held &
@@ -36,7 +36,7 @@ for signal in INT TERM KILL; do
   [ ! -e held ]
 done
 rm pipe
-# the remains are gone after the next run with that output
+# The remains are gone after the next run with that output.
 mkdir .out.kvtool-0123456789abcdef.tmp
 echo x > .out.kvtool-0123456789abcdef.tmp/x
 echo x > .file.kvtool-0123456789abcdef.tmp
@@ -46,7 +46,7 @@ rm -rf out
 echo y > file
 "$KVTOOL" frame encode -q --dtype f16 tree/1 -o file -f
 ls -A | grep kvtool- || true
-# a folder that a running process holds stays
+# a folder that a running process has locked is not removed
 mkdir .out.kvtool-fedcba9876543210.tmp
 rm -rf out
 flock .out.kvtool-fedcba9876543210.tmp "$KVTOOL" decompress -q tree.kvz -o out

@@ -1,4 +1,4 @@
-# A limit on file sizes, an ignored signal, an input that changes, a missing configuration.
+# Tests a limit on file sizes, an ignored signal, an input that changes, and a missing configuration.
 "$PYTHON" "$SHARED_SUITE/../archive/make.py" a.bin 4
 "$KVTOOL" compress -q --from opaque a.bin
 "$KVTOOL" compress -q --from opaque a.bin -o held.kvz
@@ -10,7 +10,7 @@ for command in "compress -q --from opaque a.bin -o to/x" "decompress -q a.bin.kv
   (ulimit -f 1000 && exec "$KVTOOL" $command) 2> said || status=$?
   [ $status = 4 ] && grep -q 'File too large' said && [ -z "$(ls -A to)" ] || { echo "$command: exit $status"; cat said; ls -A to; }
 done
-# nohup and background jobs of scripts ignore SIGINT, and kvtool keeps ignoring it
+# nohup and background jobs of scripts ignore SIGINT, and kvtool keeps ignoring it.
 mkfifo pipe
 for signal in INT HUP TERM; do
   "$PYTHON" - "$KVTOOL" $signal <<'END' &
@@ -33,7 +33,7 @@ for i in 1 2 3; do
   "$PYTHON" "$SHARED_SUITE/rewrite_input.py" $i "$KVTOOL" compress -T1 --level max -q --raw f16:2LTHD:2,2,?,8,64 a.bin
   "$PYTHON" "$SHARED_SUITE/rewrite_input.py" $i "$KVTOOL" convert -q --raw f16:2LTHD:2,2,?,8,64 a.bin --to npz
 done
-# the input is lengthened, then shortened, in the middle of the run
+# The input is lengthened, then shortened, in the middle of the run.
 "$PYTHON" "$SHARED_SUITE/resize_input.py" "$KVTOOL"
 status=0
 KVTOOL_CONFIG=nowhere.toml "$KVTOOL" targets > /dev/null 2> said || status=$?

@@ -26,7 +26,7 @@ cp a.bin b.bin && chmod 644 b.bin
 "$KVTOOL" train -q b.bin --raw $raw --name one -o one.kvp
 echo "profile of both $(mode both.kvp), of the public one $(mode one.kvp)"
 echo "report $(mode report.json), from a pipe $(mode from-pipe.bin)"
-# for a folder: the permissions that all its files share
+# An archive of a folder gets the permissions that all its files share.
 mkdir tree && cp a.bin tree/private && echo x > tree/public
 "$KVTOOL" compress -q --from opaque tree
 "$KVTOOL" decompress -q tree.kvz -o back

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-def is_writing(run):  # its output has no name yet, or a temporary one next to the input
+def is_writing(run):  # true if the output is open: unnamed, or under a temporary name next to the input
     folder = f"/proc/{run.pid}/fd"
     try:
         opened = [os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder)]

@@ -1,4 +1,4 @@
-# Pipes that close early, full devices, endless streams, files whose contents are made when read.
+# Tests pipes that close early, full devices, endless streams, and files whose contents are made when read.
 "$PYTHON" "$SHARED_SUITE/../archive/make.py" a.bin 4
 "$KVTOOL" compress -q --from opaque a.bin
 early() {
@@ -37,7 +37,7 @@ if [ -e /dev/full ]; then
   full verify a.bin.kvz
 fi
 "$KVTOOL" --version >&- 2> said && exit 9 || [ $? = 4 ]
-# an output does not take the number of a closed descriptor
+# An output does not take the number of a closed descriptor.
 "$KVTOOL" compress --from opaque a.bin -o closed.kvz <&- >&- 2>&- || echo "closed: exit $?"
 "$KVTOOL" verify -q closed.kvz --against a.bin
 forever() { yes 2>&- || true; }
@@ -53,7 +53,7 @@ forever | endless "$KVTOOL" decompress --max-bytes 1MiB - -o zero
 forever | endless "$KVTOOL" convert --to npz --raw f16:2LTHD:2,2,?,8,64 --max-bytes 1MiB - -o zero
 [ ! -e zero ] && [ ! -e zero.kvz ]
 head -c 1000000 a.bin | "$KVTOOL" compress -q --from opaque --max-bytes 1000000 - > most.kvz
-# files in /proc report a size of 0, but have content
+# Files in /proc report a size of 0, but have content.
 if [ -r /proc/version ]; then
   "$KVTOOL" compress -q --from opaque /proc/version -o version.kvz
   "$KVTOOL" decompress -q version.kvz -o version
@@ -63,6 +63,6 @@ if [ -r /sys/kernel/mm/transparent_hugepage/enabled ]; then
   "$KVTOOL" compress -q --from opaque /sys/kernel/mm/transparent_hugepage/enabled -o huge.kvz
   "$KVTOOL" decompress -q huge.kvz -c | cmp - /sys/kernel/mm/transparent_hugepage/enabled
 fi
-# stdin from the middle of a file
+# stdin is read from its current offset, not from 0
 { head -c 0 > /dev/null; "$PYTHON" -c 'import os; os.lseek(0, 1000, 0)'; "$KVTOOL" compress -q --from opaque - > rest.kvz; } < a.bin
 "$KVTOOL" decompress -q -c rest.kvz | cmp - <(tail -c +1001 a.bin)

@@ -1,4 +1,5 @@
-# Threads or memory that cannot be had, or too many threads: a documented exit status with one line, and never a hang.
+# If threads or memory cannot be had, or too many threads are requested, the exit status is a documented one with one
+# line, and nothing hangs.
 "$PYTHON" "$SHARED_SUITE/../archive/make.py" a.bin 4
 "$KVTOOL" compress -q --from opaque a.bin
 said() {
@@ -10,7 +11,7 @@ said() {
   echo "$label: exit $status, $lines line, $(grep -o -e 'KV[0-9]*' said | sed -n 1p)"
   [ ! -e made ]
 }
-as_nobody() {  # runs as user nobody, because a limit on processes does not apply to root
+as_nobody() {  # runs a command as user nobody, because root has no limit on processes
   if [ "$(id -u)" = 0 ]; then
     chmod 755 . && chmod 644 a.bin a.bin.kvz
     "$PYTHON" "$SHARED_SUITE/without_threads.py" "$@"
@@ -25,7 +26,7 @@ mkdir -m 777 free
 for command in "compress -q --from opaque $here/a.bin -o $here/free/made" "verify -q $here/a.bin.kvz" \
   "decompress -q $here/a.bin.kvz -o $here/free/made"; do
   status=0
-  # other users may have no access to the test's folder: then the rest cannot be tested
+  # Other users may have no access to the test's folder: then the rest cannot be tested.
   as_nobody "$here/program" targets > /dev/null 2>&1 || { echo "${command%% *}: exit 4, 1 line, KV0106"; continue; }
   status=0
   timeout 60 bash -c 'as_nobody "$@"' _ "$here/program" $command -T 4 > out 2> said || status=$?
@@ -38,7 +39,7 @@ for limit in 60000 100000 140000; do
   case $status in
     0) rm made ;;
     4) [ "$(grep -c '^kvtool: ' said)" = 1 ] && [ ! -e made ] ;;
-    127) grep -q 'shared libraries' said ;;  # the loader's own words: the program never ran
+    127) grep -q 'shared libraries' said ;;  # the loader printed this, so the program never ran
     *)
       echo "limit $limit: exit $status"
       cat said

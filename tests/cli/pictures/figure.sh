@@ -1,4 +1,4 @@
-# The figure of a page, as SVG and as PDF, with a self-contained caption.
+# --figure-out writes the figure of a page as SVG and as PDF, with a self-contained caption.
 name='a<script>alert(1)<&"(.bin'
 cp "$TESTDATA/trace/s260k.seq0.bin" "$name"
 trace=$TESTDATA/trace/s260k

@@ -1,4 +1,4 @@
-# Pages that describe a cache, and where two caches differ; names that look like markup are escaped.
+# Pages describe a cache, and where two caches differ; names that look like markup are escaped.
 name='a<script>alert(1)<&".bin'
 cp "$TESTDATA/trace/s260k.seq0.bin" "$name"
 cp "$name" changed.bin

@@ -1,4 +1,4 @@
-# Pictures as files: in a folder, next to a name, under the name itself; existing files and inputs are never
+# Pictures become files in a folder, next to a name, or under the name itself; existing files and inputs are never
 # overwritten.
 trace=$TESTDATA/trace/s260k
 replay() { "$KVTOOL" replay-h2o "$trace.seq0.bin" --trace "$trace" --prompt-tokens 64 --target-ratio 2 -q "$@" > table; }

@@ -1,4 +1,4 @@
-# Types for each layer within a limit: written, read again, and evaluated the same.
+# Types for each layer are chosen within a limit, written, read again, and evaluated the same.
 $PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" run
 quant() { "$KVTOOL" replay-quant run --rows 0 "$@"; }
 quant --k q8_0,q4_0 --v q8_0,q4_0 --advise --max-kl 0.0005 --plan-out plan.json --json -q > advice.json 2> /dev/null
@@ -7,7 +7,7 @@ $VALIDATE < plan.json
 jq -c '.results[0] | [.advice.best.predicted_kl.expected_nats <= 0.0005, .advice.best.ratio > 1.8, .advice.loss, .advice.flags]' advice.json
 # The limit is on the expected loss, so a plan slightly above it is rejected, whatever the formula says.
 quant --k q8_0,q4_0 --v q8_0,q4_0 --advise --max-kl "$(jq '.results[0].advice.best.predicted_kl.nats' advice.json)" --json -q 2> /dev/null | jq -c --slurpfile before advice.json '.results[0].advice.best.bytes > $before[0].results[0].advice.best.bytes'
-# Each step saves bytes.
+# Each step of the path saves bytes.
 jq -c '.results[0] | [.advice.path | [.[1:], .[:-1]] | transpose[] | .[0].bytes_per_token < .[1].bytes_per_token] | all' advice.json
 quant --plan plan.json --json -q > again.json 2> /dev/null
 $VALIDATE < again.json

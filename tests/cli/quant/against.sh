@@ -1,5 +1,5 @@
-# States that engines quantised, compared with the 16-bit state of the same text; type and rotation are found from the
-# first layer.
+# States that engines quantised are compared with the 16-bit state of the same text; type and rotation are found from
+# the first layer.
 against() { status=0; "$KVTOOL" replay-quant "$TESTDATA/llamacpp/states/$1" --against "$TESTDATA/trace/kjv3m.seq0.bin" --kv-heads 2 "${@:2}" || status=$?; echo $status; }
 for state in kjv3m-b8352-q8_0.seq0.bin kjv3m-v050-iq4_nl-rotated.session.bin kjv3m-v050-q4_0-rotated.seq0.bin kjv3m-v050-q4_1-unrotated.seq0.bin; do
   against $state | sed 's/ [0-9.]*% with the next/ X% with the next/'
@@ -15,7 +15,7 @@ import numpy as np
 random = np.random.default_rng(1)
 np.savez('other.npz', **{f'{s}_{l}': random.standard_normal((96, 2, 64)).astype('f2') for l in range(4) for s in 'kv'})"
 "$KVTOOL" replay-quant own.bin --against other.npz --kv-heads 2 -q || echo $?
-# Caches that cannot be compared.
+# These caches cannot be compared.
 against kjv3m-v050-q4_0-rotated.seq0.bin --k q8_0
 "$KVTOOL" replay-quant own.bin --against own.bin --kv-heads 2 || echo $?
 "$KVTOOL" replay-quant other.npz --against "$TESTDATA/trace/kjv3m.seq0.bin" --kv-heads 2 || echo $?

@@ -25,7 +25,7 @@ def make():
     trace = {"__metadata__": np.frombuffer(json.dumps(metadata).encode(), np.uint8)}
     for layer in range(LAYERS):
         k = random.standard_normal((TOKENS, KV_HEADS, DIM))
-        k[:, :, 5] *= 9  # an outlier channel, as real keys have
+        k[:, :, 5] *= 9  # makes channel 5 an outlier, as in real keys
         snapshot[f"k_{layer}"] = k.astype(np.float16)
         snapshot[f"v_{layer}"] = random.standard_normal((TOKENS, KV_HEADS, DIM)).astype(np.float16)
         trace[f"q.{layer}"] = random.standard_normal((TOKENS, HEADS, DIM)).astype(np.float32)

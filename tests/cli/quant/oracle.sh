@@ -1,4 +1,4 @@
-# The cost of quantised caches, compared with formulas in numpy.
+# The cost of quantised caches is compared with formulas in numpy.
 $PYTHON "$SHARED_SUITE/oracle.py" make
 types="--k q8_0,q4_1,int8_per_token_head,kivi2 --v q8_0,q4_1,int8_per_token_head,kivi2 --rows 0 -q"
 "$KVTOOL" replay-quant snapshot.npz --trace trace.npz $types --json-out report.json

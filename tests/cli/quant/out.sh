@@ -1,4 +1,4 @@
-# The quantised cache as a state of llama.cpp, read again, rotated or not.
+# The quantised cache is written as a state of llama.cpp and read again, rotated or not.
 quant() { "$KVTOOL" replay-quant "$TESTDATA/trace/kjv3m.seq0.bin" --trace "$TESTDATA/trace/kjv3m" -q "$@"; }
 full=$(wc -c < "$TESTDATA/trace/kjv3m.seq0.bin")
 quant --k q8_0 --v q5_1 --out small.bin --json > quant.json 2> /dev/null

@@ -1,11 +1,11 @@
-# Tables and documents of a recorded run, with its gradients, RoPE and layer weights.
+# Prints tables and documents of a recorded run, with its gradients, RoPE and layer weights.
 $PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" run
 "$KVTOOL" replay-quant run --k q8_0,kvquant4 --v q8_0,fp8_amax --rows 0
 "$KVTOOL" replay-quant run --k q8_0 --v q4_0 --rows 20 --detail --json-out quant.json --html-out quant.html -q
 $VALIDATE < quant.json
 jq -c '.results[0] | .settings, .trace, [.runs[0] | .output_error, .attention_kl, .predicted_kl.nats, .flags]' quant.json
 jq -c '.results[0] | [.runs[] | [.k, .v, .bytes_per_value, (.layers | length), (.layers[0].heads | length), .predicted_kl.method]]' quant.json
-# Calibrated nats with their band, next to the formula's value.
+# Calibrated nats are shown with their band, next to the formula's value.
 jq -c '.results[0].runs[3].predicted_kl | .nats / .expected_nats - .calibration.median | fabs < 1e-9' quant.json
 jq -c '.results[0].runs[3].predicted_kl | [.low_nats < .expected_nats, .expected_nats < .high_nats, .calibration.median]' quant.json
 grep -c '<svg' quant.html

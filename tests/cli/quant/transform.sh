@@ -1,4 +1,4 @@
-# Types that code all layers together by a transform learnt from other caches; one learnt from the cache itself is
+# These types code all layers together by a transform learnt from other caches; one learnt from the cache itself is
 # refused.
 $PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" run
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"

@@ -124,7 +124,7 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_):
-        pass  # a connection that was reset intentionally
+        pass  # the client closed the connection on purpose
 
 
 def main():

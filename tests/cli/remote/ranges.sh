@@ -8,7 +8,7 @@ END
 "$KVTOOL" convert -q served/cache.npz --layout thd --to safetensors -o served/cache.safetensors
 "$KVTOOL" compress -q served/cache.safetensors -o served/cache.kvz
 size=$(stat -c %s served/cache.kvz)
-fetched() { # MOST PERCENT OF THE ARCHIVE
+fetched() { # PERCENT: fails if more of the archive was fetched
   awk -v most="$1" -v size="$size" '/fetched/ { if ($3 * 100 > most * size) print "too much:", $0; exit }' told
 }
 "$KVTOOL" inspect -v "$url/cache.kvz" 2> told > there.txt; fetched 4
@@ -22,10 +22,10 @@ cmp there.safetensors here.safetensors && echo "decompress: one tensor of twelve
 "$KVTOOL" verify -q "$url/cache.kvz" --against "$url/cache.safetensors" && echo "verify: against another"
 "$KVTOOL" compress -q "$url/cache.safetensors" -o again.kvz && cmp again.kvz served/cache.kvz && echo "compress: the same archive"
 "$KVTOOL" analyze "$url/cache.kvz" --json | jq -c '[.results[0].inputs[0].file, .exit_code]' | sed "s#$url#URL#"
-# A file smaller than the first range, and an empty one.
+# The server has a file smaller than the first range, and an empty one.
 head -c 5 /dev/zero > served/five; : > served/none
 for file in five none; do quietly_named "$KVTOOL" inspect "$url/$file" || echo "$?"; done
-# Remote files have the same limit as streams.
+# The limit --max-bytes holds for URLs as for streams.
 quietly_named "$KVTOOL" inspect "$url/cache.safetensors" --max-bytes 1MiB || echo "$?"
 "$KVTOOL" inspect -q "$url/cache.kvz" --max-bytes 1MiB || echo "$?"
 ! grep -v '^206\|^416' log

@@ -1,4 +1,4 @@
-# Cases in which InfiniLM's csrc would lose tokens or give no message.
+# InfiniLM's csrc would lose tokens in these cases, or give no message.
 G="$TESTDATA/golden/infinilm"; W="$G/bin/full_f5_from_fp32_as_fp16.bin"
 run() { local status=0; "$KVTOOL" replay-mlp "$G/dump_kv" --weights "$@" 2>&1 || status=$?; echo "exit $status"; }
 echo "== a factor that does not fit"

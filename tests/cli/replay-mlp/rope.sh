@@ -66,8 +66,8 @@ run hf.npz --rope-base 1e4 --rope-scaling yarn:4,64 > flags.out
 echo "by flags: $(compare yarn.out flags.out)"
 run hf.npz --model-config layers.json > layers.out
 echo "layers of one base and one of another: $(compare engine.out layers.out)"
-# Cases without one set of frequencies: several of them, three positions per token, or a header that is cut before the
-# factors.
+# These caches do not have one set of frequencies: there are several, or three positions per token, or the header is cut
+# before the factors.
 run hf.npz --model-config longrope.json
 "$KVTOOL" replay-mlp hf.npz --weights mean.bin --model mrope.json --dry-run -q > /dev/null
 "$KVTOOL" replay-mlp hf.npz --weights mean.bin --model mrope.json > /dev/null

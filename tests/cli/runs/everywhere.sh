@@ -4,7 +4,7 @@ $PYTHON "$SHARED_SUITE/made_run.py" "$TESTDATA" run
 "$KVTOOL" inspect run/ --json | tee inspect.json | $VALIDATE > /dev/null
 jq -c '.results[0] | [.run.tokens, .run.nll, .run.rope.style, .run.files.trace, .layers[0].k.kv_heads]' inspect.json
 "$KVTOOL" trace inspect run | sed -n 1p
-# Flags give the same result.
+# The run's snapshot, with flags in place of run.json, gives the same result.
 flags="--kv-heads 4 --trace run/trace"
 same() { diff <(jq -S '.results' a.json) <(jq -S '.results' b.json) && echo same; }
 "$KVTOOL" replay-h2o run --policy streaming,h2o --target-ratio 2,4 --json > a.json
@@ -22,7 +22,7 @@ jq -c '.results[0] | [.runs[].predicted_kl | [.method, .samples, .rows]] | uniqu
 # Without gradients the run's layer weights are used.
 rm run/trace/g.*
 "$KVTOOL" replay-h2o run --policy window --json | jq -c '.results[0] | .runs[0].predicted_kl.method'
-# The gate's six cases, from the end of the run's prompt on; a config may name a run too.
+# The gate's six cases begin at the end of the run's prompt; a config may name a run, too.
 status=0; "$KVTOOL" gate run -q --json > gate.json 2> /dev/null || status=$?; echo $status
 jq -c '.results[0] | [.cases | length, .[0].snapshot, .[0].trace, .[0].rows[0].prompt_tokens]' gate.json
 cat > gate.conf << 'END'

@@ -11,7 +11,7 @@ for flags in "--policy h2o --budget 0.3" "--policy streaming --budget 50t" "--po
 done
 "$KVTOOL" replay-h2o run --policy streaming --budget 50t --no-quality --plan-out plan.json -f -q > /dev/null
 "$KVTOOL" plan check plan.json --snapshot run
-# The same document with one mistake.
+# Each of these copies of the plan has one mistake.
 mv plan.json good.json
 wrong() { jq -c "$1" good.json > plan.json; check; echo "$status $(jq -r '.results[].findings[0] | "\(.place): \(.text)"' check.json)"; }
 wrong '.events[7].layer = 9'
@@ -30,7 +30,7 @@ wrong '.source.xxh3 = "0000000000000000"'
 wrong '.events |= map(.layer = 7)'
 wrong '.events = []'
 wrong '.events |= map(del(.length_before))'
-# Files that are not plans.
+# These files are not plans.
 no_plan() { status=0; "$KVTOOL" plan check plan.json --snapshot run || status=$?; echo $status; }
 for change in '.schema = "kvtool.h2o/1"' 'del(.events)' '.events = 3' '.events[2] = 3' 'del(.events[1].token)' '.events[1].kept = [[1]]' \
   '.events[1].kept = [[1, -1]]' '.events[1].layer = 1e9' '.unit = "index"' '.applied = "now"' 'del(.source)' '.events'; do
@@ -38,5 +38,5 @@ for change in '.schema = "kvtool.h2o/1"' 'del(.events)' '.events = 3' '.events[2
 done
 head -c 300 good.json > plan.json; no_plan
 echo '{"events": [{"token": 1e999}]}' > plan.json; no_plan
-# Keys are never rotated without the user's request.
+# Keys are rotated only if the user asks for it.
 status=0; "$KVTOOL" replay-h2o run --policy streaming --re-rotate --snapshot-out small.safetensors || status=$?; echo $status

@@ -1,4 +1,4 @@
-# Runs that are incomplete, or that refer to files elsewhere.
+# These runs are incomplete, or refer to files elsewhere.
 $PYTHON "$SHARED_SUITE/made_run.py" "$TESTDATA" good
 refused() { status=0; "$KVTOOL" inspect run > /dev/null || status=$?; echo "$status"; }
 try() { rm -rf run; cp -r good run; jq "$1" good/run.json > run/run.json; refused; }
@@ -23,7 +23,7 @@ for command in "replay-h2o run" "analyze run" "gate run" "compress run" "convert
   status=0; "$KVTOOL" $command 2> message || status=$?
   echo "$command: $status $(grep -c 'without run.json' message)"
 done
-# Parts that may be missing.
+# These parts of run.json may be missing.
 try 'del(.geometry, .rope, .nll, .engine, .model)'
 try '.rope.scaling = {"rope_type": "yarn", "factor": 4}'
 rm -rf run; cp -r good run; jq 'del(.files.trace)' good/run.json > run/run.json

@@ -2,7 +2,7 @@
 # meaning.
 s="$TESTDATA/trace/s260k.seq0.bin" t="$TESTDATA/trace/s260k" blend="$TESTDATA/golden/blend/replay"
 pth="$TESTDATA/golden/infinilm/pth/full_f5_fp32_trainer.pth" dump="$TESTDATA/golden/infinilm/dump_kv"
-same() { # a command, older flags, '=', new flags
+same() { # COMMAND OLD = NEW: both groups of flags give the same output
   local all=("$@") old=() new=() common=() at=common
   for word in "${all[@]}"; do
     case $word in
@@ -40,7 +40,7 @@ same weights verify "$pth" --json /old/ --layers 2 --factor 5 /new/ --layer-coun
 same analyze "$s" --kv-heads 4 --json /old/ --rope-theta 1e4 --rope-dim 8 --tokens 0:100 /new/ --rope-base 1e4 --rope-dims 8 --tokens 0-99
 same analyze "$s" --kv-heads 4 --json /old/ --tokens :64 --layers 0:2 /new/ --tokens 0-63 --layers 0,1
 same analyze "$s" --kv-heads 4 --json /old/ --tokens 100: /new/ --tokens 100-
-# Several ranges equal their parts, side by side.
+# A conversion of two ranges has the rows of both, in this order.
 for part in 0-9 50-69 0-9,50-69; do "$KVTOOL" convert -q "$s" --kv-heads 4 --tokens $part --to npy -o "p$part"; done
 find p0-9 p50-69 p0-9,50-69 -type f | wc -l
 for k in p0-9,50-69/*k*.npy; do tail -c +129 "$k" | cksum; done > joined

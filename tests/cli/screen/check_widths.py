@@ -18,7 +18,7 @@ def words(text):
 
 def too_wide(text, columns):
     for line in text.split("\n"):
-        if line.endswith(" \\"):  # continues in the next line: the backslash stays behind its word
+        if line.endswith(" \\"):  # the line ends in a backslash, which stays with the word before it
             line = line[:-2] + "--"
         if len(line) > columns and len(line.split()) > 1 and max(map(len, line.split())) + len(line) - len(line.lstrip()) <= columns:
             yield line
@@ -47,7 +47,7 @@ for command in commands:
     piped = subprocess.run([KVTOOL, *command.split(), "--help"], check=True, capture_output=True, text=True).stdout
     for columns in (60, 120):
         _, text = check([*command.split(), "--help"], columns)
-        # The words are the same, wherever lines end.
+        # A terminal changes line breaks, but no words.
         if words(text) != words(piped):
             print(f"{command} --help says other things on {columns} columns")
 for call in PRODUCTS:

@@ -1,4 +1,4 @@
-# A progress line on a terminal, and that Ctrl-C clears it.
+# A terminal shows a progress line, which Ctrl-C clears.
 export KVTOOL
 head -c 25165824 /dev/urandom > big.bin
 "$PYTHON" "$SHARED_SUITE/check_progress.py"

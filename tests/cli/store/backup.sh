@@ -1,5 +1,5 @@
-# A copy of a store in use, or an index from a backup: states that the index lacks are named and kept until a repair
-# lists them.
+# A copy of a store in use, or an index from a backup, lacks states: they are named and kept until a repair lists
+# them.
 "$PYTHON" -c 'import sqlite3' 2>&- || { echo "$PYTHON has no sqlite3"; exit 77; }
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 for n in 1 2 3; do "$KVTOOL" convert -q "$state" --to llama-state --tokens "0:$((100 * n))" -o "save$n"; done
@@ -11,7 +11,7 @@ cp backup s/index.sqlite
 "$KVTOOL" store verify s
 "$KVTOOL" store verify -q s --json | tee report.json | $VALIDATE
 jq -c '.results[0] | [.verdict, .leftover_files, .unlisted]' report.json
-# A collection keeps them and says so.
+# store gc keeps the backups and reports them.
 "$KVTOOL" store gc s --json | tee report.json | $VALIDATE
 jq -c '.results[0] | [.leftover_files, .unlisted]' report.json
 "$KVTOOL" store prune -q s --keep-last 1 --json | tee report.json | $VALIDATE
@@ -46,7 +46,7 @@ cp backup t/index.sqlite
 head -c 100 s/states/00000003.kvs >s/states/00000044.kvs
 "$KVTOOL" store verify s
 "$KVTOOL" store gc -q s && ls s/states
-# Copied as docs/store.md says, during an addition.
+# The copy follows docs/store.md while states are added.
 for n in 1 2 3; do "$KVTOOL" store add -q s "save$n" --name "copied$n" & done
 flock s/kvtool-store cp -a s copy
 wait

@@ -25,7 +25,7 @@ fresh; flip s/packs/00000001.pack; "$KVTOOL" store verify s --repair 2>&1 || ech
 # A grown chat does not build on damaged rows.
 fresh; flip s/packs/00000001.pack; "$KVTOOL" store add -q s "$state" --name grown
 "$KVTOOL" store get -q s grown -c | cmp - "$state"; "$KVTOOL" store add s one.bin 2>&1 | says; whole
-# The same for a watched save.
+# store watch repairs an object in the same way.
 fresh; flip s/packs/00000001.pack; mkdir slots; cp one.bin slots
 "$KVTOOL" store watch --slots slots --store s --once --settle-ms 10 2>&1 | says; whole
 # A payload with a valid hash that decodes to something else.

@@ -19,11 +19,11 @@ refuses verify s --repair
 "$KVTOOL" store add -q s save1 --name again
 "$KVTOOL" store verify -q s
 "$KVTOOL" store get -q s save1 -c | cmp - save1
-# Packs that were swapped.
+# Two packs that were swapped are detected.
 fresh; mv s/packs/00000001.pack t; mv s/packs/00000002.pack s/packs/00000001.pack; mv t s/packs/00000002.pack; refuses get s save2 -o x
 "$KVTOOL" store verify -q s --repair && "$KVTOOL" store get -q s save2 -c | cmp - "$state"
 fresh; mv s/states/00000001.kvs s/states/00000002.kvs; refuses get s save2 -o x; refuses get s save1 -o x; refuses gc s
-# The index: lost, not a database, another program's database, truncated.
+# The index is lost, not a database, another program's database, or truncated.
 fresh; rm s/index.sqlite; refuses list s
 "$KVTOOL" store verify -q s --repair && "$KVTOOL" store verify -q s && "$KVTOOL" store get -q s save2 -c | cmp - "$state"
 fresh; echo "this is no database, but it is long enough to be looked at as one" >s/index.sqlite; refuses list s
@@ -42,7 +42,7 @@ index.commit()
 END
 "$KVTOOL" store add -q s twin --name save1 && "$KVTOOL" store get -q s save1 -c | cmp - twin && echo "hashes that agree are not enough"
 fresh; echo "kvtool store 2" >s/kvtool-store; refuses list s
-# Nothing in a store is overwritten.
+# No option can overwrite a file of the store.
 fresh; for into in s/index.sqlite s/packs/00000001.pack s; do refuses get s save1 -o $into -f; done
 for verb in list stats verify gc; do refuses $verb s --json-out s/index.sqlite -f; done
 refuses prune s --keep-last 9 --json-out s/index.sqlite -f

@@ -1,5 +1,5 @@
-# A forged index: other tables, pages that refer to each other in circles. The command ends promptly, and the store
-# can be repaired.
+# A forged index has other tables, or pages that refer to each other in circles. The command ends promptly, and the
+# store can be repaired.
 "$PYTHON" -c 'import sqlite3' 2>&- || { echo "$PYTHON has no sqlite3"; exit 77; }
 state="$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin"
 "$KVTOOL" store add -q sound "$state" --name save

@@ -16,7 +16,7 @@ end = struct.pack(">I", 0x40000000 // page_size + 1) + name + struct.pack(">II",
 open(f"{store}/index.sqlite-journal", "wb").write(header + (end if name else b""))
 PY
 fresh() { rm -rf s; cp -r sound s; }
-# Every verb, as a reader of received stores would use it; then the repair, after which everything works.
+# Every verb is run as by a reader of received stores; then the repair, after which everything works.
 verbs=("list s" "verify s" "get s save -o out -f" "gc s" "prune s --keep-last 9" "add s $state --name other" "verify s --repair"
   "get s save -o out -f")
 tries() {
@@ -36,7 +36,7 @@ for name in outside "$PWD/s/index.sqlite" index.sqlite-journal; do fresh; "$PYTH
 # Too long for a page, so SQLite does not take it for a name.
 long=$("$PYTHON" -c 'print("/".join(["."] * 400) + "/outside")')
 fresh; "$PYTHON" journal.py s "$long"; tries "a long name"
-# A journal that is not a regular file, or has another name elsewhere, with and without its first byte.
+# The journal is not a regular file, or has another name elsewhere, with and without its first byte.
 fresh; ln -s ../outside s/index.sqlite-journal; says "a link"; tries "a link"
 fresh; ln -s ../nothing s/index.sqlite-journal; says "a link to nothing"; tries "a link to nothing"; [ ! -e nothing ]
 fresh; mkfifo s/index.sqlite-journal; says "a FIFO"; tries "a FIFO"
@@ -46,7 +46,7 @@ head -c 2000 /dev/zero >outside; cp outside before
 fresh; ln outside s/index.sqlite-journal; tries "a hard link to zeros"
 fresh; "$PYTHON" journal.py s outside; ln s/index.sqlite-journal elsewhere; cp elsewhere as-it-was; tries "a journal with two names"
 cmp elsewhere as-it-was
-# A write-ahead log and its shared memory, or links in their places.
+# A write-ahead log and its shared memory are there, or links in their places.
 fresh; "$PYTHON" - <<'PY'
 import os, shutil, sqlite3
 index = sqlite3.connect("s/index.sqlite")

@@ -1,4 +1,4 @@
-# States of many formats, orders and types, folders and other files, side by side.
+# A store holds states of many formats, orders and types, folders and other files, side by side.
 states="$TESTDATA/llamacpp/states"
 mkdir -p folder/empty folder/deep && cp "$states"/*f16.seq0.bin folder/deep/ && echo x >folder/a && chmod +x folder/a
 n=0

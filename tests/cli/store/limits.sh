@@ -43,7 +43,7 @@ ulimit -t 60
 "$KVTOOL" store verify forged --max-bytes 1000 || echo "exit $?"
 "$KVTOOL" store verify forged --repair --max-bytes 1000 || echo "exit $?"
 "$KVTOOL" store get -q sound zeros -o out --max-bytes 1MiB && cmp out zeros
-# The limit also holds for a bare container.
+# The limit holds for MNN's container, too.
 head -c 1000000 /dev/zero | "$KVTOOL" frame encode -q --dtype f16 - -o zeros.gear
 "$KVTOOL" frame decode --dtype f16 zeros.gear -o values --max-bytes 999999 || echo "exit $?"
 [ ! -e values ]

@@ -36,7 +36,7 @@ fresh; ln -sf ../../victim/packs/00000001.pack s/packs/00000001.pack; says "pack
 fresh; rm s/packs/*; mkfifo s/packs/00000001.pack; says "pack as a FIFO" "get s save -o out -f"; tries "pack as a FIFO"
 fresh; ln -sf ../../victim/states/00000001.kvs s/states/00000001.kvs; says "record" "get s save -o out -f"; tries "record"
 fresh; rm s/states/*; mkfifo s/states/00000001.kvs; says "record as a FIFO" "get s save -o out -f"; tries "record as a FIFO"
-# Numbers of future files, and hidden names.
+# The links have hidden names, or names that the store will use next.
 fresh; for n in 2 3 4; do ln -s ../../victim/packs/.x.tmp "s/packs/0000000$n.pack"; ln -s ../../victim/packs/.x.tmp "s/states/0000000$n.kvs"; done; tries "numbers to come"
 fresh; ln -s ../../victim "s/packs/.00000002.pack.kvtool-0.tmp"; ln -s ../../victim/packs "s/states/.tmp"; tries "hidden names"
 # A store that is itself a link is the user's choice.

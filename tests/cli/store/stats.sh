@@ -1,4 +1,4 @@
-# Which states share what, and which removals free bytes without losing a state.
+# stats tells which states share what, and which removals free bytes without losing a state.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 for tokens in 100 300; do "$KVTOOL" convert -q "$state" --to llama-state --tokens "0:$tokens" -o "save$tokens"; done
 printf 'opaque, and of no use to others' > alone

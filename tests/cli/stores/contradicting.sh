@@ -22,12 +22,12 @@ try --raw f16:2LTHD:2,2,?,4,8 plain.raw 2>&1
 "$KVTOOL" inspect "$states/s260k-v050-f16.seq0.bin" --kv-heads 2 -qq
 "$KVTOOL" inspect "$states/s260k-v050-f16.seq0.bin" --input-dtype bf16 -q 2>&1 || echo "exit $?"
 "$KVTOOL" inspect cache.npz --input-dtype f99 -q 2>&1 || echo "exit $?"
-# Untyped values take the given type.
+# --input-dtype gives raw 16-bit integers their type.
 "$PYTHON" -c 'import numpy
 numpy.savez("bits.npz", k_0=numpy.zeros((5, 2, 8), "u2"), v_0=numpy.zeros((5, 2, 8), "u2"))'
 "$KVTOOL" inspect bits.npz --input-dtype bf16 --layout thd | grep layer
 "$KVTOOL" inspect bits.npz --input-dtype f8_e4m3 --layout thd -q 2>&1 || echo "exit $?"
-# A cache that states whether it is rotated.
+# A flag may not contradict what the cache states about its rotation.
 "$KVTOOL" convert "$states/kjv3m-v050-q4_0-rotated.seq0.bin" --head-dim 64 --to safetensors -o rotated.safetensors -qq
 "$KVTOOL" inspect rotated.safetensors --rotated yes -qq
 "$KVTOOL" inspect rotated.safetensors --rotated no -q 2>&1 || echo "exit $?"

@@ -1,4 +1,4 @@
-# Every form in which LMCache stores chunks.
+# lmcache has every form in which LMCache stores chunks.
 cp -r "$TESTDATA/golden/blend/lmcache" lmcache
 chmod -R u+w lmcache
 "$KVTOOL" inspect lmcache/fs/*.data --kv-heads 2

@@ -8,7 +8,7 @@ cp "$(find "$TESTDATA/golden/infinilm/bin" -name "*.bin" | sort | sed -n 1p)" we
 for file in model.gguf cache.gz cache.h5 weights.bin dynamo-kvbm-disk-cache-x1y2z3 0123abcd_org-model_0_1.bin; do
   "$KVTOOL" inspect "$file" || echo "exit $?"
 done
-# Models of engines that do not save caches: files, and folders of them.
+# These are models of engines that do not save caches: files, and folders of them.
 mkdir trt ct2 genai exl blobs
 printf 'ftrt\000\000' > trt/rank0.engine
 printf '\006\000\000\000\027\000TransformerDecoderSpec\000\010' > ct2/model.bin

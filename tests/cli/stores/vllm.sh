@@ -1,4 +1,4 @@
-# The connector's folders in all their forms; a root with several prompts asks for one.
+# Reads the connector's folders in all their forms; a root with several prompts asks for one.
 stores="$TESTDATA/golden/blend/vllm_shared_storage"
 cp -r "$stores" prompts
 chmod -R u+w prompts

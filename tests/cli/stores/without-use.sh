@@ -15,11 +15,11 @@ for file in state.bin cache.mnn-dump cache.infinilm-dump "plain.raw $raw"; do
   try inspect $file --k-pattern 'k_{i}' --v-pattern 'v_{i}'
   try inspect $file --rotated yes
 done
-# Accepted by formats that have this choice.
+# These flags are accepted, because the format has the choice.
 try inspect cache.npz --layout thd --k-pattern 'k_{i}' --v-pattern 'v_{i}' --rotated no
 try inspect cache.mnn-dump --layout logical
 try inspect state.bin --layout E
-# Two flags about one property.
+# Two flags that set the same property are refused.
 try inspect cache.npz --from npz $raw
 # An archive states how it was read, and flags have to agree.
 for file in cache.npz cache.mnn-dump state.bin; do "$KVTOOL" compress $file -o $file.kvz -qq; done
@@ -50,7 +50,7 @@ try inspect rotated.kvz --rotated yes
 try inspect rotated.kvz --rotated no
 try inspect cache.npz --rotated yes
 try diff cache.npz state.bin --kv-heads 4 --rotated no
-# A batch in an archive needs the choice when it is read, even if it is only inspected.
+# A batch in an archive needs --batch when it is read, even if it is only inspected.
 "$PYTHON" -c 'import numpy
 k = numpy.random.default_rng(1).normal(size=(3, 2, 40, 8)).astype("f2")
 numpy.savez("batch.npz", **{"key_cache.0": k, "value_cache.0": k + 1})'

@@ -22,7 +22,7 @@ using test::Unpack;
 constexpr uint32_t kHeadCount = 2, kDim = 16;
 constexpr uint64_t kPageTokens = 4;
 
-// Pages of K and V of two layers; the order of the names is not that of the tokens.
+// Makes pages of K and V of two layers; the order of the names is not that of the tokens.
 struct PagedCache {
   Source source;
   Snapshot snapshot;
@@ -157,7 +157,7 @@ TEST_CASE("groups: pages become one tensor, in any order of axes, and come back"
       CHECK(solid.size() * (effort == Effort::kCompat ? 10 : 20) < apart.size() * 10);
       const Archive archive = OpenBytes(solid);
       REQUIRE(archive.groups().size() == 1);
-      CHECK(archive.groups()[0].first() == 39);  // the page with the first tokens
+      CHECK(archive.groups()[0].first() == 39);  // file 39 has the page with the first tokens
       CHECK(IsWhole(cache, Unpack(archive, false, 3).files));
       CHECK(archive.HoldsTensor(1, true));
       ThreadPool pool(1);

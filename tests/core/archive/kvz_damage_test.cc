@@ -209,7 +209,8 @@ TEST_CASE("kvz: malformed archives with right hashes are refused by name", "[kvz
   const auto with = [&](const std::vector<ChunkHead>& heads) {
     return FindingOf(Forge(table, heads));
   };
-  CHECK(with({OpaqueHead(0, 8)}) == Finding::kChecksum);  // the hash of the decoded bytes is 0
+  // A hash of 0 is not that of the decoded bytes.
+  CHECK(with({OpaqueHead(0, 8)}) == Finding::kChecksum);
   CHECK(with({}) == Finding::kBadOffsets);
   CHECK(with({OpaqueHead(0, 4)}) == Finding::kBadOffsets);
   CHECK(with({OpaqueHead(1, 8)}) == Finding::kBadOffsets);
@@ -259,7 +260,7 @@ TEST_CASE("kvz: malformed archives with right hashes are refused by name", "[kvz
   wrong.source_order = Order::kHeadDimToken;
   wrong.extent_tokens = 1;
   CHECK(with({wrong}) == Finding::kBadField);
-  // Two chunks of one extent that both claim the first token.
+  // Two chunks of one extent both claim the first token.
   wrong = keys;
   wrong.source_order = Order::kHeadDimToken;
   wrong.tokens = 1;

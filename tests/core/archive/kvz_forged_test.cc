@@ -41,7 +41,7 @@ Bytes Archived(const kvz::SourceTable& table) {
   return out.Release();
 }
 
-// Counts the received bytes and the calls.
+// Counts the bytes that it receives and the calls.
 class CountingTarget : public RestoreTarget, public Sink {
  public:
   Sink& Begin(size_t) override { return *this; }
@@ -118,7 +118,7 @@ TEST_CASE("kvz: one name cannot be a file and a folder", "[kvz]") {
   table.empty_folders = {"../d"};
   CHECK(RefusalOf(table) == Finding::kUnsafeName);
 
-  Source source;  // the source was not read from a file system, which has no such folder
+  Source source;  // built in memory: no file system has both a file `a` and a folder `a`
   source.is_folder = true;
   for (const char* name : {"a", "a/b"}) {
     source.files.push_back({name, FileSource::FromBytes({}, name)});

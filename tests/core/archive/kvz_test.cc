@@ -91,7 +91,7 @@ TEST_CASE("kvz: at compat known heads are coded head by head, unknown ones as ro
     const KvTensor& tensor = chunk.head.kind == ChunkKind::kKey ? layer.k : *layer.v;
     CHECK(chunk.head.order == (tensor.heads_known ? Order::kHeadTokenDim : Order::kTokenHeadDim));
     CHECK(raw == Gather(tensor, chunk.head.token_begin, chunk.head.tokens, chunk.head.order));
-    // The payload is the engine's own container.
+    // The payload is MNN's own container, gear.
     REQUIRE(static_cast<CodecId>(chunk.head.codec) == CodecId::kGear16);
     const ByteSpan payload =
         archive.data().bytes().subspan(chunk.payload_offset, chunk.payload_bytes);

@@ -175,7 +175,8 @@ TEST_CASE("neighbours: a chunk that is lost takes those with it that need it, an
 TEST_CASE("neighbours: circles, chunks of themselves and missing ones are refused",
           "[kvz][layers][reject]") {
   const Bytes bytes = PackJoined(LayeredCache(3, 300), 3);
-  constexpr size_t kFirstNeighbour = 2;  // in the payload: u32 layer, u8 1 if V
+  // Offset of the first neighbour in the payload: u32 layer, then u8, 1 for V.
+  constexpr size_t kFirstNeighbour = 2;
   const auto change = [&](const std::function<void(ChunkHead&, Bytes&)>& body) {
     return Rewritten(bytes, [&](ChunkHead& head, Bytes& payload) {
       const bool is_last_k = head.layer == 2 && head.kind == ChunkKind::kKey;
@@ -204,7 +205,7 @@ TEST_CASE("neighbours: circles, chunks of themselves and missing ones are refuse
         }) == Finding::kLostChunk);
   CHECK(refusal([](ChunkHead&, Bytes& payload) { payload[0] = std::byte{5}; }) ==
         Finding::kBadFrame);
-  // More columns than the neighbour has, and more than the limit of the format.
+  // More columns are claimed than the neighbour has, or than the format allows.
   for (const uint16_t columns : {33, 1024, 0}) {
     CHECK(refusal([&](ChunkHead&, Bytes& payload) {
             StoreLE(payload.data() + kFirstNeighbour + 6, columns);
@@ -247,7 +248,7 @@ TEST_CASE("neighbours: beside a reference, layers differ from it alike", "[kvz][
 TEST_CASE("neighbours: what a reference does not have is coded by layers alone",
           "[kvz][layers][ref]") {
   const LayeredCache cache(3, 400);
-  LayeredCache fewer(3, 400, 0.02f, 0.05f);  // only the first half of this neighbour exists
+  LayeredCache fewer(3, 400, 0.02f, 0.05f);  // used with half of its rows
   const std::byte* data = fewer.source.files[0].data->bytes().data();
   const uint64_t tensor = 400 * LayeredCache::kChannels * 2;
   const auto half = [&](uint64_t place) {

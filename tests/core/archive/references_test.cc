@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kChannels = 32;
 
-// A one-layer cache of these tokens; equal tokens have equal rows up to noise.
+// Returns a one-layer cache of these tokens; equal tokens have equal rows up to noise.
 struct Cache {
   Source source;
   Snapshot snapshot;
@@ -119,12 +119,14 @@ TEST_CASE("references: tokens that both have are found, wherever they stand", "[
     }
   };
   check(a, a, {{0, 0, 0, 100, 0}});
-  check(a + b, a, {{0, 0, 0, 100, 0}});                                 // a chat that grew
-  check(c + a, a, {{0, 40, 0, 100, 40}});                               // a moved chunk of text
-  check(a + c, b + c, {{0, 100, 60, 40, 40}});                          // a new prompt before it
+  check(a + b, a, {{0, 0, 0, 100, 0}});  // a chat that was continued
+  // A text that moved to another position.
+  check(c + a, a, {{0, 40, 0, 100, 40}});
+  // A new prompt was put before the text.
+  check(a + c, b + c, {{0, 100, 60, 40, 40}});
   check(a + c + b, a + b, {{0, 0, 0, 100, 0}, {0, 140, 100, 60, 40}});  // an edit
   check(a, c, {});
-  check(Tokens(8, 1), Tokens(8, 1), {});  // too short for a run
+  check(Tokens(8, 1), Tokens(8, 1), {});  // 8 tokens are too few for a run
 }
 
 TEST_CASE("references: of several, the nearest one counts, then the longest", "[kvz][ref]") {
@@ -177,7 +179,8 @@ TEST_CASE("references: archives come back with them and are refused without", "[
   CHECK(PackBy(here, references, 3) == packed);
   CHECK(packed.size() < test::Pack(here.source, &here.snapshot, 4096).size() * 3 / 4);
   Archive archive = test::OpenBytes(packed);
-  REQUIRE(archive.reference_names().size() == 2);  // no chunk uses the first reference
+  // The first reference is listed although no chunk uses it.
+  REQUIRE(archive.reference_names().size() == 2);
   CHECK(archive.reference_names()[0] == references[1]->name);
   const auto finding = [&] {
     try {
@@ -267,8 +270,8 @@ TEST_CASE("references: chains of archives come back, decoded where they are need
   const auto first = [&](size_t count) {
     return std::vector<int32_t>(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
   };
-  // Three caches, each an extension of the one before; a similar copy of the last; an extension of
-  // that copy.
+  // There are three caches, each an extension of the one before; a similar copy of the last; an
+  // extension of that copy.
   const Cache caches[] = {CacheOf(first(150), 0), CacheOf(first(260), 0), CacheOf(first(400), 0),
                           CacheOf(first(400), 0.01f), CacheOf(all, 0.01f)};
   References chain;

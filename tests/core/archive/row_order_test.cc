@@ -22,8 +22,8 @@ using test::Unpack;
 
 constexpr uint32_t kHeadDim = 32, kLayers = 2;
 
-// Independent sequences (random walks) whose keys are rotated by their positions. With `turns`
-// their rows alternate, otherwise one sequence follows the other.
+// Makes independent sequences (random walks) whose keys are rotated by their positions. With
+// `turns` their rows alternate, otherwise one sequence follows the other.
 struct Batched {
   Batched(uint32_t sequences, uint64_t each, bool turns, uint32_t gap = 1) {
     const uint64_t tokens = sequences * each;
@@ -208,7 +208,7 @@ TEST_CASE("row order: parts and lost chunks are the same tokens as ever", "[kvz]
 TEST_CASE("row order: archives that lie about cells are refused", "[kvz][rows][reject]") {
   const Batched turns(3, 100, true);
   const Bytes bytes = Pack(turns, Effort::kHigh);
-  // The same archive, cut before its index.
+  // WithTable cuts the index off; without other changes the archive still decodes.
   CHECK(Unpack(OpenBytes(WithTable(bytes, [](kvz::SourceTable&) {})), true).report.lost.empty());
   const auto no_cells = [](kvz::SourceTable& table) { table.description->cell_groups.clear(); };
   CHECK(DecodingFails(OpenBytes(WithTable(bytes, no_cells))) == Finding::kInconsistent);
@@ -237,8 +237,8 @@ TEST_CASE("row order: archives that lie about cells are refused", "[kvz][rows][r
 TEST_CASE("row order: streams, sequences, positions, and what is equal", "[kvz][rows]") {
   Snapshot snapshot;
   CellGroup group;
-  // Cells: shared by two sequences, of the second alone, of no sequence, of another stream, of the
-  // first alone.
+  // The cells are shared by two sequences, of the second alone, of no sequence, of another stream,
+  // and of the first alone.
   group.cells = {{4, 0, {1}}, {2, 0, {1, 0}}, {9, 0, {}},         {0, 1, {0}},
                  {3, 0, {0}}, {4, 0, {1}},    {INT64_MAX, 1, {}}, {INT64_MIN, 1, {0}}};
   snapshot.layers.push_back(

@@ -154,7 +154,7 @@ Finding FindRefusal(const Made& made, size_t place, const Change& change) {
                                        payload.size(), Hash64(payload));
   bytes.insert(bytes.end(), start.begin(), start.end());
   bytes.insert(bytes.end(), payload.begin(), payload.end());
-  // Without index and trailer, readers walk the records.
+  // A reader that finds no index and trailer walks the records.
   bytes.insert(bytes.end(), made.archive.begin() + static_cast<std::ptrdiff_t>(chosen.record_end()),
                made.archive.end() - static_cast<std::ptrdiff_t>(kvz::kTrailerBytes));
   const uint64_t index = kvz::ReadTrailer(made.archive).index_offset;

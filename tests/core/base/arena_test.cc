@@ -70,7 +70,7 @@ TEST_CASE("without a scope or an arena, memory is the heap's", "[arena]") {
     const Arena::Scope scope(&arena);
     const auto inside = Numbers(&arena, 3000);
     CHECK(inside == outside);
-    outside.assign(1, 7);  // its memory returns to its arena, at any time
+    outside.assign(1, 7);  // memory returns to its own arena, whichever is in scope
   }
   outside.push_back(8);
   CHECK(outside == ArenaVector<uint32_t>({7, 8}));

@@ -144,7 +144,7 @@ TEST_CASE("a folder of very many files is read without a mapping for each", "[fi
     REQUIRE(source.FindFile(file.data->bytes().data()) == &file);
     file.data->Drop(0, file.data->size());
   }
-  CHECK(AsText(source.Find("f4999")->data->bytes()) == "4999");  // read from the spool this time
+  CHECK(AsText(source.Find("f4999")->data->bytes()) == "4999");  // this read comes from the spool
 }
 
 }  // namespace kv::file_test

@@ -21,10 +21,10 @@ TEST_CASE("binary16 survives the way to binary32 and back for all 65536 patterns
 TEST_CASE("rounding to binary16 is to nearest, ties to even", "[half]") {
   CHECK(F32ToF16(1.0f + 0x1p-11f) == 0x3c00);             // tie, even below
   CHECK(F32ToF16(1.0f + 3 * 0x1p-11f) == 0x3c02);         // tie, even above
-  CHECK(F32ToF16(1.0f + 0x1p-11f + 0x1p-20f) == 0x3c01);  // just past the tie
+  CHECK(F32ToF16(1.0f + 0x1p-11f + 0x1p-20f) == 0x3c01);  // just above the tie, so rounded up
   CHECK(F32ToF16(65519.996f) == 0x7bff);
   CHECK(F32ToF16(65520.0f) == 0x7c00);
-  CHECK(F32ToF16(0x1p-25f) == 0);  // tie with zero goes to even
+  CHECK(F32ToF16(0x1p-25f) == 0);  // a tie between 0 and the smallest half: 0 is even
   CHECK(F32ToF16(0x1p-25f * 1.0001f) == 1);
   CHECK(F32ToF16(-0x1p-24f) == 0x8001);
 }

@@ -82,7 +82,7 @@ TEST_CASE("Numbers are read the same in a program that called setlocale", "[numb
     const CLocale locale;
     CHECK(std::strtod("1.5", nullptr) == 1.5);
   }
-  CHECK(std::strtod("1,5", nullptr) == 1.5);  // the program's locale is restored
+  CHECK(std::strtod("1,5", nullptr) == 1.5);  // ParseNumber restored the program's locale
 }
 
 }  // namespace kv::number_test

@@ -52,7 +52,7 @@ TEST_CASE("without an exchange of names a folder is replaced by two renames", "[
   dir.WriteFile("out/old", AsBytes("old"));
   ReplaceFolder((dir / "fresh").string(), (dir / "out").string(), NoExchange);
   CHECK(Contents(dir / "out/new") == "new");
-  CHECK(Contents(dir / "fresh/old") == "old");  // leftovers for Temporary to remove
+  CHECK(Contents(dir / "fresh/old") == "old");  // a leftover, which Temporary must remove
   CHECK(EntriesIn(dir.path()) == 2);
 }
 
@@ -260,7 +260,7 @@ TEST_CASE("permissions follow the source and never widen", "[output]") {
     AtomicFile file(dir / "out", rules);
     struct stat status;
     REQUIRE(::fstat(file.descriptor(), &status) == 0);
-    CHECK((status.st_mode & 077) == 0);  // the unfinished file is private
+    CHECK((status.st_mode & 077) == 0);  // nobody else may read the unfinished file
     file.Commit();
     REQUIRE(::stat((dir / "out").c_str(), &status) == 0);
     CHECK((status.st_mode & 0777) == mode);
@@ -280,7 +280,7 @@ TEST_CASE("a file that was written to since it was opened is told from others", 
   const auto source = FileSource::Open(path);
   CHECK_NOTHROW(source->RequireUnchanged());
   dir.WriteFile("other", AsBytes("other"));
-  fs::rename(dir / "other", path);  // the mapped file itself is unchanged
+  fs::rename(dir / "other", path);  // replaces the name; the mapped file stays unchanged
   CHECK_NOTHROW(source->RequireUnchanged());
   const auto again = FileSource::Open(path);
   ::usleep(20'000);
@@ -316,7 +316,7 @@ TEST_CASE("text from outside is printed without control characters", "[output]")
   CHECK(Printable("\xff\xc0\x80\xed\xa0\x80\xf4\x90\x80\x80\xe2\x82") ==
         "\\xff\\xc0\\x80\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80\\xe2\\x82");
   CHECK(Printable(std::string_view("a\0b", 3)) == "a\\x00b");
-  // Characters that reorder the text around them: U+061C, U+200E, U+200F, U+202A..202E,
+  // These characters change the direction of text: U+061C, U+200E, U+200F, U+202A..202E,
   // U+2066..2069.
   for (const char* mark :
        {"\xd8\x9c", "\xe2\x80\x8e", "\xe2\x80\x8f", "\xe2\x80\xaa", "\xe2\x80\xab", "\xe2\x80\xac",
@@ -328,7 +328,8 @@ TEST_CASE("text from outside is printed without control characters", "[output]")
     CHECK(std::all_of(shown.begin(), shown.end(), [](char c) { return c > 0; }));
   }
   CHECK(Printable("\xd8\x9b\xe2\x80\x8d\xe2\x80\xb0\xe2\x81\xaa\xd7\xa9") ==
-        "\xd8\x9b\xe2\x80\x8d\xe2\x80\xb0\xe2\x81\xaa\xd7\xa9");  // Hebrew and others stay
+        // Other characters beside these ranges are kept.
+        "\xd8\x9b\xe2\x80\x8d\xe2\x80\xb0\xe2\x81\xaa\xd7\xa9");
   const Error error = Error(Finding::kWriteFailed, "m\x1bsg").File("f\ni").In("c\x9b");
   CHECK(std::string(error.what()) == "f\\x0ai: c\\x9b: m\\x1bsg [KV0103]");
 }

@@ -39,7 +39,7 @@ TEST_CASE("a scope stops the pools of its thread between two indices", "[threads
       }
       REQUIRE(seen < 10 + threads);
     }
-    // After the scope, nothing stops the calls.
+    // A cancelled scope has ended, so calls run again.
     seen = 0;
     pool.ParallelFor(100, body);
     REQUIRE(seen == 100);

@@ -54,7 +54,7 @@ TEST_CASE("A range comes once, in whole blocks, and nothing else comes") {
   CHECK(served.bytes == FetchedFile::kBlock);
   CHECK(Holds(file->bytes(), FetchedFile::kBlock, 2 * FetchedFile::kBlock));
   CHECK(file->bytes()[0] == std::byte{0});
-  file->Need(0, 3 * FetchedFile::kBlock);  // around the existing ranges
+  file->Need(0, 3 * FetchedFile::kBlock);  // the request surrounds blocks that are already there
   CHECK(served.bytes == 3 * FetchedFile::kBlock);
   file->Need(served.size - 1, 100);
   file->Need(served.size, 100);
@@ -102,7 +102,7 @@ TEST_CASE("Many threads need overlapping ranges, some of which fail at first") {
     }
   }
   CHECK(wrong == 0);
-  CHECK(served.bytes <= served.size);  // no range was added twice
+  CHECK(served.bytes <= served.size);  // no byte was fetched twice
 }
 
 TEST_CASE("A file of no bytes, one beyond the limit, and one that no file can be") {

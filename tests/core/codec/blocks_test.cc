@@ -137,7 +137,7 @@ TEST_CASE("Blocks that contradict their table are refused", "[codec][reject]") {
 }
 
 TEST_CASE("A block that is not one zstd frame with its size is refused", "[codec][reject]") {
-  const Bytes raw(1000, std::byte{7});  // one block of one plane, which compresses
+  const Bytes raw(1000, std::byte{7});  // 1000 equal bytes are one block, which compresses
   const auto payload_of = [&](const Bytes& block) {
     Bytes payload = Encode(DType::kU8, raw);
     payload.resize(32);
@@ -171,11 +171,12 @@ TEST_CASE("A block that is not one zstd frame with its size is refused", "[codec
         Finding::kBadPayload);
   const Bytes half = frame_of(ByteSpan(raw).first(500), true);
   Bytes halves = half;
-  // Both frames together decode to 1000 bytes.
+  // Two frames of 500 bytes decode to 1000 bytes, but a payload is one frame.
   halves.insert(halves.end(), half.begin(), half.end());
   CHECK(finding_of(DType::kU8, payload_of(halves)) == Finding::kBadPayload);
   Bytes skipped = whole;
-  for (const int byte : {0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0})  // a frame that readers skip
+  // A skippable zstd frame without content.
+  for (const int byte : {0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0})
     skipped.push_back(static_cast<std::byte>(byte));
   CHECK(finding_of(DType::kU8, payload_of(skipped)) == Finding::kBadPayload);
 }

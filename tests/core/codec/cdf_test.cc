@@ -89,7 +89,8 @@ TEST_CASE("any grid and any bits survive being coded whole", "[cdf]") {
     for (const uint64_t columns : {1, 15, 16, 17, 40, 200}) {
       const uint64_t rows = columns == 200 ? 16 : 35;
       Bytes values = MakeGrid(rows, columns, columns, bfloat, 3).Store();
-      for (size_t i = 0; i < values.size(); i += 26)  // NaNs, infinities, zeros, anything
+      // Every 26th value is an arbitrary bit pattern: NaN, infinity, zero.
+      for (size_t i = 0; i < values.size(); i += 26)
         StoreLE(values.data() + i, static_cast<uint16_t>(random() % 3 ? random() : 0x7f80));
       CheckRoundTrip(values, bfloat, rows, columns, columns);
       for (std::byte& b : values) b = static_cast<std::byte>(random());
@@ -175,7 +176,7 @@ TEST_CASE("headers of cdf frames have limits", "[cdf][reject]") {
   refuse(0, bytes(uint8_t{0}));
   refuse(0, bytes(uint8_t{254}));
   refuse(1, bytes(uint8_t{33}));
-  refuse(1, bytes(uint8_t{32}));  // columns that are not left of every channel
+  refuse(1, bytes(uint8_t{32}));  // columns to the right of some channel
   refuse(2, bytes(uint8_t{17}));
   refuse(3, bytes(uint8_t{2}));
   refuse(4, bytes(uint32_t{161}));
@@ -251,7 +252,7 @@ TEST_CASE("slots come back in their order, and only all of them", "[cdf]") {
 }
 
 TEST_CASE("rows turn there and back", "[cdf]") {
-  constexpr uint64_t kColumns = 43;  // two heads, and a part of a third
+  constexpr uint64_t kColumns = 43;  // two heads of 16 columns, and a part of a third
   for (const bool neighbours : {false, true}) {
     Rotation rotation{neighbours ? 1u : 8u, {}};
     for (uint32_t pair = 0; pair < 8; ++pair) rotation.angles.push_back(0x28be60db >> pair * 3);

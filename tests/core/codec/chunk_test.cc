@@ -78,7 +78,7 @@ Bytes RoundTrip(const ChunkShape& shape, const EncodedChunk& chunk, size_t size)
 }
 
 TEST_CASE("chunks of every dtype come back, whole units or not", "[codec]") {
-  CodecScratch scratch;  // shared, as in an archive
+  CodecScratch scratch;  // one scratch for all chunks, as in an archive
   for (const DTypeInfo& info : AllDTypes()) {
     for (const size_t size : {0, 1, 2, 3, 34, 100, 4097, 34 * 20 * 18 * 22}) {
       for (const uint32_t values : {1, 3, 40, 256}) {
@@ -153,7 +153,7 @@ TEST_CASE("no level above compat is larger by more than a thousandth, nor are hi
             return EncodeChunk(grid.Shape(dtype), raw, effort, scratch).payload.size();
           };
           const size_t compat = size(Effort::kCompat), standard = size(Effort::kDefault);
-          const size_t slack = 24;  // tiny chunks: a thousandth of their size is less than a byte
+          const size_t slack = 24;  // in tiny chunks 0.1 % is less than a byte
           CHECK(standard <= compat + compat / 1000 + slack);
           CHECK(size(Effort::kHigh) <= standard + standard / 1000 + slack);
           CHECK(size(Effort::kMax) <= compat);
@@ -233,7 +233,7 @@ TEST_CASE("floats that are halves are stored as such", "[codec]") {
       CHECK(wide.payload.size() <= narrow.payload.size() + 100);
       CHECK(RoundTrip(grid.Shape(DType::kF32), wide, floats.size()) == floats);
     }
-    floats[5] ^= std::byte{1};  // this value is no longer exact
+    floats[5] ^= std::byte{1};  // this value no longer fits fewer bits
     const EncodedChunk wide =
         EncodeChunk(grid.Shape(DType::kF32), floats, Effort::kDefault, scratch);
     CHECK(wide.codec == CodecId::kWidened);
@@ -259,7 +259,7 @@ TEST_CASE("bf16 zeros among values keep their exponents", "[codec]") {
   CodecScratch scratch;
   const Grid grid{64, 64};
   Bytes raw = Walk(grid, DType::kBF16, 0.97f, 3);
-  for (const size_t step : {2, 3, 5, 97}) {  // most, some, few values are zero
+  for (const size_t step : {2, 3, 5, 97}) {  // step 2 makes most values zero, larger steps fewer
     Bytes sparse = raw;
     for (size_t i = 0; i < sparse.size() / 2; ++i) {
       if ((step == 2) == (i % 5 != 0) && (step == 2 || i % step == 0))
@@ -284,13 +284,13 @@ TEST_CASE("rows refuse references to what is not there, and themselves", "[codec
     bad[at] = std::byte{value};
     CHECK_THROWS_AS(DecodeChunk(CodecId::kRows, shape, bad, out, scratch), Error);
   };
-  refused(0, 18);   // a rows chunk inside a rows chunk
+  refused(0, 18);   // the inner chunk is a rows chunk, too
   refused(0, 200);  // no codec
   refused(1, 0);    // no new rows
-  refused(1, 51);   // more new rows than rows
+  refused(1, 51);   // more new rows than the chunk has rows
   refused(1, 30);   // the references disagree
   refused(4, 255);
-  refused(5, 255);  // references past the end
+  refused(5, 255);  // a reference past the end
   for (const CodecId id :
        {CodecId::kLms, CodecId::kWindow4, CodecId::kWidened, CodecId::kCdf, CodecId::kLike}) {
     CHECK_THROWS_AS(DecodeChunk(id, ShapeOf(DType::kU8, 1), raw, out, scratch), Error);

@@ -35,7 +35,7 @@ ChunkSizes SizesAt(const Source& source, const Snapshot& snapshot, Effort effort
   return sizes;
 }
 
-// KVTOOL_COMPAT_DIR=FOLDER selects another set of states.
+// The variable KVTOOL_COMPAT_DIR=FOLDER selects another set of states.
 std::filesystem::path StatesFolder() {
   const char* given = std::getenv("KVTOOL_COMPAT_DIR");
   return given != nullptr ? std::filesystem::path(given)

@@ -12,7 +12,7 @@
 namespace kv::floor_test {
 namespace {
 
-// Pages of 16 and 64 KiB of every K and V of a state.
+// Cuts every K and V of a state into pages of 16 and 64 KiB.
 template <typename F>
 void ForEachPage(const std::filesystem::path& path, F&& use) {
   const Source source = Source::Open(path);

@@ -52,7 +52,7 @@ std::vector<Sample> Samples(uint32_t word_bytes, size_t words) {
           {"flicker", flicker},    {"random", random_bytes}, {"zeros", Bytes(words * word_bytes)}};
 }
 
-// Copied word for word from the format's description.
+// Encodes step by step as the format's description says.
 Bytes Plain(ByteSpan raw, size_t planes, const GearOptions& options) {
   ByteWriter out;
   const size_t words = raw.size() / planes;

@@ -21,7 +21,7 @@ Bytes AllBytes() {
   return all;
 }
 
-// A grid of correlated values, rounded to 8 bits.
+// ByteGrid is a grid of correlated values, rounded to 8 bits.
 struct ByteGrid {
   explicit ByteGrid(DType dtype, uint64_t rows = 200) {
     const test::Grid grid = test::MakeGrid(rows, 32, 32, false, 3);
@@ -65,7 +65,7 @@ TEST_CASE("an 8-bit float is the f16 with its bits, f8_e4m3 divided by 256", "[c
       CHECK_THROWS_AS(NarrowHalves(dtype, wrong, back), Error);
     }
   }
-  // The highest exponent bit, which f8_e4m3 lacks.
+  // 0x4000 has the highest exponent bit, which f8_e4m3 lacks.
   Bytes wrong(2), one(1);
   StoreLE(wrong.data(), uint16_t{0x4000});
   CHECK_THROWS_AS(NarrowHalves(DType::kF8E4M3, wrong, one), Error);

@@ -137,7 +137,7 @@ TEST_CASE("planes of likenesses that are too short, too long or none are refused
   const auto length = LoadLE<uint32_t>(frame.data() + at);
   CodecScratch scratch;
   for (const size_t rows : {size_t{0}, size_t{59}, size_t{60}, size_t{61}, size_t{4000}}) {
-    const Bytes planes(3 * rows);  // no row is similar to another
+    const Bytes planes(3 * rows);  // zeros say that no row is similar to another
     Bytes zstd(Zstd::Bound(planes.size()));
     zstd.resize(scratch.zstd.Compress(planes, zstd));
     Bytes bad(frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(at + 4));

@@ -87,7 +87,8 @@ TEST_CASE("any grid and any bits survive prediction", "[lms]") {
         Bytes values = Rotated(rows, columns * 2, columns, bfloat, 3);
         values.resize(2 * rows * columns);
         CheckRoundTrip(values, bfloat, rows, columns);
-        for (size_t i = 0; i < values.size(); i += 26)  // any bits: NaNs, infinities, zeros
+        // Every 26th value is an arbitrary bit pattern: NaN, infinity, zero.
+        for (size_t i = 0; i < values.size(); i += 26)
           StoreLE(values.data() + i, static_cast<uint16_t>(random() % 3 ? random() : 0x7f80));
         CheckRoundTrip(values, bfloat, rows, columns);
         for (std::byte& b : values) b = static_cast<std::byte>(random());

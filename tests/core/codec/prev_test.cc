@@ -132,7 +132,7 @@ TEST_CASE("tables list or pack their frequencies", "[context]") {
       ContextGroups groups{ArenaVector<uint8_t>(size_t{1} << bits), tables};
       for (size_t i = 0; i < groups.group_of.size(); ++i)
         groups.group_of[i] = static_cast<uint8_t>(i * tables >> bits);
-      for (uint32_t t = 0; t + 1 < tables || t == 0; ++t) {  // the last may be empty
+      for (uint32_t t = 0; t + 1 < tables || t == 0; ++t) {  // the last table may be empty
         const uint32_t kinds = 1u << random() % bits;
         for (uint32_t s = 0; s < 1u << bits; ++s)
           counts.Of(t)[s] = random() % kinds == 0 ? random() >> random() % 32 : 0;

@@ -43,7 +43,7 @@ Bytes RoundTrip(const Profile& profile, size_t entry, DType dtype, uint32_t colu
 
 TEST_CASE("pages coded with a profile come back, whatever is in them", "[profile]") {
   const auto profile = TrainedProfile();
-  REQUIRE(profile->entries().size() == 4);  // K and V, in f16 and in bf16
+  REQUIRE(profile->entries().size() == 4);  // K and V, each in f16 and bf16
   for (size_t entry = 0; entry < 4; ++entry) {
     const DType dtype = profile->entries()[entry].dtype;
     const bool is_value = profile->entries()[entry].is_value;
@@ -54,7 +54,7 @@ TEST_CASE("pages coded with a profile come back, whatever is in them", "[profile
       if (rows >= 40) CHECK(payload.size() < raw.size() * 9 / 10);
       // Narrower rows, as in a part of the heads.
       RoundTrip(*profile, entry, dtype, kColumns / 2, raw);
-      // Values that are in none of the tables.
+      // Random bytes give values that no table contains.
       std::mt19937 random(1);
       for (size_t i = 0; i < raw.size(); i += 1 + random() % 64)
         raw[i] = static_cast<std::byte>(random());
@@ -96,7 +96,7 @@ TEST_CASE("rows that a profile lists cost next to nothing", "[profile]") {
   REQUIRE(entry.row_count() > 20);
   const Bytes listed(entry.rows.begin(), entry.rows.begin() + 20 * entry.row_bytes());
   CHECK(RoundTrip(*profile, 2, entry.dtype, kColumns, listed).size() < 64);
-  // Rows that are in the table, new ones, and repeated ones.
+  // The rows are in the table, new, or repeated.
   Bytes mixed = listed;
   const Bytes fresh = ModelRows(entry.dtype, false, 3, kColumns, 99);
   for (int i = 0; i < 2; ++i) mixed.insert(mixed.end(), fresh.begin(), fresh.end());
@@ -156,7 +156,7 @@ TEST_CASE("a profile's file is read back whole, or not at all", "[profile][rejec
   CHECK(finding_of(ByteSpan(file).first(file.size() - 1)) == Finding::kTruncated);
   CHECK(finding_of(longer) == Finding::kTrailingBytes);
   CHECK(finding_of(changed) == Finding::kChecksum);
-  // Fields that are changed, with a matching hash: version, number of entries, length of the name,
+  // These fields are changed, with a matching hash: version, number of entries, length of the name,
   // role, type, bits, columns.
   const size_t entry = 28 + 5;
   for (const auto version : {std::byte{2}, std::byte{3}})
@@ -183,7 +183,8 @@ TEST_CASE("regressions of a profile are read back whole, or not at all", "[profi
   CHECK(test::ReadChanged(file, 8, std::byte{1}) == Finding::kTrailingBytes);
   ByteWriter out;
   WriteRegressions(profile->regressions(), out);
-  const size_t begin = file.size() - 16 - out.size();  // distance, angles, count, then the first
+  // Begins with the distance; angles, a count and the regressions follow.
+  const size_t begin = file.size() - 16 - out.size();
   const size_t count = begin + 4 + 8 * 4, first = count + 4;
   CHECK(test::ReadChanged(file, begin, std::byte{0}) == Finding::kBadFrame);
   CHECK(test::ReadChanged(file, begin + 3, std::byte{0xff}) == Finding::kBadFrame);

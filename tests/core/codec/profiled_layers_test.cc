@@ -18,13 +18,13 @@ namespace {
 
 constexpr uint32_t kColumns = 16;
 constexpr uint64_t kRows = 400;
-constexpr size_t kWithNeighbours = 2;  // the regression of 16 columns in SmallRegressions
+constexpr size_t kWithNeighbours = 2;  // the regression with 16 columns in SmallRegressions
 
 ChunkShape MakeShape(DType dtype, uint64_t rows = kRows, uint64_t columns = kColumns) {
   return {dtype, rows, 1, columns, Order::kTokenHeadDim};
 }
 
-// K of layer 1, f16, and V of layer 2, bf16.
+// Neighbours gives K of layer 1 as f16 and V of layer 2 as bf16.
 class Neighbours : public NeighbourSource {
  public:
   explicit Neighbours(uint64_t rows = kRows)
@@ -106,7 +106,7 @@ TEST_CASE("profiled layers: a regression makes rows smaller than their own model
   Regressions regressions = profile->regressions();
   regressions.list[kWithNeighbours].is_value = true;
   std::vector<int8_t> integers = profile->GetIntegers(kWithNeighbours);
-  std::fill_n(integers.begin(), 16 * kColumns, int8_t{0});  // nothing from K, which is rotated
+  std::fill_n(integers.begin(), 16 * kColumns, int8_t{0});  // zero weights for K, which is rotated
   CodeWeights(integers, regressions.list[kWithNeighbours]);
   const auto values = test::TrainedProfile("values", regressions);
   const Bytes raw = MakeRows(*values, neighbours, DType::kF16);

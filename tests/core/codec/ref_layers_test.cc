@@ -52,7 +52,7 @@ Bytes As(DType dtype, const Values& values) {
   return bytes;
 }
 
-// Rows of another cache, the reference.
+// Elsewhere gives the rows of another cache, the reference.
 class Elsewhere : public ReferenceRows {
  public:
   void Put(Which which, DType dtype, const Values& values) {
@@ -95,7 +95,7 @@ Rotation Turning() {
   return rotation;
 }
 
-// Rotates each row by its number plus `more`.
+// Rotates each row by its index plus `more`.
 Values Rotated(const Values& rows, uint32_t more = 0) {
   const Rotation rotation = Turning();
   Rotator rotator(rotation, kColumns);
@@ -246,19 +246,21 @@ TEST_CASE("chunks of errors that no encoder writes are refused", "[ref][layers]"
     bytes.at(at) = std::byte{value};
     return one.RefusalOf(bytes);
   };
-  CHECK(forged(kHead, 0) == Finding::kBadFrame);                  // no neighbours
-  CHECK(forged(kHead, 5) == Finding::kBadFrame);                  // too many
-  CHECK(forged(kHead + 1, 2) == Finding::kBadFrame);              // a flag other than 0 and 1
-  CHECK(forged(kFirst, 8) == Finding::kLostChunk);                // a layer that does not exist
-  CHECK(forged(kFirst + 4, 2) == Finding::kBadFrame);             // neither K nor V
-  CHECK(forged(kFirst + 5, 1) == Finding::kBadFrame);             // reserved
-  CHECK(forged(kFirst + 6, 0) == Finding::kBadFrame);             // no columns
-  CHECK(forged(kFirst + 6, kColumns + 1) == Finding::kBadFrame);  // more columns than allowed
-  CHECK(forged(kFirst + 7, 0xff) == Finding::kBadFrame);          // more than any chunk may have
-  CHECK(forged(kFirst + 8, 1) == Finding::kReferenceDiffers);     // the reference lacks this layer
-  CHECK(forged(kFirst + 16, 1) == Finding::kReferenceDiffers);    // hash
-  CHECK(forged(kTurns, 0) == Finding::kBadFrame);                 // rotation partners 0 apart
-  CHECK(forged(kTurns + 2, 0) != Finding::kInternal);             // rotated by 0 positions
+  CHECK(forged(kHead, 0) == Finding::kBadFrame);       // no neighbours
+  CHECK(forged(kHead, 5) == Finding::kBadFrame);       // too many
+  CHECK(forged(kHead + 1, 2) == Finding::kBadFrame);   // the flag may only be 0 or 1
+  CHECK(forged(kFirst, 8) == Finding::kLostChunk);     // the layer does not exist
+  CHECK(forged(kFirst + 4, 2) == Finding::kBadFrame);  // neither K nor V
+  CHECK(forged(kFirst + 5, 1) == Finding::kBadFrame);  // reserved
+  CHECK(forged(kFirst + 6, 0) == Finding::kBadFrame);  // no columns
+  // One column more than the rows have.
+  CHECK(forged(kFirst + 6, kColumns + 1) == Finding::kBadFrame);
+  // More columns than any chunk may have.
+  CHECK(forged(kFirst + 7, 0xff) == Finding::kBadFrame);
+  CHECK(forged(kFirst + 8, 1) == Finding::kReferenceDiffers);   // the reference lacks this layer
+  CHECK(forged(kFirst + 16, 1) == Finding::kReferenceDiffers);  // hash
+  CHECK(forged(kTurns, 0) == Finding::kBadFrame);               // rotation partners 0 apart
+  CHECK(forged(kTurns + 2, 0) != Finding::kInternal);           // rotated by 0 positions
   // Rows are only taken from a neighbour with exactly as many columns.
   Case other = one;
   other.elsewhere.Put({12, true}, DType::kF32, Noise(99, 1));

@@ -89,7 +89,7 @@ TEST_CASE("lists of differences come back", "[ref]") {
 }
 
 TEST_CASE("differences of any size come back", "[ref]") {
-  // From the first to the last value and back; zeros of both signs; infinities and NaN.
+  // Cases: from the first to the last value and back; zeros of both signs; infinities and NaN.
   const std::vector<std::pair<uint16_t, uint16_t>> pairs = {
       {0xffff, 0x7fff}, {0x7fff, 0xffff}, {0x0000, 0x8000}, {0x8000, 0x0000}, {0x7c00, 0x7e01},
       {0xfc00, 0x3c00}, {0x3c00, 0xbc00}, {0x0001, 0x8001}, {0x7bff, 0x7c00}};
@@ -109,7 +109,7 @@ TEST_CASE("differences of any size come back", "[ref]") {
     Case first(3000, bfloat);
     for (size_t i = 0; i < 200; ++i) first.values[i] ^= 1;
     CHECK(first.ComesBack() < 400);
-    first.values[60000] ^= 1;  // far apart, reached through the longest gaps
+    first.values[60000] ^= 1;  // a change far from the others, which needs the longest gaps
     first.ComesBack();
   }
 }
@@ -138,7 +138,7 @@ TEST_CASE("lists that no encoder writes are refused", "[ref]") {
       CHECK((one.Decode(bad, decoded) != Finding::kInternal || decoded != one.values));
     }
   }
-  // A gap beyond the last value, and a difference beyond the last possible one.
+  // One gap leads beyond the last value, and one difference beyond the last possible one.
   Case few(1);
   few.expected.assign(kColumns, 0x3c00);
   few.values = few.expected;

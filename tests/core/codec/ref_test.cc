@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kColumns = 48;
 
-// Rows of one layer's K or V, in any type.
+// Rows gives the rows of K or V of one layer, in any type.
 class Rows : public ReferenceRows {
  public:
   Rows(DType dtype, Bytes bytes) : dtype_(dtype), bytes_(std::move(bytes)) {}
@@ -182,15 +182,15 @@ TEST_CASE("frames that no encoder writes are refused", "[ref]") {
     bytes.at(at) = std::byte{value};
     return RefusalOf(shape, bytes, raw.size(), &rows);
   };
-  CHECK(forged(0, 25) == Finding::kBadFrame);             // inner codec needs references
-  CHECK(forged(0, 24) == Finding::kBadFrame);             // inner codec splits heads
+  CHECK(forged(0, 25) == Finding::kBadFrame);             // this inner codec needs references
+  CHECK(forged(0, 24) == Finding::kBadFrame);             // this inner codec splits heads
   CHECK(forged(1, 1) == Finding::kBadFrame);              // reserved
   CHECK(forged(11, 1) == Finding::kBadFrame);             // 2^24 runs
   CHECK(forged(14, 2) == Finding::kBadFrame);             // neither K nor V
-  CHECK(forged(15, 2) == Finding::kBadFrame);             // a run of an undefined kind
-  CHECK(forged(20, 50) == Finding::kBadFrame);            // extends past the chunk
-  CHECK(forged(27, 0x80) == Finding::kBadFrame);          // far more rows than there are
-  CHECK(forged(35, 0xff) == Finding::kReferenceDiffers);  // tokens that do not exist
+  CHECK(forged(15, 2) == Finding::kBadFrame);             // the kind of the run is undefined
+  CHECK(forged(20, 50) == Finding::kBadFrame);            // the run extends past the chunk
+  CHECK(forged(27, 0x80) == Finding::kBadFrame);          // a run with far more rows than exist
+  CHECK(forged(35, 0xff) == Finding::kReferenceDiffers);  // the reference has no such tokens
   CHECK(forged(36, 1) == Finding::kBadFrame);             // rotated by 0 positions
   CHECK(forged(40, 0) == Finding::kReferenceDiffers);
   for (size_t size = 0; size < good.size(); size += size < 200 ? 1 : 97) {
@@ -232,7 +232,7 @@ TEST_CASE("learned distributions of errors take less than tables", "[ref]") {
     std::vector<float> near = Related(values);
     near[40 * kColumns] = NAN;
     near[41 * kColumns + 1] = -INFINITY;
-    near[42 * kColumns + 2] = 60000;  // far beyond what is expected
+    near[42 * kColumns + 2] = 60000;  // 60000 is far from the expected value
     const Bytes raw = As(dtype, near);
     const Rows rows(DType::kF32, As(DType::kF32, values));
     const EncodedChunk tables = Code(ShapeOf(dtype, kRows), raw, runs, rows);
@@ -272,7 +272,7 @@ TEST_CASE("where nearly all values are equal, those that are not are listed", "[
       REQUIRE(runs.size() == 1);
       CHECK_FALSE(runs[0].equal);
       CHECK(chunk.payload.size() < 12 + 44 + 4 + 20 * 3);
-      // Many rows are equal: they are copied.
+      // Most rows are equal to the reference, so they are copied.
       few = values;
       few[0] *= 1.01f;
       chunk = Code(shape, As(dtype, few), {{.rows = kRows}}, rows, effort);

@@ -40,7 +40,7 @@ uint64_t FrameBytes(FrameRole role, uint64_t tokens, uint32_t dim, ByteSpan raw)
   frame.resize(coder.Encode(description, raw, frame));
   coder.Decode(frame, nullptr, back);
   REQUIRE(std::ranges::equal(back, raw));
-  if (frame.size() < 200000) {  // one segment: its codec is in the header
+  if (frame.size() < 200000) {  // one segment, whose codec is in the frame's header
     CHECK((ReadFrameHeader(frame).codec == CodecId::kSplit) == (role == FrameRole::kKeyAndValue));
   }
   return frame.size();
@@ -88,7 +88,7 @@ TEST_CASE("Damaged split chunks are refused", "[codec][reject]") {
   const auto refuses = [&](const ChunkShape& as, const Bytes& payload) {
     CHECK_THROWS_AS(DecodeChunk(CodecId::kSplit, as, payload, back, scratch), Error);
   };
-  for (const size_t at : {0, 1}) {  // a split chunk inside
+  for (const size_t at : {0, 1}) {  // a split chunk may not contain a split chunk
     Bytes nested = chunk.payload;
     nested[at] = std::byte{24};
     refuses(shape, nested);

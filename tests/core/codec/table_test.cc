@@ -97,7 +97,7 @@ TEST_CASE("the table lists codecs by ascending id, each under a name of its own"
 
 TEST_CASE("what a codec of the table stores comes back, and every codec stores something",
           "[codec]") {
-  CodecScratch scratch;  // shared, as in an archive
+  CodecScratch scratch;  // one scratch for all chunks, as in an archive
   const auto profile = test::TrainedProfile();
   const ChunkInputs inputs{.profile = profile.get()};
   std::map<std::string_view, int> stored;

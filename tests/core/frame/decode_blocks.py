@@ -31,7 +31,7 @@ def segments_of(frame):
 def decode(payload, raw_size):
     planes, rotated, _, _, block, count, _ = struct.unpack_from("<BBBBIII", payload)
     words, joined = raw_size // planes, bytearray()
-    for i in range(count):  # a device takes all blocks in one batch
+    for i in range(count):  # a device decodes all blocks in one batch
         offset, size = struct.unpack_from("<II", payload, 16 + 8 * i)
         raw = min(block, words - i % (count // planes) * block)
         data = payload[offset:offset + size]

@@ -84,7 +84,7 @@ TEST_CASE("Frames of every size, order and level come back") {
     for (const Order order : {Order::kTokenHeadDim, Order::kHeadTokenDim, Order::kStorage}) {
       for (const Effort level : kLevels) {
         if (level == Effort::kMax && raw.size() > (1 << 20))
-          continue;  // would be slow and test nothing new
+          continue;  // larger sizes are slow and test nothing new
         INFO(c.tokens << " x " << c.heads << " x " << c.dim << ", " << Name(order) << ", "
                       << Name(level));
         FrameDescription description = Described(c.tokens, c.heads, c.dim);
@@ -298,7 +298,7 @@ TEST_CASE("A room that is too small is refused early, one that suffices is used"
       }
     }
   }
-  // Zeros fit into the room, noise does not.
+  // Frames of zeros fit the buffer, frames of noise do not.
   const Bytes zeros(64 << 10), noise = Noise(64 << 10);
   FrameCoder coder(Effort::kDefault);
   Bytes room(8 << 10);
@@ -313,7 +313,7 @@ TEST_CASE("A request to cancel ends the samples too") {
   FrameCoder coder(Effort::kFast);
   coder.UseState(&state);
   const Bytes noise = Noise(64 << 10);
-  Bytes room(8 << 10);  // samples alone would predict that it does not fit
+  Bytes room(8 << 10);  // 8 KiB: samples already show that the noise does not fit
   CHECK(FindingOf([&] { coder.EncodeWithin(Described(32, 8, 128), noise, room); }) ==
         Finding::kCancelled);
 }
@@ -448,7 +448,7 @@ TEST_CASE("A damaged frame is refused unless the damage changes no value") {
     for (size_t size = 0; size < frame.size(); size += 1 + size / 3) {
       CHECK_THROWS_AS(coder.Decode(ByteSpan(frame).first(size), nullptr, back), Error);
     }
-    // Padding by a store is accepted.
+    // A frame with padding after it, as stores add, decodes.
     Bytes padded = frame;
     padded.resize(frame.size() + 4096);
     coder.Decode(padded, nullptr, back);

@@ -39,7 +39,7 @@ std::vector<float> TrickyFloats() {
   std::mt19937 random(1);
   for (int i = 0; i < 200000; ++i)
     values.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
-  // The midpoint of each pair of neighbouring halves, and the floats beside it.
+  // Adds the midpoint of each pair of neighbouring halves, and the floats beside it.
   for (uint32_t half = 0; half < 0x7c00; ++half) {
     const float low = F16ToF32(static_cast<uint16_t>(half));
     const float high = half == 0x7bff ? 65536.0f : F16ToF32(static_cast<uint16_t>(half + 1));

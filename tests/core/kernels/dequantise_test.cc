@@ -38,7 +38,7 @@ const float kScale = 0.375f, kMin = -2.5f;  // exact in binary16
 void CheckBlocks(DType dtype, const ByteWriter& block, const std::vector<float>& expected) {
   INFO(Name(dtype));
   REQUIRE(block.size() == Info(dtype).block_bytes);
-  // Two blocks, at an odd address: blocks are 18 to 34 bytes and never aligned.
+  // There are two blocks, at an odd address: blocks are 18 to 34 bytes and never aligned.
   ByteWriter twice;
   twice.U8(0);
   twice.Append(block.bytes());

@@ -46,7 +46,7 @@ TEST_CASE("the transform adds in the specified order", "[hadamard]") {
   std::mt19937 random(11);
   for (const uint32_t size : {1u, 2u, 4u, 8u, 16u, 32u, 64u, 128u, 256u, 1024u}) {
     for (const size_t pieces : {1u, 3u}) {
-      for (const size_t shift : {0u, 1u}) {  // misaligned by one float
+      for (const size_t shift : {0u, 1u}) {  // shift 1: misaligned by one float
         INFO("size " << size << " pieces " << pieces << " shift " << shift);
         const size_t count = size * pieces;
         std::vector<float> values(count + 2);
@@ -54,7 +54,7 @@ TEST_CASE("the transform adds in the specified order", "[hadamard]") {
         std::vector<float> want = values;
         ButterfliesInOrder(want.data() + shift, count, size);
         Hadamard(values.data() + shift, count, size);
-        CHECK(values == want);  // includes the bytes around the output
+        CHECK(values == want);  // compares also the bytes around the output
       }
     }
   }

@@ -14,7 +14,7 @@ TEST_CASE("the nearest signature is the reference's, the last of several", "[ham
   for (const size_t words : {1, 2, 3}) {
     for (const size_t count : {1, 2, 7, 8, 9, 63, 200}) {
       for (size_t first = 0; first < 3; ++first) {
-        // Few different signatures, so that several are equally near.
+        // There are few different signatures, so that several are equally near.
         const size_t stride = count + 5;
         std::vector<uint64_t> signatures(words * stride), query(words);
         const uint64_t few[] = {0, UINT64_MAX, random(), random()};

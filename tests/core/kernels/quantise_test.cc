@@ -141,7 +141,8 @@ TEST_CASE("a searched scale is no worse than the first one", "[quantise]") {
     for (size_t i = 0; i < values.size(); ++i) {
       const double x = values[i],
                    scale = std::ldexp(1.0, -2 * (static_cast<int>(i / 32 % 25) - 14));
-      sum += (x - back[i]) * (x - back[i]) * x * x * scale * scale;  // weighted as in the search
+      // The error is weighted by x^2, as in the search.
+      sum += (x - back[i]) * (x - back[i]) * x * x * scale * scale;
     }
     return sum;
   };
@@ -176,7 +177,7 @@ TEST_CASE("8-bit floats equal their reference on every target", "[quantise]") {
       DequantiseFloat8(dtype, codes, 3.0f, got.data());
       CHECK(std::memcmp(got.data(), expected.data(), 1024) == 0);
     });
-    // Every finite code is stored as itself.
+    // The value of every finite code is stored as that code.
     for (uint32_t code = 0; code < 256; ++code) {
       const float value = dtype == DType::kF8E4M3 ? E4M3ToF32(static_cast<uint8_t>(code))
                                                   : E5M2ToF32(static_cast<uint8_t>(code));

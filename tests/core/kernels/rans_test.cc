@@ -64,7 +64,7 @@ void CheckDecode(const Case& c, const RansContexts& contexts) {
   const std::vector<uint16_t> words = Encode(c, contexts, start);
   std::vector<RansSlot> slots;
   MakeSlots(c.model, slots);
-  // At an odd address, like the words in every other frame.
+  // The words are at an odd address, like the words in every other frame.
   Bytes stream(1 + 2 * words.size());
   for (size_t i = 0; i < words.size(); ++i) StoreLE(stream.data() + 1 + 2 * i, words[i]);
   const auto check = [&](auto decode) {

@@ -15,7 +15,7 @@
 namespace kv::regress_test {
 namespace {
 
-// A regression that owns its arrays.
+// State is a regression that owns its arrays.
 struct State {
   State(size_t groups, size_t taps) {
     regress.groups = groups;
@@ -46,7 +46,7 @@ struct State {
   size_t count = 0, skipped = 0;
 };
 
-// Rows of taps and values anywhere in one array; some rows coincide, some are zero.
+// Rows of taps and values lie anywhere in one array; some rows coincide, some are zero.
 struct Rows {
   Rows(size_t rows, size_t taps, size_t padded, uint32_t seed) {
     std::mt19937 random(seed);
@@ -67,7 +67,7 @@ struct Rows {
   std::vector<float> roots;
 };
 
-// The steps of a frame between two solutions, by the kernels or by the reference.
+// Runs the steps of a frame between two solutions, by the kernels or by the reference.
 struct Kernels {
   decltype(&RegressCombine) combine;
   decltype(&RegressAdd) add;

@@ -129,7 +129,7 @@ TEST_CASE("residuals that cannot be are refused on every target", "[residual]") 
       CHECK_FALSE(good(126, 1));  // 13 bits
       CHECK_FALSE(good(127, 200));
       CHECK_FALSE(good(255, 200));
-      CHECK_FALSE(good(1, 200));  // beyond the largest value
+      CHECK_FALSE(good(1, 200));  // 200 exceeds the largest value
     }
   });
 }

@@ -31,7 +31,7 @@ TEST_CASE("pairs are rotated in double and rounded once", "[rope]") {
   std::normal_distribution<float> normal;
   for (const RopePairs style : {RopePairs::kHalves, RopePairs::kNeighbours}) {
     for (const size_t pairs : {0u, 1u, 2u, 3u, 7u, 8u, 9u, 16u, 31u, 64u}) {
-      for (const size_t shift : {0u, 1u}) {  // misaligned by one float
+      for (const size_t shift : {0u, 1u}) {  // shift 1: misaligned by one float
         INFO("pairs " << pairs << " shift " << shift);
         std::vector<float> values(2 * pairs + 3);
         for (float& v : values) v = normal(random);
@@ -50,7 +50,7 @@ TEST_CASE("pairs are rotated in double and rounded once", "[rope]") {
           want[at_y] = static_cast<float>(y * cosines[i] + x * sines[i]);
         }
         RotatePairs(values.data() + shift, pairs, style, cosines.data(), sines.data());
-        CHECK(values == want);  // includes the bytes around the output
+        CHECK(values == want);  // compares also the bytes around the output
       }
     }
   }

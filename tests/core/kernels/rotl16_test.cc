@@ -46,7 +46,7 @@ TEST_CASE("words rotate by one bit either way, at any length and alignment", "[k
       Rotr16(from.data() + begin, words, to.data());
       REQUIRE(std::equal(right.begin(), right.end(), to.begin()));
       REQUIRE(to.back() == kUntouched);
-      // In place, forwards and back.
+      // Rotates in place, forwards and back.
       Bytes same = from;
       std::byte* at = same.data() + begin;
       Rotl16(at, words, at);

@@ -17,7 +17,8 @@ TEST_CASE("the largest magnitude that is finite is found wherever it lies", "[sy
     const uint32_t infinity = bfloat ? 0x7f80 : 0x7c00;
     for (const size_t count : {0, 1, 7, 31, 32, 33, 100}) {
       for (size_t at = 0; at < count; ++at) {
-        Bytes bytes(1 + 2 * count);  // at an odd address, with infinities and NaNs around it
+        // At an odd address; infinities and NaNs surround the largest finite value.
+        Bytes bytes(1 + 2 * count);
         for (size_t i = 0; i < count; ++i) {
           const uint32_t value = i == at ? infinity - 1 : i % 2 ? infinity + i % 3 : i;
           StoreLE(bytes.data() + 1 + 2 * i, static_cast<uint16_t>(value | (i % 5 ? 0x8000 : 0)));
@@ -119,7 +120,7 @@ TEST_CASE("escapes are listed and restored wherever they lie", "[symbols]") {
                     static_cast<ptrdiff_t>(escapes - room));
 
             Bytes restored = values, reference = values;
-            for (size_t i = 0; i < count; ++i) {  // escaped exponents are unknown
+            for (size_t i = 0; i < count; ++i) {  // symbols do not tell escaped exponents
               if ((from[i] & shape.field_mask()) != 0) continue;
               std::byte* value = restored.data() + misaligned + 2 * i;
               StoreLE(value, static_cast<uint16_t>(LoadLE<uint16_t>(value) | 0x7f80));

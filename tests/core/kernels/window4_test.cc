@@ -14,7 +14,7 @@ namespace kv::window4_test {
 TEST_CASE("twelve bits and escapes are the reference's on every target", "[window4]") {
   std::mt19937 random(3);
   for (const size_t count : {0, 1, 2, 15, 16, 17, 31, 33, 64, 333, 1000}) {
-    for (const uint32_t rare : {1, 5, 1000000}) {  // one exponent in this many is arbitrary
+    for (const uint32_t rare : {1, 5, 1000000}) {  // one exponent in `rare` is arbitrary
       for (const uint32_t base : {0u, 100u, kMaxWindow4Base}) {
         INFO(count << " values, base " << base << ", rare " << rare);
         Bytes values(2 * count + 1);

@@ -107,7 +107,7 @@ TEST_CASE("stored bits decide unless a tolerance is given", "[diff]") {
 
   const SnapshotDiff close = Diff(a, b, {.atol = 0.25});
   CHECK(OnlyKeys(close).beyond == 1);
-  CHECK(OnlyKeys(close).first->dim == 1);  // the first value beyond the tolerance is in head 1
+  CHECK(OnlyKeys(close).first->dim == 1);  // the first difference above the tolerance is in head 1
   CHECK(OnlyKeys(close).first->head == 1);
   CHECK(close.verdict() == DiffVerdict::kDifferent);
   CHECK(Diff(a, b, {.atol = 0.5}).verdict() == DiffVerdict::kWithinTolerance);
@@ -147,7 +147,8 @@ TEST_CASE("blocks differ as a whole", "[diff]") {
   const Snapshot a = builder.Build();
   Bytes bytes(a.source.files[0].data->bytes().begin(), a.source.files[0].data->bytes().end());
   const uint64_t offset = a.source.files[0].data->OffsetOf(a.layers[0].k.pieces[0].data);
-  bytes[offset + 4 * 34 * 3 + 34 + 2 + 7] ^= std::byte{1};  // token 3, head 0, its second block
+  // A byte of token 3, head 0, second block.
+  bytes[offset + 4 * 34 * 3 + 34 + 2 + 7] ^= std::byte{1};
   Snapshot b = a;
   b.source.files[0].data = FileSource::FromBytes(std::move(bytes), "b");
   b.layers[0].k.pieces[0].data = b.source.files[0].data->bytes().data() + offset;
@@ -255,7 +256,7 @@ TEST_CASE("positions, sequences and token ids count where both sides have them",
 }
 
 TEST_CASE("large tensors are compared in chunks whose results add up", "[diff]") {
-  // 3 MiB per tensor: several chunks of rows.
+  // Tensors of 3 MiB are compared in several chunks.
   const test::CacheShape shape{.layers = 1, .heads = 4, .head_dim = 64, .tokens = 3000};
   const Snapshot a = test::MakeCache(shape, 1), b = test::MakeCache(shape, 2);
   const SnapshotDiff one = Diff(a, b, {}, 1), four = Diff(a, b, {}, 4);
@@ -277,7 +278,7 @@ TEST_CASE("bins of tokens tell where tensors differ, and add up to the whole", "
   const SnapshotDiff same = Diff(a, test::MakeCache(shape, 1), {.token_bins = 10});
   CHECK(same.tokens == 1003);
   CHECK(same.bin_tokens == 101);
-  CHECK(same.layers[1].v_bins.empty());  // decided without comparing values
+  CHECK(same.layers[1].v_bins.empty());  // equal bytes, so no values were compared
   const SnapshotDiff diff = Diff(a, test::MakeCache(shape, 2), {.token_bins = 10}, 4);
   const std::vector<TensorDiff>& bins = diff.layers[0].k_bins;
   REQUIRE(bins.size() == 10);

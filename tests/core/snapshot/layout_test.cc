@@ -99,7 +99,8 @@ TEST_CASE("reordering there and back changes nothing, and agrees with gathering"
 }
 
 TEST_CASE("pieces of different orders and packed tiles gather as one tensor", "[layout]") {
-  // 5 rows as stored, 3 transposed, 6 in tiles of 4 tokens by 2 dims with padding.
+  // The pieces hold 5 rows as stored, 3 transposed, and 6 in tiles of 4 tokens by 2 dims with
+  // padding.
   constexpr uint32_t kHeads = 2, kDim = 6;
   const auto value = [](uint64_t t, uint64_t h, uint64_t d) {
     return static_cast<uint16_t>(t * 100 + h * 10 + d);
@@ -236,7 +237,7 @@ TEST_CASE("dividing rows into heads moves no value", "[layout]") {
       CHECK_FALSE(a[i].heads_known);
     }
     Snapshot again = heads;
-    geometry.uniform.kv_heads = 4;  // known heads are kept
+    geometry.uniform.kv_heads = 4;  // a known number of heads is not overwritten
     ApplyGeometry(geometry, again);
     CHECK(again.layers[0].k.heads == 2);
   }

@@ -77,8 +77,8 @@ TEST_CASE("scalings divide frequencies as their models do", "[blend]") {
   CHECK(InverseFrequencies(rope, 128)[10] == plain[10] / 4);
   rope.scaling = ParseScaling("llama3:8,1,4,8192");
   const std::vector<double> llama = InverseFrequencies(rope, 128);
-  CHECK(llama[0] == plain[0]);        // short wavelengths are unchanged
-  CHECK(llama[63] == plain[63] / 8);  // long ones are stretched
+  CHECK(llama[0] == plain[0]);        // short wavelengths are not scaled
+  CHECK(llama[63] == plain[63] / 8);  // long wavelengths are scaled by 8
   for (size_t i = 1; i < llama.size(); ++i) CHECK(llama[i] < llama[i - 1]);
 }
 
@@ -96,7 +96,7 @@ TEST_CASE("scalings are named exactly, or refused", "[blend]") {
     FAIL("mrope was accepted");
   } catch (const Error& error) {
     CHECK(error.finding() == Finding::kUnsupportedKind);
-    CHECK_FALSE(error.hint().empty());  // the message names an alternative
+    CHECK_FALSE(error.hint().empty());  // the hint names an alternative
   }
   for (const char* text : {"yarn:4", "yarn:4,8192,32", "dynamic:2", "longrope", "proportional"})
     CHECK_THROWS_AS(ParseScaling(text), Error);
@@ -115,7 +115,7 @@ TEST_CASE("the factor of YaRN is put on a key once, when it is rotated first", "
                               half = {{0, 0, 1000, 1000, true}},
                               rest = {{0, 900, 1000, 1000, false}};
   RopeTable(rope, 64, there).Rotate(0, 1, first.data());
-  RopeTable(rope, 64, half).Rotate(0, 1, shifted.data());  // the scale applies at position 0 too
+  RopeTable(rope, 64, half).Rotate(0, 1, shifted.data());  // the scale applies at position 0, too
   RopeTable(rope, 64, rest).Rotate(0, 1, shifted.data());
   CHECK(Largest(first, shifted) < 2e-6);
   double before = 0, after = 0;
@@ -136,7 +136,8 @@ TEST_CASE("keys of a short run turn to where a long run has them", "[blend]") {
   RopeTable(rope, 64, on).Rotate(0, 1, again.data());
   CHECK(Largest(direct, again) < 2e-6);
   CHECK_FALSE(RopeTable(rope, 64, stays).rotates_anything());
-  CHECK(RopeTable(rope, 64, other).rotates_anything());  // the same position, another base
+  // The positions are equal, but the bases differ.
+  CHECK(RopeTable(rope, 64, other).rotates_anything());
 }
 
 TEST_CASE("a rotation that does not fit the head is refused", "[blend]") {

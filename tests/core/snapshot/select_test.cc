@@ -42,7 +42,7 @@ TEST_CASE("a slice gathers what the same tokens of the whole gather", "[snapshot
 }
 
 TEST_CASE("tiled tokens are sliced at any border", "[snapshot]") {
-  // Two pieces of 10 and 6 tokens in tiles of 4 tokens, [tile][dim][token in tile].
+  // Makes two pieces of 10 and 6 tokens in tiles of 4 tokens, [tile][dim][token in tile].
   const auto values = Iota(24 * 4);
   KvTensor tensor = ContiguousTensor(Data(values), DType::kF16, 10, 1, 4, Order::kTokenHeadDim);
   StridedPiece piece = tensor.pieces[0];

@@ -158,7 +158,8 @@ TEST_CASE("an unknown object among the weights is refused, elsewhere it is not")
 
 TEST_CASE("shares and untrained MLPs follow from the optimizer's state") {
   TensorFile file = FindFile(SampleWeights(1, 2), "model/");
-  for (size_t i = 0; i < 6; ++i) {  // state for the six tensors of compress_tk only
+  // The optimizer has state only for the six tensors of compress_tk.
+  for (size_t i = 0; i < 6; ++i) {
     const TensorView view = file.tensors[i].view;
     file.tensors.push_back(
         {"optimizer_state_dict/state/" + std::to_string(i) + "/exp_avg", view, ""});

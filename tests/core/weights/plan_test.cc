@@ -72,7 +72,7 @@ TEST_CASE("settings of 0 and 1 mean the weights' own, others win", "[mlp]") {
   CHECK(own.min_seq_len == 4);
   const StepPlan asked = PlanStep(cache, weights, {.factor = 3, .min_seq_len = 7});
   CHECK_FALSE(asked.factor_from_weights);
-  CHECK(asked.new_length == 20);  // six groups are fewer than seven
+  CHECK(asked.new_length == 20);  // six groups, fewer than min_seq_len
   CHECK(asked.text.raw_reason == RawReason::kFewGroups);
 }
 
@@ -102,7 +102,7 @@ TEST_CASE("text-only weights leave the image prefix as it is", "[mlp]") {
 TEST_CASE("a plan counts the multiplications it asks for", "[mlp]") {
   const Snapshot cache = MakeCache({.layers = 1, .heads = 3, .tokens = 6});
   const StepPlan plan = PlanStep(cache, MakeWeights({.layers = 1, .head_dim = 4, .hidden = 6}), {});
-  // K and V, 3 heads x 2 groups, 12 -> 6 -> 6 -> 4.
+  // FLOPs for K and V, 3 heads x 2 groups, layers 12 -> 6 -> 6 -> 4.
   CHECK(plan.flop == 2 * 6 * 2 * (12 * 6 + 6 * 6 + 6 * 4u));
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("what does not fit is refused before anything is computed", "[mlp]") {
   // Weights with fewer layers than the cache are refused, with more they are accepted.
   CHECK(Refusal(cache, MakeWeights({.layers = 1})) == Finding::kInconsistent);
   CHECK(Refusal(cache, MakeWeights({.layers = 5})) == std::nullopt);
-  // A factor and a head dim that disagree with the shapes.
+  // The factor and the head dim disagree with the shapes.
   CHECK(Refusal(cache, MakeWeights({}), {.factor = 4}) == Finding::kInconsistent);
   CHECK(Refusal(cache, MakeWeights({.head_dim = 6})) == Finding::kInconsistent);
   CHECK(Refusal(MakeCache({.head_dim = 6}), MakeWeights({})) == Finding::kInconsistent);
@@ -147,7 +147,7 @@ TEST_CASE("caches that the step is not defined for are refused", "[mlp]") {
   cache = MakeCache({});
   cache.layers[1].k.pieces[0].tokens = 19;
   CHECK(Refusal(cache, weights) == Finding::kInconsistent);
-  CHECK(Refusal(cache, weights, {.seq_len = 15}) == std::nullopt);  // the length of both
+  CHECK(Refusal(cache, weights, {.seq_len = 15}) == std::nullopt);  // both layers have 15 tokens
   cache = MakeCache({});
   cache.layers[0].k.heads_known = false;
   CHECK(Refusal(cache, weights) == Finding::kGeometryMissing);

@@ -67,7 +67,8 @@ TEST_CASE("the controller hides recomputation behind loading, but not less than 
   const auto made = test::MakeBlendCase({5, 20, 17, 6}, 2);
   const CachePair caches(WholePrompt(made->full, {}), JoinChunks(made->chunks, BosRule::kNone, {}),
                          made->rope);
-  const double bytes = 48.0 * 4 * 2 * 2 * 16 * 4;  // tokens, layers, K and V, heads, dims, f32
+  // Tokens x layers x (K and V) x heads x dims x bytes of f32.
+  const double bytes = 48.0 * 4 * 2 * 2 * 16 * 4;
   const Controller half = PlanRatio(caches, 2, bytes);
   CHECK(half.load_seconds_per_layer == Approx(0.25));
   CHECK(half.ratio_hide == Approx(0.5));

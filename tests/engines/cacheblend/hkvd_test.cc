@@ -49,7 +49,7 @@ TEST_CASE("NaN ranks above infinity, infinity above numbers", "[blend]") {
   CHECK(ranking.Select(2, 5).indices == Indices{2, 4});
   CHECK(ranking.Select(3, 5).indices == Indices{1, 2, 4});
   CHECK(ranking.Select(4, 5).indices == Indices{1, 2, 3, 4});
-  const Selection tied = ranking.Select(1, 5);  // one NaN kept, one dropped
+  const Selection tied = ranking.Select(1, 5);  // one of the NaNs is kept, the other dropped
   CHECK(tied.ties == 2);
   CHECK(tied.margin == 0.0);
 }

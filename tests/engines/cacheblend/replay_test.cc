@@ -133,7 +133,7 @@ TEST_CASE("LMCache scores all tokens by K and forces none", "[blend]") {
   const Result result = Run(*made, Chunked(*made), request);
   CHECK(result.selection.topk == 9);  // 48 * 0.2
   CHECK(result.selection.indices.size() == 9);
-  CHECK(result.curve.front().layers.front().layer == 1);  // the check layer is blended too
+  CHECK(result.curve.front().layers.front().layer == 1);  // the check layer itself is blended, too
   CHECK(result.curve.front().layers.front().selected.k == 1);
 }
 
@@ -171,7 +171,7 @@ TEST_CASE("requests that make no sense are refused", "[blend]") {
   request = RequestFor(6);
   request.check_layer = 4;
   CHECK_THROWS_AS(Run(*made, Chunked(*made), request), Error);
-  request.check_layer = 3;  // no later layer follows it
+  request.check_layer = 3;  // layer 3 is the last, so nothing follows it
   CHECK_THROWS_AS(Run(*made, Chunked(*made), request), Error);
   const CachePair same(WholePrompt(made->full, {}),
                        SplitOld(made->full, {}, BosRule::kNone, {KeyState::kGlobal, {}}),
@@ -194,7 +194,7 @@ TEST_CASE("keys that were not rotated as stated are found out in layer 0", "[ble
   warned(JoinChunks(made->chunks, BosRule::kDropped, {}), "--chunks-rope local");
   warned(SplitOld(made->joined, made->lengths, BosRule::kNone, {KeyState::kLocal, {}}),
          "--chunks-rope unrotated");
-  // Chunks in another order: V of layer 0 shows it.
+  // If the chunks are swapped, V of layer 0 no longer matches.
   std::vector<std::shared_ptr<const Snapshot>> swapped = made->chunks;
   std::swap(swapped[1], swapped[2]);
   const Result result = Run(*made, JoinChunks(swapped, BosRule::kNone, {}), RequestFor(6));
@@ -248,7 +248,8 @@ TEST_CASE("a blended cache replayed again deviates by what was left", "[blend]")
     CHECK(again.layers[layer.layer].k.sum == Approx(layer.k_sum));
   }
   CHECK(again.layers[1].v.sum == 0);
-  CHECK(again.warnings.size() == 1);  // the check layer has no tokens left to choose from
+  // The warning: after the check layer no tokens are left to choose from.
+  CHECK(again.warnings.size() == 1);
 }
 
 TEST_CASE("baselines choose as many tokens", "[blend]") {

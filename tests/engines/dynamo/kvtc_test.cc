@@ -50,8 +50,9 @@ TEST_CASE("dynamo: forged buffers are refused before anything is written") {
   CHECK(Refusal(With<int32_t>(0, 2)) == Finding::kBadField);
   CHECK(Refusal(With<int32_t>(0, -1)) == Finding::kBadField);
   CHECK(Refusal(With<int32_t>(4, 3)) == Finding::kBadField);
-  CHECK(Refusal(With<uint64_t>(8, 4)) == Finding::kBadField);           // empty
-  CHECK(Refusal(With<uint64_t>(8, UINT64_MAX)) == Finding::kBadField);  // it ends before its begin
+  CHECK(Refusal(With<uint64_t>(8, 4)) == Finding::kBadField);  // empty
+  // The group ends before it begins.
+  CHECK(Refusal(With<uint64_t>(8, UINT64_MAX)) == Finding::kBadField);
   CHECK(Refusal(With<uint64_t>(16, UINT64_MAX)) == Finding::kBadField);
   CHECK(Refusal(With<uint64_t>(16, 5)) == Finding::kSizeMismatch);
   CHECK(Refusal(With<uint64_t>(24, UINT64_MAX)) == Finding::kSizeMismatch);
@@ -60,7 +61,8 @@ TEST_CASE("dynamo: forged buffers are refused before anything is written") {
   cut.pop_back();
   CHECK(Refusal(cut) == Finding::kTruncated);
   CHECK(Refusal(Sound(), kRows + 1) == Finding::kSizeMismatch);
-  CHECK(Refusal(Sound(), kRows, kComponents + 1) == Finding::kBadField);  // a gap at the end
+  // The groups do not cover the last component.
+  CHECK(Refusal(Sound(), kRows, kComponents + 1) == Finding::kBadField);
   CHECK(Refusal({}) == Finding::kBadField);
   Bytes twice = Sound();
   twice.insert(twice.end(), twice.begin(), twice.begin() + 40 + 3 * 4);
@@ -68,7 +70,8 @@ TEST_CASE("dynamo: forged buffers are refused before anything is written") {
 }
 
 TEST_CASE("dynamo: ranges that its kernels would write wrong are not written") {
-  CHECK(WriteRefusal({{0, 23, 4}, {23, 24, 0}}) == Finding::kBadField);  // rows of half a byte
+  // 23 codes of 4 bits are not whole bytes.
+  CHECK(WriteRefusal({{0, 23, 4}, {23, 24, 0}}) == Finding::kBadField);
   CHECK(WriteRefusal({{0, 16, 0}}) == Finding::kBadField);
   CHECK(WriteRefusal({{0, 16, 0}, {15, 24, 0}}) == Finding::kBadField);
   CHECK(WriteRefusal({{0, 24, 3}}) == Finding::kBadField);

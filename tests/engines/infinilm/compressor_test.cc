@@ -154,7 +154,8 @@ TEST_CASE("truncating weights to f16 repeats csrc, its range error included", "[
   CHECK(TruncateToHalf(2147483648.0f) == 0x7c00);
   CHECK(TruncateToHalf(-std::numeric_limits<float>::infinity()) == 0xfc00);
   CHECK(std::isnan(F16ToF32(TruncateToHalf(std::numeric_limits<float>::quiet_NaN()))));
-  for (uint32_t bits = 0; bits < 0x7c00; ++bits) {  // exact halves are unchanged
+  // Finite halves are exact, so they are unchanged.
+  for (uint32_t bits = 0; bits < 0x7c00; ++bits) {
     const float value = F16ToF32(static_cast<uint16_t>(bits));
     REQUIRE(TruncateToHalf(value) == bits);
     REQUIRE(TruncateToHalf(-value) == (bits | 0x8000));
@@ -176,7 +177,7 @@ TEST_CASE("casts differ only where a 16-bit cache meets wider weights", "[mlp]")
            Values(Step(cache, weights, {}, WeightsCast::kTruncate).layers[0].k);
   };
   CHECK(same(DType::kF32));
-  CHECK(same(DType::kBF16));  // csrc rounds to bf16 correctly
+  CHECK(same(DType::kBF16));  // csrc rounds bf16 correctly and truncates only f16
   CHECK_FALSE(same(DType::kF16));
 }
 

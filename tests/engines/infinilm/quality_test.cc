@@ -40,7 +40,7 @@ void RotateByHand(std::span<const double> frequencies, bool halves, double delta
   }
 }
 
-// A model whose second layer has another base and a scaling, and the frequencies of both.
+// Makes a model whose second layer has another base and a scaling, and the frequencies of both.
 struct TwoRopes {
   ModelRope model;
   std::vector<std::vector<double>> frequencies;
@@ -221,11 +221,11 @@ TEST_CASE("a rotation that cannot be undone is refused, not guessed", "[mlp]") {
   const Snapshot cache = MakeCache({.tokens = 40});
   QualityOptions options;
   Rope rope;
-  rope.rotary_dim = 8;  // more than the 4 dims of a head
+  rope.rotary_dim = 8;  // the head has only 4 dims
   options.rope = rope;
   CHECK_THROWS_AS(Measure(cache, {}, options), Error);
   rope.rotary_dim = 0;
-  rope.scaling = ParseScaling("dynamic:2,32");  // the run is longer
+  rope.scaling = ParseScaling("dynamic:2,32");  // the run is longer than 32 tokens
   options.rope = rope;
   try {
     Measure(cache, {}, options);
@@ -246,7 +246,7 @@ TEST_CASE("recorded queries see the tokens of their time, later ones stay raw", 
   options.queries->positions = {24, 25, 29};
   options.queries->read = [](uint32_t layer, uint32_t head, std::vector<float>& out) {
     out.assign(3 * 4, 0.25f * static_cast<float>(head + 1));
-    return layer == 1;  // layer 0 was not recorded
+    return layer == 1;  // for layer 0, no queries were recorded
   };
   const Measured m = Measure(cache, {.seq_len = 24}, options);
   CHECK(m.quality.queries == "recorded");

@@ -97,7 +97,7 @@ TEST_CASE("llama-perplexity's loss is read in nats and shares", "[llama-logs]") 
   CHECK(ValueOf(Read("perplexity-2024.log"), "loss.max_kl") == 3.94576);
   CHECK(ValueOf(ReadOne("Final estimate: PPL = 6.2297 +/- 0.03724\r\n"), "loss.perplexity") ==
         6.2297);
-  // Text as a Windows console prints it; the worse of two runs counts.
+  // The text is as a Windows console prints it; the worse of two runs counts.
   const gate::CaseResult windows = ReadOne(
       "RMS _p    :  5.843 _ 0.054 %\r\nSame top p: 89.938 _ 0.078 %\r\n"
       "RMS ?p    :  4.000 ? 0.054 %\r\nSame top p: 92.000 ? 0.078 %\r\n");
@@ -139,7 +139,7 @@ TEST_CASE("a comparison that was cut has no loss", "[llama-logs]") {
   const gate::Measurement* loss = cut.measured.Find("loss.mean_kl");
   REQUIRE(loss != nullptr);
   CHECK(!loss->value);
-  // Killed before "Final estimate".
+  // This log ends before "Final estimate": the run was killed.
   const std::string begun = "perplexity: calculating perplexity over 12 chunks, n_ctx=512\n";
   const gate::CaseResult killed = ReadOne(begun + "[1]5.1,[2]5.4,\n");
   CHECK(IsCut(killed));

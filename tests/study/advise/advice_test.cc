@@ -270,7 +270,7 @@ TEST_CASE("events of a mixed plan say what each head holds", "[advise]") {
   const Runs runs = ListRuns({made.get()}, pool);
   const AdviceRequest request = SmallRequest(LossKind::kOutput, eviction::Granularity::kKvHead);
   const Advice advice = Advise(runs, request, pool);
-  const Choice choice = {0, 3, 5, 5, 19, 8};  // choices of 3 layers with 2 kv heads
+  const Choice choice = {0, 3, 5, 5, 19, 8};  // three layers with 2 kv heads each
   const auto plans = MakePlans(*runs[0], advice.candidates, advice.measured(), choice, 0, pool);
   uint64_t last_token = 0, events = 0;
   std::vector<uint64_t> length(6, 0), token(6, 0);
@@ -330,7 +330,7 @@ TEST_CASE("runs of different models are refused", "[advise]") {
 }
 
 TEST_CASE("undefined rows leave the mean; a run of nothing else gives no advice", "[advise]") {
-  constexpr uint64_t kDefined = 48;  // decode rows, the first of 96
+  constexpr uint64_t kDefined = 48;  // the first 48 of 96 decode rows are defined
   const auto poison = [](const TensorView& view, uint64_t axis, uint64_t row) {
     std::byte* at =
         const_cast<std::byte*>(view.data) + static_cast<int64_t>(row) * view.strides[axis];

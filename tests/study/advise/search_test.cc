@@ -201,7 +201,7 @@ TEST_CASE("a search may take units for independent", "[advise]") {
   }
   CHECK(mixture.loss() == Approx(expected));
   CHECK(walked == Approx(expected));
-  // The measured part is unchanged.
+  // The loss of the measured part stays the same.
   CHECK(Mixture::Evaluate(made, choice).loss[0] == Approx(LossByHand(made, choice, 0)));
 }
 
@@ -335,7 +335,7 @@ TEST_CASE("halves of one run add up to it", "[advise]") {
     for (size_t half = 0; half < 2; ++half) {
       CHECK(of_halves.loss[half] == Approx(LossByHand(halves, choice, half)).margin(1e-9));
     }
-    if (kind == LossKind::kOutput) continue;  // a ratio of sums has another mean
+    if (kind == LossKind::kOutput) continue;  // output error is a ratio of sums, not a mean
     CHECK(of_halves.mean_loss() == Approx(LossByHand(made, choice, 0)).margin(1e-9));
   }
   ThreadPool pool(1);
@@ -380,7 +380,7 @@ TEST_CASE("a sample's standard error covers the loss of all rows", "[advise]") {
       CHECK(outcome.standard_error[0] > 0);
       squares += std::pow((outcome.loss[0] - truth) / outcome.standard_error[0], 2);
     }
-    // Standard errors match the real deviations.
+    // The standard errors match the observed deviations.
     CHECK(squares / 40 > 0.3);
     CHECK(squares / 40 < 2.5);
   }

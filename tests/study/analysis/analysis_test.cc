@@ -176,7 +176,8 @@ TEST_CASE("layers are turned back by their own base and scaling") {
   Rope plain, scaled, grown;
   scaled.theta = 1e6;
   scaled.scaling = ParseScaling("linear:8");
-  grown.scaling = ParseScaling("dynamic:2,100");  // this run is four times as long
+  // The run is four times as long as the original 100 tokens.
+  grown.scaling = ParseScaling("dynamic:2,100");
   std::vector<double> of_plain, of_scaled, of_grown;
   const double base = 1e4 * std::pow(2.0 * static_cast<double>(tokens) / 100 - 1, 16.0 / 14);
   for (int i = 0; i < 8; ++i) {

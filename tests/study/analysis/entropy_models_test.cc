@@ -37,7 +37,7 @@ std::map<std::string, EntropyModel> ModelsOf(DType dtype, uint64_t tokens, uint6
   return by_name;
 }
 
-// Order-0 entropy of f(pattern), in its simplest form.
+// Computes the order-0 entropy of f(pattern) in the simplest way.
 template <typename F>
 double Entropy(const Bytes& rows, F f) {
   std::map<uint32_t, double> counts;
@@ -113,7 +113,7 @@ TEST_CASE("values that follow the token before are cheaper given it") {
   std::vector<float> state(channels);
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     const Bytes rows = Rows(dtype, tokens, channels, [&](uint64_t, uint64_t c) {
-      // Correlation 0.95: -log2(1 - 0.95^2) / 2 = 1.68 bits.
+      // Correlation 0.95 saves -log2(1 - 0.95^2) / 2 = 1.68 bits.
       return state[c] = 0.95f * state[c] + std::sqrt(1 - 0.95f * 0.95f) * normal(random);
     });
     auto models = ModelsOf(dtype, tokens, channels, rows, 500);
@@ -130,7 +130,7 @@ TEST_CASE("little data is not taken for good data") {
   const Bytes rows = Rows(DType::kF16, 4, 16, [&](uint64_t, uint64_t) { return normal(random); });
   for (const auto& [name, model] : ModelsOf(DType::kF16, 4, 16, rows, 4)) {
     INFO(name);
-    if (name == "gaussian") continue;  // four values per channel seem narrow
+    if (name == "gaussian") continue;  // with four values per channel a distribution seems narrow
     CHECK(model.total_bits() > 10);
   }
   // One token and one channel: there is nothing to compare with, and nothing fails.

@@ -73,7 +73,7 @@ std::vector<uint8_t> EveryThird(uint64_t keys) {
   return kept;
 }
 
-// A subset, expressed as a changed cache.
+// Subset expresses kept keys as a changed cache.
 struct Subset {
   std::vector<float> k, v;
   std::vector<int64_t> positions;
@@ -94,7 +94,7 @@ struct Subset {
   }
 };
 
-// One set of keys, kept to the end.
+// Returns a plan that keeps one set of keys to the end.
 std::vector<uint32_t> KeptForever(std::span<const uint8_t> kept) {
   std::vector<uint32_t> before(kept.size());
   std::transform(kept.begin(), kept.end(), before.begin(),
@@ -239,7 +239,7 @@ TEST_CASE("one key for a group of equal keys is exact once it is biased by the l
   CHECK(a.kl.mean > 0.001);
   CHECK(b.output_error.max < 1e-5);
   CHECK(b.kl.max < 1e-6);
-  CHECK(b.mass.max < 1);  // a part of each group's attention is lost
+  CHECK(b.mass.max < 1);  // every group loses a part of its attention
 }
 
 TEST_CASE("mass grows with the budget, and top-k hits are counted against the kept set",
@@ -283,7 +283,7 @@ TEST_CASE("windows, softcaps and positions decide what a query sees", "[metrics]
     }
     REQUIRE(sum == Approx(1));
   }
-  // A tiny softcap makes attention uniform.
+  // The sums over deciles and over layers equal the total.
   AttentionProbabilities({MakeMatrix(head.q, 4, 4), {}}, head.cache(), {.softcap = 1e-6}, 0, 4, p);
   for (double value : p) REQUIRE(value == Approx(0.1).epsilon(1e-4));
   // A query before every key sees nothing: all figures are zero, and nothing can be lost.
@@ -324,7 +324,7 @@ TEST_CASE("recorded probabilities give what queries give", "[metrics]") {
 
 TEST_CASE("NaN in a key makes its rows NaN, counted and left out of the figures", "[metrics]") {
   Head head(6, 6, 4, 23);
-  head.k[5 * 4] = std::nanf("");  // only the last query sees key 5
+  head.k[5 * 4] = std::nanf("");  // only the last query can see key 5
   const std::vector<uint8_t> kept = EveryThird(head.keys);
   const Subset subset(head, kept);
   for (const AttentionRows& rows : {CompareKept(head.queries(), head.cache(), kept),
@@ -375,7 +375,7 @@ TEST_CASE("NaN and Inf in queries never count as a row that lost nothing", "[met
 
 TEST_CASE("NaN in a value spoils the outputs of the rows that see it, and no others", "[metrics]") {
   Head head(6, 6, 4, 23);
-  head.v[4 * 4] = std::nanf("");  // queries 4 and 5 see key 4
+  head.v[4 * 4] = std::nanf("");  // queries 4 and 5 can see key 4
   const AttentionRows rows = CompareKept(head.queries(), head.cache(), EveryThird(head.keys));
   const AttentionSummary summary = Summarise({&rows, 1});
   CHECK(summary.mass.count == 6);

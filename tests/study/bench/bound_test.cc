@@ -54,7 +54,7 @@ TEST_CASE("bound: noise takes what its entropy is, and not less", "[bound]") {
     CHECK(bits > 0.99 * least);
     CHECK(bits < 1.06 * least);
   }
-  CHECK(bounds->alone_bits < bounds->above_bits);  // tables without information cost something
+  CHECK(bounds->alone_bits < bounds->above_bits);  // tables without information only cost bits
 }
 
 TEST_CASE("bound: what the row above says is found", "[bound]") {

@@ -30,7 +30,8 @@ std::vector<float> Values(uint64_t count, uint32_t seed) {
 
 }  // namespace
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these calls map memory
+// Sanitizers map memory, which NoMemory forbids.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // While it exists, malloc fails, unless the system ignores RLIMIT_AS, as qemu's user-mode emulation
 // does: without a bound of its own the loop below would then take all memory of the machine.
 class NoMemory {
@@ -72,7 +73,7 @@ class NoMemory {
 
 // OpenBLAS's small kernels for some CPUs allocate; on failure they wrote to address 0.
 TEST_CASE("a product without memory throws or does without it", "[gemm]") {
-  const uint64_t m = 8, n = 8, k = 512;  // narrow enough for the kernels that allocate
+  const uint64_t m = 8, n = 8, k = 512;  // small enough for the kernels that allocate
   const std::vector<float> a = Values(m * k, 1), b = Values(k * n, 2);
   std::vector<float> expected(m * n), c(m * n);
   GemmNN(a.data(), k, b.data(), n, expected.data(), n, m, n, k);

@@ -101,7 +101,7 @@ TEST_CASE("an MLP is what its reference says: near in float, equal in the 16-bit
               REQUIRE(got == expected[i]);
             }
           }
-          REQUIRE(y[r * y_stride + shape.out] == -7);  // bytes between rows are unchanged
+          REQUIRE(y[r * y_stride + shape.out] == -7);  // the gap between rows is not written
         }
       }
     }

@@ -36,7 +36,7 @@ TEST_CASE("a changed softmax is the reference's on every target", "[softmax_chan
         INFO(target << ": " << count << " values, changes of " << size);
         std::vector<float> got = change;
         const SoftmaxChange is = ChangeSoftmax(p.data(), got.data(), count);
-        // For small changes the reference subtracts figures near 1.
+        // For small changes the reference loses digits: it subtracts figures near 1.
         CHECK(is.kl == Approx(wanted.kl).epsilon(1e-4).margin(2e-7));
         CHECK(is.moved == Approx(wanted.moved).epsilon(1e-3).margin(1e-9));
         for (size_t i = 0; i < count; ++i)

@@ -44,7 +44,7 @@ TEST_CASE("sinks round up to blocks and recent tokens down", "[h2o]") {
   // 1025 tokens: sink blocks 0 and 1, recent from floor(929 / 32) = block 29 at token 928.
   CHECK(ComputeBlockBudget(config, 1025).floor == 64 + 97);
   config.recent_tokens = 0;
-  CHECK(ComputeBlockBudget(config, 1025).floor == 64 + 1);  // the partial last block stays
+  CHECK(ComputeBlockBudget(config, 1025).floor == 64 + 1);  // the partial last block is always kept
   CHECK(ComputeBlockBudget(config, 1024).floor == 64);
   config.recent_tokens = 5000;
   CHECK(ComputeBlockBudget(config, 1025).floor == 1025);

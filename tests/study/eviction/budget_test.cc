@@ -20,7 +20,7 @@ TEST_CASE("a share of whole numbers is whole, whatever doubles make of it", "[h2
   CHECK(Share(0.07).At(100) == 7);   // 7.000000000000001
   CHECK(Share(1 / 3.0).At(192) == 64);
   CHECK(Share(1 / 49.0).At(49) == 1);
-  CHECK(Share(0.5).At(7) == 3);  // a budget is never exceeded
+  CHECK(Share(0.5).At(7) == 3);  // 3, not 4: a budget is never exceeded
   CHECK(Share(0.001).At(7) == 1);
   CHECK(Share(1).At(7) == 7);
   CHECK(Tokens(5).At(3) == 3);
@@ -30,7 +30,7 @@ TEST_CASE("a share of whole numbers is whole, whatever doubles make of it", "[h2
 TEST_CASE("a pyramid falls as the paper has it and adds up", "[h2o][budget]") {
   PaperParameters paper;
   paper.window = 16;
-  // max = 2 * 400 - 20 = 780, min = 20 over 5 layers.
+  // Over 5 layers, budgets fall from max = 2 * 400 - 20 = 780 to min = 20.
   for (const uint32_t index : {0u, 1u, 2u, 3u, 4u}) {
     CHECK(PyramidBudget(paper, {true, index, 5}, 400, 1000) == 780u - 190 * index);
   }

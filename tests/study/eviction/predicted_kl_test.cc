@@ -172,7 +172,7 @@ TEST_CASE("the rows that lose most are named", "[kl]") {
   CHECK(kl.top_rows == std::vector<uint64_t>{70, 40, 50, 60});
   CHECK(kl.top_share == Approx(28.5 / 29));
   CHECK(PredictKl(change, 6)->top_rows == std::vector<uint64_t>{3, 0, 1, 2});
-  CHECK(RemarkOnTopRows(kl).empty());  // too few rows for a remark
+  CHECK(RemarkOnTopRows(kl).empty());  // the rows are too few for a remark
   std::vector<double> values(100, 1);
   values[7] = 20;
   CHECK(RemarkOnTopRows(*PredictKl({1, 100, values}, 100)) ==
@@ -198,7 +198,7 @@ TEST_CASE("a mixture of plans predicts the sum of its parts", "[h2o][kl]") {
   AddGradients(*made, {100, 60, 2}, 26);
   const LayerAttention attention(made->trace, made->trace.layers[0], made->snapshot.layers[0]);
   REQUIRE(HasChanges(attention));
-  // Head 0 of `mixed` follows `a`, head 1 follows `b`.
+  // In `mixed`, head 0 has the plan of `a` and head 1 that of `b`.
   LayerPlan a, b, mixed;
   a.units = b.units = mixed.units = 2;
   for (uint64_t position = 0; position < 90; ++position) {
@@ -223,7 +223,7 @@ TEST_CASE("a mixture of plans predicts the sum of its parts", "[h2o][kl]") {
   CHECK(sum.values == whole.values);
   CHECK(PredictKl(sum, 60)->nats == PredictKl(whole, 60)->nats);
   CHECK(PredictKl(sum, 60)->nats > 0);
-  // Without a request there is no prediction.
+  // A prediction is made only if it is requested.
   CHECK(MeasureLayer(attention, plans, ChooseRows(100, 160, 0, 0), pooled, pool)[0]
             .log_p_changes.empty());
 }
@@ -274,7 +274,7 @@ TEST_CASE("no nats are predicted where a layer that loses something has no gradi
   // A layer that is not in the trace keeps everything.
   made->trace.layers.pop_back();
   CHECK(RunOn(*made, request).runs[1].predicted_kl);
-  // Gradients of rows that are not decoded.
+  // These gradients belong to rows before decode.
   auto early = MakeAttentionCase({}, 29);
   AddGradients(*early, {0, 64, 2}, 30);
   const ReplayResult none = RunOn(*early, request);
@@ -290,14 +290,14 @@ TEST_CASE("a prediction from a sample of rows lies within its standard error",
   request.policies = {"h2o"};
   const PredictedKl all = *RunOn(*made, request).runs[0].predicted_kl;
   CHECK(all.rows == 500);
-  CHECK(all.standard_error > 0);  // tokens were drawn, but there are no rows
+  CHECK(all.standard_error > 0);  // every row is measured, but its tokens were drawn
   CHECK(all.standard_error < 0.2 * all.nats);
   request.quality_rows = 100;
   double errors = 0;
   int within = 0;
   for (request.seed = 1; request.seed <= 20; ++request.seed) {
     const PredictedKl part = *RunOn(*made, request).runs[0].predicted_kl;
-    CHECK(part.rows < 100);  // some rows have no gradients
+    CHECK(part.rows < 100);  // rows without gradients are left out
     CHECK(part.population == 500);
     CHECK(part.standard_error > all.standard_error);
     const double off = std::abs(part.nats - all.nats) / part.standard_error;
@@ -305,15 +305,15 @@ TEST_CASE("a prediction from a sample of rows lies within its standard error",
     within += off < 2;
   }
   CHECK(within >= 17);
-  CHECK(errors / 20 > 0.2);  // standard errors are not far too large
+  CHECK(errors / 20 > 0.2);  // standard errors are not much too large
 }
 
 TEST_CASE("standard errors are those of two stages of sampling", "[kl]") {
-  // Two rows with samples {1, 3} and {5, 7} of d: d^2 / 2 is {0.5, 4.5} and {12.5, 24.5}.
+  // Two rows have the samples {1, 3} and {5, 7} of d, so d^2 / 2 is {0.5, 4.5} and {12.5, 24.5}.
   const LogPChange change{2, 2, {1, 5, 3, 7}};
   const PredictedKl all = *PredictKl(change, 2);
   CHECK(all.nats == Approx(10.5));
-  // Within rows: variances 8 and 72, mean 40, over 2 rows x 2 samples.
+  // The variances within the rows are 8 and 72, their mean is 40, and 2 rows x 2 samples divide it.
   CHECK(all.standard_error == Approx(std::sqrt(40.0 / 4)));
   // With samples of both kinds the variances add up by the squares of their shares.
   const LogPChange both{4, 2, {1, 5, 3, 7, 1, 5, 3, 7}, 2};
@@ -321,7 +321,7 @@ TEST_CASE("standard errors are those of two stages of sampling", "[kl]") {
   CHECK(PredictKl(both, 2)->standard_error == Approx(std::sqrt((1 + 4) / 9.0 * 40 / 4)));
   // Out of 10 rows: the variance between the means 2.5 and 18.5 is 128.
   CHECK(PredictKl(change, 10)->standard_error == Approx(std::sqrt(0.8 * 128 / 2 + 0.2 * 40 / 4)));
-  // With one sample per row: the whole variance.
+  // With one sample per row, the variance between rows is used.
   CHECK(PredictKl({1, 2, {1, 5}}, 2)->standard_error == Approx(std::sqrt(72.0 / 2)));
   CHECK(std::isnan(PredictKl({1, 1, {1}}, 1)->standard_error));
   CHECK_FALSE(PredictKl({1, 1, {NAN}}, 1));

@@ -77,7 +77,7 @@ TEST_CASE("a sample of rows gives the figures of all within its standard error",
   uint64_t within = 0, figures = 0;
   for (request.seed = 1; request.seed <= 10; ++request.seed) {
     request.quality_rows = 80;
-    request.policies = {"h2o"};  // what "random" keeps depends on the seed
+    request.policies = {"h2o"};  // the choice of "random" depends on the seed
     const ReplayResult part = RunOn(*made, request);
     REQUIRE(part.measured.positions.size() == 80);
     CHECK(part.measured.population == 636);
@@ -135,7 +135,7 @@ TEST_CASE("undefined rows are counted and stay out of every figure", "[h2o]") {
 
 TEST_CASE("what is no probability is refused wherever it stands", "[h2o]") {
   for (const float bad : {-0.25f, std::nanf(""), INFINITY, 1.5f}) {
-    for (const uint64_t row : {3, 100}) {  // a row of the prompt, one of decode
+    for (const uint64_t row : {3, 100}) {  // row 3 is in the prompt, row 100 in decode
       INFO(bad << " row " << row);
       auto made = MakeAttentionCase({}, 14);
       RecordProbabilities(*made);

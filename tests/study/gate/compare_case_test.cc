@@ -12,7 +12,7 @@
 namespace kv::gate::compare_case_test {
 namespace {
 
-// Equal caches of f16, in which tests change values.
+// Twins are two equal f16 caches, in which tests change values.
 struct Twins {
   std::unique_ptr<test::AttentionCase> ours =
                                            test::MakeAttentionCase({.layers = 3, .tokens = 20}, 5),
@@ -131,7 +131,7 @@ TEST_CASE(
   CHECK(twins.Judged(spec).cases[0].measured.Value("content.not_finite") == 1);
   Twins::Set(*twins.theirs, 2, true, 18, 0, 1, kInfinity);
   CHECK(twins.Judged(spec).passed());
-  // Without a reference.
+  // The same case is judged without a reference.
   CaseSpec alone;
   alone.rules = {{"reference.different", Op::kAtMost, 9}};
   CHECK(twins.Judged(alone, false).failed());

@@ -22,7 +22,7 @@ std::string MessageOf(const std::string& text) {
   return "accepted";
 }
 
-// A config with one case of these members.
+// Returns a config of one case with these members.
 std::string WithCase(const std::string& members) {
   return R"({"schema": "kvtool.gate-config/1", "cases": [{)" + members + "}]}";
 }
@@ -209,7 +209,7 @@ TEST_CASE("A config says what becomes of cases that are not decided, and which m
   const Config named = parsed(R"("expected_cases": ["a", "b"], )" + one);
   CHECK(named.expected.names == std::vector<std::string>{"a", "b"});
   CHECK(parsed(R"("expected_cases": 3, )" + one).expected.count == 3u);
-  // Names of cases in engine logs.
+  // Cases that are expected in engine logs are not cases of the config.
   CHECK(parsed(R"("expected_cases": ["runtime_full"])").cases.empty());
   const auto says = [](const std::string& members, const std::string& part) {
     CHECK(Says(MessageOf(R"({"schema": "kvtool.gate-config/1", )" + members + "}"), part));

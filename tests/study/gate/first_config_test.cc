@@ -58,7 +58,7 @@ TEST_CASE("A margin is as wide as the noise that was measured, within what makes
   CHECK_THAT(RuleOn(rules, "measured_ratio").remark,
              Catch::Equals("measured 1.235, decided by layer 3 K; over 3 samples of its tokens: "
                            "1.235 to 1.235, noise 0%; margin 1% (the smallest allowed)"));
-  // Noise of 0.02: a margin of three times that.
+  // A noise of 0.02 gives a margin of 0.06.
   rules = RulesOf({Measured({2.0, 2.02, 1.98})});
   CHECK(RuleOn(rules, "measured_ratio").rule.limit == Approx(1.94));
   // With one recording margins are limited; with several they are not, because those show the noise

@@ -100,7 +100,7 @@ TEST_CASE("a failed case fails the summary, whatever else the document says", "[
   const SummaryView by_status = MakeView(ParseSummary(edited, "s.json"), test::Engine());
   CHECK_FALSE(by_status.pass);
   CHECK(by_status.cases[0].status == Status::kFail);
-  // Failed even if the case says otherwise, because one of its rules failed.
+  // The case failed even if it says otherwise, because one of its rules failed.
   const SummaryView by_rule =
       view(edited, R"("status": "fail", "origin")", R"("status": "pass", "origin")");
   CHECK_FALSE(by_rule.pass);
@@ -189,7 +189,7 @@ TEST_CASE(
   const std::string row = grid.substr(grid.find(">stays<"));
   CHECK(row.find("<td class=\"bad\">") < row.find("<td class=\"unsure\">"));
   CHECK(row.find("<td class=\"unsure\">") < row.find("<td class=\"good\">"));
-  // Figures next to their limit, their step and their drift.
+  // Figures are shown next to their limit, their step and their drift.
   CHECK(Has(grid,
             "<td>measured_ratio</td><td class=\"n\">1.8</td><td>\u2265 1.9x</td>"
             "<td class=\"n\">-5.3</td><td class=\"n\">-10</td>"));

@@ -64,7 +64,7 @@ TEST_CASE("A rule passes, fails or is not run, and its margin is negative outsid
   const RuleOutcome required = Evaluate({"decode_gate_tps", Op::kAbove, 0, true}, measured);
   CHECK(required.status == Status::kFail);
   CHECK(required.reason == "required, but not known: needs an engine");
-  // Measured, but not a number.
+  // The figure was measured, but it is NaN.
   const RuleOutcome undefined = Evaluate({"measured_ratio", Op::kBelow, 9}, measured);
   CHECK(undefined.status == Status::kFail);
   CHECK_FALSE(undefined.value);
@@ -123,14 +123,14 @@ TEST_CASE("A speed is judged only beyond the noise of equal baselines") {
   CHECK(quiet.relative() == Approx(2.0 / 101));
   CHECK_FALSE(single.relative());
   CHECK(ExitStatusFor(rule, measured, &quiet) == Status::kFail);
-  // Beyond the limit, but within the noise of equal runs.
+  // The figure is beyond the limit, but within the noise of equal runs.
   for (const Noise* noise : {&loud, &restless}) {
     const RuleOutcome open = Evaluate(rule, measured, noise);
     CHECK(open.status == Status::kInconclusive);
     CHECK(open.reason.find("'repeat' of the case asks for more") != std::string::npos);
     CHECK(Text(open) == "attention_drop_ratio 0.08 > 0.05");
   }
-  // Rules that no config requested.
+  // Implied rules, which no config requested, are not run.
   Rule implied = rule;
   implied.implied = true;
   CHECK(ExitStatusFor(implied, measured, &loud) == Status::kNotRun);
@@ -219,7 +219,8 @@ TEST_CASE("A case that was not decided fails the gate unless it only warns") {
   const GateResult strict = judged(both, OnNotRun::kFail, true);
   CHECK(strict.cases[1].status == Status::kFail);
   CHECK(strict.cases[1].rules[0].reason == "--strict: not run: not measured in this case");
-  // If only rules pass that no config requested, nothing is decided, whatever the config says.
+  // Rules that every case has decide nothing alone: if no other rule is decided, the gate fails,
+  // even with on_not_run kWarn.
   GateResult alone = test::NewGate();
   alone.cases = {Case("other", {implied}, good)};
   alone.cases[0].spec.on_not_run = OnNotRun::kWarn;
@@ -316,7 +317,7 @@ TEST_CASE("Noise of a figure's own repetitions excuses little, and no limit that
     figures.SetNoise("decode_gate_tps", 50, "its repetitions differ");
     GateResult gate = test::NewGate();
     gate.cases = {Case("a", std::move(rules), figures)};
-    gate.cases[0].origin = Origin::kLogs;  // a replay has no such speed
+    gate.cases[0].origin = Origin::kLogs;  // only logs have such a speed, not replays
     gate.baseline.emplace();
     gate.baseline->passed = true;
     gate.baseline->cases["a"].figures["decode_gate_tps"] = 100;
@@ -502,7 +503,7 @@ TEST_CASE("A baseline of another trace says nothing about this one") {
   CHECK(against(document(""), "bbbbbbbbbbbbbbbb").reason() ==
         "baseline old.json: case 'a' had no trace, and has one now");
   CHECK(against(old, "bbbbbbbbbbbbbbbb", true).passed());
-  // Summaries of versions that did not write the hash.
+  // Summaries of older versions lack the hash.
   old["cases"][0].erase("trace_xxh3");
   const GateResult unknown = against(old, "bbbbbbbbbbbbbbbb");
   CHECK(unknown.passed());

@@ -39,7 +39,7 @@ struct Case {
   }
 };
 
-// |o' - o|^2 of a row of a head, in double.
+// Returns |o' - o|^2 of one row and head, in double.
 double ErrorByHand(const Case& c, const eviction::LayerPlan& plan, uint32_t head, uint64_t row) {
   const uint32_t dim = 32, kv_head = head / 2;
   std::vector<float> q(dim);

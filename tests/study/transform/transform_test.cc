@@ -181,7 +181,7 @@ TEST_CASE("transform: forged weights are refused") {
   forged.k.weights[3] = 2;
   RequireSound(forged);
   CHECK_THROWS_AS(RequireOrthonormal(forged), Error);
-  // A file cut within the weights, or one whose version claims weights that it lacks.
+  // The file is cut within the weights, or its version claims weights that it lacks.
   const Bytes file = WriteTransform(transform);
   for (size_t size = 40; size < file.size(); size += 53)
     CHECK(RefusalOf(Rehashed({file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size)})) !=

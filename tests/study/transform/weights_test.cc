@@ -110,9 +110,9 @@ TEST_CASE("transform weights: traces that cannot weigh are refused") {
         [&] { weights.Add(made.snapshot, made.trace, nullptr, sinks, kWindow, pool); });
   };
   auto made = MakeCase();
-  CHECK(finding(*made, 60, {}) == Finding::kUsage);  // every token stays exact
+  CHECK(finding(*made, 60, {}) == Finding::kUsage);  // with 60 sinks every token is exact
   made->snapshot.key_rotation = KeyRotation::kUnknown;
-  CHECK(finding(*made, kSinks, {}) == Finding::kUsage);  // no rope is given
+  CHECK(finding(*made, kSinks, {}) == Finding::kUsage);  // the request gives no rope
   made = MakeCase();
   made->trace.layers[1].gradients.reset();
   CHECK(finding(*made, kSinks, {}) == Finding::kTraceMismatch);

@@ -91,7 +91,7 @@ std::string ArchiveOutput::PathFor(const std::string& input, const std::string& 
 
 void ArchiveOutput::MakeFolder(const std::string& path) const {
   if (folder.empty()) return;
-  std::error_code ignored;  // creating the result reports a folder that is missing
+  std::error_code ignored;  // a missing folder is reported when the result is created
   output::MakeFolders(fs::path(path).parent_path(), ignored);
 }
 
@@ -116,7 +116,7 @@ void ArchiveLimit::Declare(CommandLine& line) {
 void RequireNoFolder(const std::string& path) {
   std::error_code failed;
   if (path == "-" || !fs::is_directory(path, failed)) return;
-  throw Error(Finding::kOpenFailed, "is a folder without archives, which were expected")
+  throw Error(Finding::kOpenFailed, "is a folder without any archive")
       .File(path)
       .Hint("'kvtool doctor' says what is in it; 'kvtool compress' makes archives of caches");
 }

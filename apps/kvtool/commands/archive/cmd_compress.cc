@@ -299,7 +299,7 @@ class Compress : public ForEachInput<Compress> {
   EachCommand* AsEach() override {
     for (const std::string& word : inputs_.given) RefuseZstdOption(word);
     if (update_ && inputs_.is_corpus())
-      throw Error(Finding::kUsage, "--update: leave it out, --results skips finished inputs");
+      throw Error(Finding::kUsage, "--update: leave it out; --results skips finished inputs");
     return this;
   }
 

@@ -36,7 +36,7 @@ bool MayHoldFolder(const std::string& path) {
   try {
     return Archive::Open(FileSource::Open(path)).is_folder();
   } catch (const Error&) {
-    return true;  // unknown, so no name is guessed; the run reports what is wrong with the archive
+    return true;  // unknown, so no name is guessed; the run reports what is wrong
   }
 }
 

@@ -124,7 +124,7 @@ std::string DifferenceText(const SourceComparer::Difference& difference,
 
 std::string BeyondText(const Beyond& beyond, const std::string& against) {
   return fmt::format(
-      "{}: layer {} {}: off by {:.3g}% (largest error {:.4g}), at most {:.3g}% ({:.4g}) stated",
+      "{}: layer {} {}: off by {:.3g}% (largest error {:.4g}), stated: at most {:.3g}% ({:.4g})",
       Printable(against), beyond.layer, beyond.is_value ? 'V' : 'K', 100 * beyond.measured.relative,
       beyond.measured.largest, 100 * beyond.stated.relative, beyond.stated.largest);
 }
@@ -307,7 +307,7 @@ class Verify : public ForEachInput<Verify> {
     if (!against_.empty())
       throw Error(Finding::kUsage, "--against is for archives, and this is a frame").File(input_);
     OpenOptions options = limit_.Reading();
-    options.is_shared = true;  // a --base may serve only some of the archives
+    options.is_shared = true;  // each --base may be the reference of only some archives
     const Snapshot page = OpenSnapshot(Source::Open(input_), options);
     Verified result;
     result.inputs = {{input_, page.source.total_bytes()}};

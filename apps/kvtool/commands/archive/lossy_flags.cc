@@ -71,8 +71,8 @@ void LossyFlags::Check(Effort level, const OpenOptions& options) const {
     throw Error(Finding::kUsage, "--ratio and --loss: the loss follows from the ratio");
   if (is_wanted() != (ratio_ > 0 || nats_ > 0)) {
     throw Error(Finding::kUsage, is_wanted()
-                                     ? "--transform needs --ratio R or --loss NATS, how much "
-                                       "smaller K and V get or what that may cost"
+                                     ? "--transform needs --ratio R, how much smaller K and V "
+                                       "get, or --loss NATS, what that may cost"
                                  : ratio_ > 0 ? "--ratio needs --transform FILE"
                                               : "--loss needs --transform FILE");
   }

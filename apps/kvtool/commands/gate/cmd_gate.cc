@@ -270,7 +270,7 @@ class Gate : public ForEachInput<Gate> {
     gate::GateResult result = BeginResult();
     if (!fault_.empty()) {
       context.console.Warn("--inject-fault",
-                           "one bit of the cache that each replay holds at its end is flipped");
+                           "each replay flips one bit of its final cache: the gate must fail");
     }
     GateInputs inputs(context.console, reading_);
     if (fits) {
@@ -525,10 +525,10 @@ class Gate : public ForEachInput<Gate> {
 
   std::string config_, suite_, snapshot_path_, trace_, reference_, prompts_, baseline_, pinned_,
       commit_, annotations_, junit_, fault_;
-  std::string given_snapshot_, given_trace_, given_prompts_;  // before a run set its own
-  std::shared_ptr<const gate::Config> shared_config_;         // one config for all inputs
+  std::string given_snapshot_, given_trace_, given_prompts_;  // as given, before a run sets its own
+  std::shared_ptr<const gate::Config> shared_config_;         // the same config for every input
   std::vector<std::string> only_, required_;
-  std::vector<std::string> of_cases_;  // files that the config names
+  std::vector<std::string> of_cases_;  // files that the config of a case names
   gate::OutputNames outputs_;
   std::optional<uint64_t> decode_;
   bool force_ = false, list_metrics_ = false, strict_ = false, lenient_ = false,

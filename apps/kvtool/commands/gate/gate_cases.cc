@@ -133,7 +133,7 @@ gate::OutputNames PlaceOutputs(gate::OutputNames names) {
       type == std::filesystem::file_type::fifo) {
     return names;
   }
-  // Two summaries in one folder have separate files.
+  // If two summaries are written to one folder, each has its own files.
   const std::filesystem::path json(names.summary_json), folder = json.parent_path();
   const std::string name = (json.extension() == ".json" ? json.stem() : json.filename()).string();
   const std::string before = name == "summary" ? "" : name + ".";
@@ -317,7 +317,7 @@ void GateCases::TakePlain(bool holds_suite, llamacpp::LogsRead& read, gate::Conf
                                                    : gate::OnNotRun::kWarn;
   }
   if (!holds_suite && !read.left_out.empty()) {
-    result.warnings.push_back(fmt::format("{}: no figures of llama.cpp in it, not judged: {}",
+    result.warnings.push_back(fmt::format("{}: not judged, without figures of llama.cpp: {}",
                                           Escaped(logs.path), fmt::join(read.left_out, ", ")));
   }
   const bool asked = std::any_of(config.baseline_rules.begin(), config.baseline_rules.end(),
@@ -334,7 +334,7 @@ mnn::logs::EngineVerdict GateCases::ReadSuite(const llamacpp::LogsRead& plain) c
     std::error_code failed;
     const bool is_folder = std::filesystem::is_directory(logs.path, failed);
     if (error.finding() != Finding::kMissingRecord || !is_folder) throw;
-    throw Error(Finding::kMissingRecord, "no log of llama.cpp or of MNN is {}",
+    throw Error(Finding::kMissingRecord, "no log of llama.cpp or of MNN {}",
                 plain.left_out.empty() ? "in this folder"
                                        : fmt::format("among {}", fmt::join(plain.left_out, ", ")))
         .File(logs.path)

@@ -139,7 +139,7 @@ struct GateCases {
 
 // Runs to be measured, and a config whose limits fit them.
 struct GateInit {
-  std::vector<std::string> runs;  // recorded runs or snapshots
+  std::vector<std::string> runs;  // recorded runs, or snapshots
   std::string trace;              // trace of a single snapshot
   std::string output;             // the config's file; empty: standard output
   std::optional<uint64_t> prompt_tokens;
@@ -152,7 +152,7 @@ ExitStatus RunGateInit(const GateInit& init, Context& context);
 
 // Returns the config that RunGateInit would write for one run, ready to judge that same run. A
 // limit that would only repeat a fault of the run is 0 instead. `name` names the cases; `inputs`
-// stay open for the judgement. Throws as RunGateInit.
+// stay open for the judgement. Throws what RunGateInit throws.
 gate::Config FitConfig(const GateInit& init, const std::string& name, GateInputs& inputs,
                        Context& context);
 

@@ -198,8 +198,8 @@ gate::Config FitConfig(const GateInit& init, const std::string& name, GateInputs
   gate::Config config =
       gate::ParseConfig(MeasureConfig(init, {name}, inputs, context), "", mnn::Engine());
   for (gate::CaseSpec& spec : config.cases) {
-    // Paths stay as given: those of a config are relative to its folder, and `inputs` know how to
-    // read them.
+    // Sets the paths as given. Those of a config are relative to its folder, but `inputs` find
+    // their files under the given paths.
     spec.snapshot = init.runs.front();
     spec.trace = init.trace;
     spec.reading = {};

@@ -73,7 +73,7 @@ struct FigureColumn {
   std::string_view title, metric, unit;
   double scale = 1;
   bool of_replays = false, of_suites = false;
-  std::string_view otherwise = {};  // a figure that replaces an unknown one
+  std::string_view otherwise = {};  // a figure to show if this one is unknown
 };
 
 constexpr double kMebibytes = 1.0 / (1 << 20);

@@ -98,7 +98,7 @@ std::string Choice(const Result& result) {
                         later.filter.ratio, later.topk);
   }
   if (!result.filtered.empty()) {
-    text += fmt::format("; this filter leaves {} of V's, {} of K's error, for {} of the prefill",
+    text += fmt::format("; this filter leaves {} of the error of V and {} of K, for {} of prefill",
                         Percent(result.filtered_left.v), Percent(result.filtered_left.k),
                         Percent(result.filtered_compute_share));
   }
@@ -180,7 +180,7 @@ struct RopeFlags {
 struct Blended {
   struct Input {
     std::string role, file;
-    std::optional<HashedFile> content;  // a set of npy files has none
+    std::optional<HashedFile> content;  // empty for a set of npy files
     std::string format;
   };
   std::vector<Input> inputs;
@@ -355,7 +355,7 @@ class ReplayBlend : public Command {
     return snapshot;
   }
 
-  // Chunks get the full run's heads.
+  // Returns the heads of the full run, which chunks share.
   static std::optional<ModelGeometry> FindHeads(const Snapshot& full) {
     if (full.layers.empty()) return std::nullopt;
     ModelGeometry geometry;

@@ -183,7 +183,7 @@ class ReplayH2o : public ForEachInput<ReplayH2o, TraceReplay> {
              "Trace: file, folder, or DIR/STEM of an npy set (default: that of the run)")
         .Once();
     line.Add("--engine", engine_,
-             "exact (policies as their papers have them), design (MNN's published text), mnn (its "
+             "exact (policies as their papers have them), design (as MNN documents it), mnn (its "
              "code) or mnn-r6 (its old code)")
         .OneOf({"exact", "design", "mnn", "mnn-r6"});
     line.Add("--policy", policies_,

@@ -338,7 +338,7 @@ class ReplayQuant : public ForEachInput<ReplayQuant, TraceReplay> {
                      "Choose types for each layer; needs --max-kl, --bytes-per-token or both")
             .Essential();
     line.Add("--max-kl", max_kl_,
-             "With --advise: limit on the loss, in calibrated nats of the next token")
+             "With --advise: limit on the loss, in calibrated nats per next token")
         .NonNegative()
         .Essential()
         .Needs(advise);

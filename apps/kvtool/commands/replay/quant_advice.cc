@@ -35,7 +35,7 @@ std::string RemarkOnUndefined(const ReplayResult& result) {
   uint64_t rows = 0, undefined = 0;
   std::vector<uint32_t> lost;
   for (const quantisation::LayerFigures& layer : result.layers) {
-    const quantisation::PairFigures& whole = layer.all.front();  // figures of the cache as it came
+    const quantisation::PairFigures& whole = layer.all.front();  // figures of the recorded cache
     rows += whole.rows;
     undefined += whole.undefined_rows;
     if (whole.rows > 0 && whole.rows == whole.undefined_rows) lost.push_back(layer.layer);
@@ -174,7 +174,7 @@ const Fields<QuantAdvice>& QuantAdviceFields() {
          return of.asked.bytes == 0 ? std::nullopt : std::optional(of.asked.bytes);
        }},
       {"loss",
-       "Unit of the losses that were compared: nats of the next token, not calibrated, or the mean "
+       "Unit of the losses that were compared: nats per next token, not calibrated, or the mean "
        "of one_minus_cosine over layers",
        [](const QuantAdvice& of) { return of.found.is_nats ? "nats" : "one_minus_cosine"; },
        OneOf("nats", "one_minus_cosine")},

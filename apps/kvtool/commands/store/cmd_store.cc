@@ -350,7 +350,7 @@ class StoreList : public StoreCommand {
   ExitStatus Run(Context& context) override {
     store::Store store = Open(Use::kRead, context);
     std::vector<store::StateRow> states = store.States();
-    for (const std::string& name : names_) store.Find(name);  // throws if there is no such state
+    for (const std::string& name : names_) store.Find(name);  // throws if a state is not there
     std::erase_if(states, [&](const store::StateRow& row) {
       return !names_.empty() && std::find(names_.begin(), names_.end(), row.name) == names_.end();
     });
@@ -561,7 +561,7 @@ struct StoreGiven {
   std::string store;
   store::StateRow state;
   std::string output;
-  bool identical = true;  // false is reported as an error
+  bool identical = true;  // if false, the command fails
   std::optional<Elapsed> elapsed;
 };
 

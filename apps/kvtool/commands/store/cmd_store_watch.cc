@@ -29,7 +29,7 @@ struct Look {
 
 struct Watched {
   Look look;
-  std::chrono::steady_clock::time_point since;  // time since which the metadata did not change
+  std::chrono::steady_clock::time_point since;  // when the metadata last changed
   bool is_done = false;
   // After a failure: the time of the next try, the pause after it, and the message shown.
   std::chrono::steady_clock::time_point next_try;
@@ -47,7 +47,7 @@ bool IsWithin(const std::string& slots, const std::string& store) {
     if (!folder.has_relative_path()) return false;
     folder = folder.parent_path();
   }
-  return false;  // there is no store yet
+  return false;  // the store does not exist yet
 }
 
 // Returns true if some program has the file open for writing, as far as the system can tell.

@@ -30,7 +30,7 @@ struct TransformedSide {
 struct TransformUse {
   HashedFile file;
   const Transform* transform = nullptr;
-  bool is_self = false;  // learnt from the cache that it is tested on
+  bool is_self = false;  // true: learnt from the same cache that it is tested on
   uint64_t first_full = 0, last_full = 0;
   struct Type {
     const TransformedSide* side;

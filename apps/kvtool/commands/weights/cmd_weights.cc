@@ -87,7 +87,7 @@ std::string ChoiceText(const CompressorWeights& weights) {
                   weights.is_text_only() ? " (text only)" : "", fmt::join(weights.slots, ","));
   if (weights.names_assumed) text += ", names assumed: a .bin holds none";
   std::string_view place = weights.container;
-  if (!place.empty()) place.remove_suffix(1);  // removes its slash or dot
+  if (!place.empty()) place.remove_suffix(1);  // removes the slash or dot at its end
   if (!place.empty()) text += fmt::format(", in {}", Escaped(place));
   return text;
 }

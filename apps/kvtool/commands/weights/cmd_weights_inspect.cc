@@ -235,7 +235,7 @@ class InspectVerb : public WeightsCommand {
 
   void WarnOfFaults(const WeightsFile& file, Console& console) {
     const CompressorWeights& weights = file.weights;
-    if (file.container != WeightsContainer::kBin) {  // for a .bin they are notes of the reader
+    if (file.container != WeightsContainer::kBin) {  // a .bin has them as notes of its reader
       for (const WeightsFault& fault : CheckWeights(weights)) {
         console.Warn(input_, fault.ToError().what());
       }
@@ -334,10 +334,10 @@ class VerifyVerb : public WeightsCommand {
     line.Add("--compat", compat_, "Count only errors that this loader would refuse: csrc, legacy")
         .OneOf({"csrc", "legacy"})
         .Excludes(strict);
-    line.Add("--layer-count|--layers", expected_.layers, "Layers of the model the weights are for");
+    line.Add("--layer-count|--layers", expected_.layers, "Layers of the weights' model");
     line.Add("--head-dim", expected_.head_dim, "Head size of the model");
     line.Add("--compression-factor|--factor", expected_.factor,
-             "Compression factor the caller will ask for");
+             "Compression factor that the caller will ask for");
     limit_.Declare(line);
     report_.Declare(line);
   }

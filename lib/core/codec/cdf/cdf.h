@@ -87,7 +87,8 @@ bool EncodeCdf(ByteSpan values, HalfForm form, uint64_t rows, uint64_t columns, 
 void DecodeCdf(ByteSpan frame, HalfForm form, std::span<std::byte> values, const RowSteps& steps,
                Arena* arena = nullptr, RowForecast* forecast = nullptr);
 
-// Codes half floats under a logistic distribution in integers: each value has a slot of 2^30.
+// Codes half floats under a logistic distribution in integers: each value gets a slot, a range of
+// the 2^30 numbers that a coded state can hold.
 
 constexpr uint32_t kSlotBits = LogisticShares::kTotalBits;
 constexpr uint32_t kSlotTotal = 1u << kSlotBits;

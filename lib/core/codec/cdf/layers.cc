@@ -216,7 +216,7 @@ class LayerForecast : public RowForecast {
     const bool rotates = head_.rotates && !head_.rotation.angles.empty();
     if (rotates) rotator_.Rotate(steps_[row], forecast_.data(), rotated_.data());
     std::vector<float>& expected = rotates ? rotated_ : forecast_;
-    // A diverging forecast must not leave the range in which the model's arithmetic is exact.
+    // A forecast that diverges is cut to 0, because the model's arithmetic is exact below 4 only.
     for (float& value : expected) {
       if (!(std::abs(value) < kRegressLimit)) value = 0;
     }

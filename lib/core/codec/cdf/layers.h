@@ -51,7 +51,7 @@ bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
                     std::span<const Neighbour> neighbours, const NeighbourSource& source,
                     uint64_t to_beat, CodecScratch& scratch, Bytes& payload,
                     const RowSteps& steps = {});
-// Reads only the list of neighbours. Throws as DecodeChunk.
+// Reads only the list of neighbours. Throws what DecodeChunk throws.
 std::vector<Neighbour> ReadNeighbours(ByteSpan payload);
 
 // Yields a neighbour's rows as taps. The rotation of K is undone, so that rows of the same content
@@ -84,7 +84,7 @@ class NeighbourTaps {
 void WriteNeighbour(const Neighbour& neighbour, ByteWriter& out);
 Neighbour ReadNeighbour(ByteReader& reader);
 
-// Throws as DecodeChunk, and kLostChunk.
+// Throws what DecodeChunk throws, and kLostChunk.
 void DecodeByLayers(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                     CodecScratch& scratch, const ChunkInputs& inputs);
 

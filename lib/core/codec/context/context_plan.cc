@@ -393,7 +393,7 @@ class ContextPlanner {
   uint8_t* symbols_ = nullptr;
   Grid grid_{};
   ContextPlan plan_;
-  uint64_t wanted_ = 0;    // bytes that contexts must save for the frame to beat to_beat_
+  uint64_t wanted_ = 0;    // bytes that contexts must save, so that the frame beats to_beat_
   uint64_t row_step_ = 1;  // every row_step_-th row is counted
   ContextGroups groups_;
   std::optional<ContextCounts> joint_, grouped_;

@@ -30,7 +30,7 @@ constexpr uint64_t kQueries = 64, kCandidates = 1024;
 // Number of signature words compared per value of the chunk, which bounds the time of the quick
 // search.
 constexpr uint64_t kComparedPerValue = 12;
-constexpr uint64_t kReach = 1 << 15;      // maximum distance in rows; time is proportional to it
+constexpr uint64_t kReach = 1 << 15;      // maximum distance in rows, which bounds the time
 constexpr double kLeastVariance = 1e-60;  // 1 / sqrt of this is a finite float
 
 // Rows with their rotation undone, and per channel the mean and the inverse standard deviation.

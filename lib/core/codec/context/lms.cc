@@ -317,7 +317,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   const uint64_t frame_bytes =
       head.size() + RawPlaneBytes(count, shape.raw_bits()) + 4 * grid.lanes + words.size_bytes();
   if (frame_bytes >= to_beat) return false;
-  out.reserve(out.size() + frame_bytes);  // reserved at once: a buffer that grows is copied
+  out.reserve(out.size() + frame_bytes);  // a buffer that grows would be copied
   out.insert(out.end(), head.bytes().begin(), head.bytes().end());
   AppendPlanes(values, shape, out);
   AppendCoded({states.data(), grid.lanes}, words, out);

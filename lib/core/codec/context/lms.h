@@ -65,7 +65,7 @@ class LmsModel {
   bool with_earlier_rows_;
   ArenaVector<float> x_, partners_, mean_, prediction_, like_, zeros_;
   std::array<Learned, 3> learned_;
-  size_t which_ = 0;  // index into learned_ for the current row
+  size_t which_ = 0;  // index into learned_ of the current row's weights
   ArenaVector<uint16_t> contexts_;
   ArenaVector<uint8_t> signs_;
   uint64_t row_ = 0;

@@ -230,7 +230,7 @@ class Merger {
   static constexpr uint32_t kFewCounts = 16;
 
   struct Cluster {
-    uint32_t into = 0;  // the cluster that absorbed this one; initially itself
+    uint32_t into = 0;  // the cluster that absorbed this one, at first itself
     uint64_t total = 0, cost = 0;
   };
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint8_t kPacked = 0x80;      // flag in the table count: the tables are packed
 constexpr uint32_t kMostLevel = 41;    // level of the weight 2048
-constexpr uint32_t kFirstSpread = 24;  // eight times the first expected mean difference
+constexpr uint32_t kFirstSpread = 24;  // eight times the mean difference that is expected first
 constexpr uint32_t kMostUnary = 12, kPlainBits = 7;
 
 // Weights of the levels: 0 for a symbol that does not occur; 1 to 5 for weights 0 to 4; above them
@@ -249,7 +249,7 @@ void ReadListedTables(ByteReader& reader, uint32_t count, ContextModel& model) {
       if (f >= 128) f = (f & 0x7f) << 8 | reader.U8("frequency");
       table[s] = static_cast<uint16_t>(f);
       sum += f;
-      if (f == 0) sum += kRansTotal + 1;  // refuses a symbol that is present without a frequency
+      if (f == 0) sum += kRansTotal + 1;  // refuses a symbol that is present, but has no frequency
     }
     if (sum != kRansTotal) {
       throw Error(Finding::kBadFrame, "table {}: frequencies do not sum to {}", t, kRansTotal)
@@ -296,7 +296,7 @@ LeveledTable MakeTable(const uint32_t* counts, uint32_t symbols) {
   LeveledTable table;
   uint64_t total = 0;
   for (uint32_t s = 0; s < symbols; ++s) total += counts[s];
-  if (total == 0) table.levels[0] = 1;  // an empty table is never used, but must be valid
+  if (total == 0) table.levels[0] = 1;  // no symbol uses an empty table, but it must be valid
   const uint64_t scale = (uint64_t{16 * kRansTotal} << 32) / std::max<uint64_t>(1, total);
   for (uint32_t s = 0; s < symbols; ++s) {
     if (counts[s] == 0) continue;

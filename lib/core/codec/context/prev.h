@@ -25,7 +25,7 @@ struct HalfSurvey {
   uint64_t values = 0, looked = 0;
   // Counts of high bytes (f16), exponents (bf16) or whole values (8-bit floats).
   std::array<uint32_t, 256> high{};
-  uint64_t high_bytes = 0;  // size of the high bytes at their entropy
+  uint64_t high_bytes = 0;  // bytes that the high bytes need at their entropy
   // Entropy size of the other byte (for bf16 mantissa and sign), estimated from a sample; 0 for
   // 8-bit floats, which have one byte.
   uint64_t low_bytes = 0;
@@ -44,7 +44,7 @@ struct ContextPlan {
   ContextModel model;
   Bytes stored_model;
   uint64_t escapes = 0;
-  uint64_t bytes = 0;  // bytes of the frame, accurate to a few
+  uint64_t bytes = 0;  // size of the frame, accurate to a few bytes
   // True if scratch.symbols holds the eight-bit symbols of the values, on which the plan is based.
   bool symbols_kept = false;
 };

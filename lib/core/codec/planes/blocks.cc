@@ -9,7 +9,7 @@ namespace kv {
 namespace {
 
 constexpr uint64_t kBlocksHeaderBytes = 16, kBlockEntryBytes = 8;
-constexpr uint8_t kZstdBlocks = 1;  // stored id of the blocks' coder
+constexpr uint8_t kZstdBlocks = 1;  // number by which frames name the coder of their blocks
 
 uint64_t AlignBlock(uint64_t offset) {
   return CeilDiv(offset, kPlaneBlockAlignment) * kPlaneBlockAlignment;

@@ -108,7 +108,7 @@ void AppendHeader(const PlaneChoice& choice, Bytes& out) {
 bool LooksLikeNoise(ByteSpan plane) {
   // Tries a small sample first, which suffices for most planes that are not noise.
   for (const size_t most : {1 << 9, 1 << 11}) {
-    const size_t step = plane.size() / most | 1;  // odd, so that it is no multiple of a row
+    const size_t step = plane.size() / most | 1;  // an odd step is no multiple of a row
     std::array<uint32_t, 256> counts{};
     uint64_t sampled = 0;
     for (size_t i = 0; i < plane.size(); i += step, ++sampled)

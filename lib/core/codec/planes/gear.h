@@ -37,7 +37,7 @@ struct PredictorSet {
 PredictorSet ParsePredictors(std::string_view list, std::vector<std::string>* unknown = nullptr);
 std::string ToText(const PredictorSet& set);
 
-// The encoder's choice for one plane.
+// PlaneChoice is the encoder's choice for one plane.
 struct PlaneChoice {
   Predictor predictor = Predictor::kRaw;
   Backend backend = Backend::kRle;
@@ -106,7 +106,7 @@ constexpr uint64_t kMostGearBytes = uint64_t{2} << 30;
 
 struct GearOptions {
   std::array<PredictorSet, kMaxGearPlanes> predictors;  // per plane, least significant byte first
-  bool zstd = true;       // false: RLE only, as an engine built without zstd
+  bool zstd = true;       // false: RLE only, as in an engine built without zstd
   bool rotl = false;      // first rotate words left by one bit; two planes only
   bool literals = false;  // true: no search; every plane goes through EncodeLiteralPlane
   std::array<Noise, kMaxGearPlanes> noise{};  // per plane, for EncodeLiteralPlane

@@ -55,7 +55,7 @@ inline constexpr int kOnlyLiterals = 0;
 
 struct PlaneBlock {
   uint32_t offset = 0, bytes = 0;  // place in the payload
-  uint32_t raw_bytes = 0;          // equal to `bytes` if the block is stored uncompressed
+  uint32_t raw_bytes = 0;          // equals `bytes` if the block is stored uncompressed
 
   bool stored() const { return bytes == raw_bytes; }
 };
@@ -70,7 +70,7 @@ void EncodeBlocks(DType dtype, ByteSpan raw, int zstd_level, CodecScratch& scrat
 // payload's size and the blocks' headers. Throws kBadFrame, kBadPayload, kTruncated,
 // kTrailingBytes.
 PlaneBlocks ReadBlocks(DType dtype, ByteSpan payload, uint64_t raw_bytes);
-// Throws as ReadBlocks.
+// Throws what ReadBlocks throws.
 void DecodeBlocks(DType dtype, ByteSpan payload, std::span<std::byte> raw, CodecScratch& scratch);
 
 }  // namespace kv

@@ -77,7 +77,7 @@ class Profile {
   // Returns the coder of an entry, made on first use. May be called from any thread.
   const ProfileCoder& GetCoder(size_t entry) const;
   // Returns the integers of a regression's weights, decoded on first use. May be called from any
-  // thread. Throws as DecodeWeights.
+  // thread. Throws what DecodeWeights throws.
   const std::vector<int8_t>& GetIntegers(size_t regression) const;
 
  private:

@@ -28,7 +28,7 @@ EncodedChunk EncodeWithProfile(const Profile& profile, const ProfilePlace& place
 // Appends the payload to `out`. `raw` consists of rows of `columns` values of the entry's type.
 void EncodeProfiled(const Profile& profile, size_t entry, uint32_t columns, ByteSpan raw,
                     CodecScratch& scratch, Bytes& out);
-// Throws as DecodeChunk, and kProfileMissing without a profile.
+// Throws what DecodeChunk throws, and kProfileMissing without a profile.
 void DecodeProfiled(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                     CodecScratch& scratch, const ChunkInputs& inputs);
 
@@ -47,9 +47,9 @@ bool EncodeProfiledLayers(const Profile& profile, size_t regression, uint32_t po
 void LearnRegressionStart(const Rotation& rotation, ByteSpan values, HalfForm form,
                           const std::vector<uint32_t>& positions, const NeighbourSource& source,
                           Regression& regression, std::vector<int8_t>& integers);
-// Returns the neighbours that a chunk needs. Throws as DecodeChunk, and kProfileMissing.
+// Returns the neighbours that a chunk needs. Throws what DecodeChunk throws, and kProfileMissing.
 const std::vector<Neighbour>& ReadProfiledNeighbours(ByteSpan payload, const Profile* profile);
-// Throws as DecodeChunk, kProfileMissing and kLostChunk.
+// Throws what DecodeChunk throws, kProfileMissing and kLostChunk.
 void DecodeProfiledLayers(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                           CodecScratch& scratch, const ChunkInputs& inputs);
 

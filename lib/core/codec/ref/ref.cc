@@ -30,7 +30,7 @@ constexpr uint64_t kLeastGainByNeighbours = 200, kLeastRowsToLearn = 64;
 struct SimilarChunk {
   const ChunkShape& shape;
   uint64_t rows;
-  double own_bits;  // bits per value without a reference
+  double own_bits;  // estimated bits per value if no reference is used
   Effort effort;
   std::span<const ReferenceRun> runs;  // all runs, equal ones included
   std::span<const size_t> near_of;     // per similar run, the proposed run that it is part of
@@ -340,7 +340,7 @@ class ByReference {
       return part;
     };
     std::vector<Piece> pieces;
-    uint64_t open = 0;  // first row that is in no piece yet
+    uint64_t open = 0;  // first row that is not yet in a piece
     const auto similar = [&](uint64_t end) {
       if (!as_floats || end == open) return;
       const ByteSpan rows = ByteSpan(bytes).subspan(open * theirs, (end - open) * theirs);
@@ -496,7 +496,7 @@ class ByReference {
   ExpectedRows expected_;
   std::vector<uint8_t> is_own_;  // per row of the chunk
   std::vector<uint32_t> near_row_;
-  size_t taken_ = 0;             // index of the proposed run under examination
+  size_t taken_ = 0;             // index of the proposed run that is examined
   std::vector<size_t> near_of_;  // per similar run: index of the proposed run that it is part of
   SimilarRows similar_;
   ReferenceHead head_;

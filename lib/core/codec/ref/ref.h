@@ -35,17 +35,17 @@ EncodedChunk EncodeByReference(const ChunkShape& shape, ByteSpan raw,
                                CodecScratch& scratch, const InnerEncoder& own,
                                const BesideNeighbours* neighbours = nullptr);
 
-// Reads only the runs. Throws as DecodeChunk.
+// Reads only the runs. Throws what DecodeChunk throws.
 std::vector<ReferenceRun> ReadReferenceRuns(const ChunkShape& shape, ByteSpan payload);
-// Reads only the neighbours of a chunk. Throws as DecodeChunk.
+// Reads only the neighbours of a chunk. Throws what DecodeChunk throws.
 std::vector<Neighbour> ReadErrorNeighbours(const ChunkShape& shape, ByteSpan payload);
 // Decodes only the rows that belong to no run, into memory of exactly their size. All runs must be
-// equal ones. Throws as DecodeChunk.
+// equal ones. Throws what DecodeChunk throws.
 void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, CodecScratch& scratch,
                                 std::span<std::byte> rows, const ChunkInputs& inputs,
                                 InnerDecoder inner);
 
-// Decodes a chunk of one of the codecs that need references. Throws as DecodeChunk,
+// Decodes a chunk of one of the codecs that need references. Throws what DecodeChunk throws,
 // kReferenceMissing and kReferenceDiffers.
 void DecodeByReference(CodecId codec, const ChunkShape& shape, ByteSpan payload,
                        std::span<std::byte> raw, CodecScratch& scratch, const ChunkInputs& inputs,

@@ -63,7 +63,7 @@ ReferenceHead ReadReferenceHead(ByteReader& reader, const ChunkShape& shape, uin
     run.position_shift = runs.I32("turn");
     const ByteSpan hash = runs.Take(run.hash.size(), "hash");
     std::copy(hash.begin(), hash.end(), run.hash.begin());
-    require(is_value <= 1 && equal <= 1, "a run is of K or V, and equal or similar");
+    require(is_value <= 1 && equal <= 1, "a run must be of K or V, and equal or similar");
     require(run.rows > 0 && run.first_row >= next && run.first_row <= rows &&
                 run.rows <= rows - run.first_row,
             "runs are in order and within the chunk");

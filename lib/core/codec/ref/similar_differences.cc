@@ -191,7 +191,7 @@ std::array<uint32_t, kClasses> ClassifyByExponent(const SimilarRows& similar, ui
 // State of the gaps between differences, with one running mean per class.
 struct GapsOfClasses {
   std::vector<LearnedMean> means;
-  std::array<uint32_t, kClasses> left;  // values of the class after the last difference
+  std::array<uint32_t, kClasses> left;  // values of the class after its last difference
 
   GapsOfClasses(uint32_t start, const std::array<uint32_t, kClasses>& counts) : left(counts) {
     for (uint32_t c = 0; c < kClasses; ++c) means.emplace_back(1u << (start - std::min(start, c)));
@@ -199,7 +199,7 @@ struct GapsOfClasses {
 };
 
 struct Difference {
-  uint32_t at = 0, rank = 0;  // index among all values, and among those of its class
+  uint32_t at = 0, rank = 0;  // index among all values, and among the values of its class
 };
 
 // Chooses the initial mean of the gaps, halved per class: with each exponent less, differences

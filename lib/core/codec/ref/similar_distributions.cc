@@ -142,7 +142,7 @@ bool EncodeSimilarDistributions(SimilarRows& similar, uint64_t head_dim, CodecSc
   std::vector<float> first(similar.columns);
   ChannelShape shape =
       ShapeFor(first.data(), rows.size(), similar.columns, head_dim, rotation, kLongReach);
-  shape.rotation.angles.clear();  // errors do not rotate with the position
+  shape.rotation.angles.clear();  // errors depend on the column only, so they are not rotated
   shape.first_deviation = PowerOfTwo(-kErrorBits);
   WriteShape(largest, shape, out);
   shape.hints = rotation.angles.empty() ? 1 : 2;

@@ -95,7 +95,7 @@ void DecodeSimilarRows(ByteReader& reader, SimilarRows& similar, CodecScratch& s
 
 // Returns the contexts of residuals in their order: the classes of the expected values.
 std::vector<uint16_t> ResidualClassOrder();
-uint64_t CodedRows(const SimilarRows& similar);  // neither equal nor remaining rows
+uint64_t CodedRows(const SimilarRows& similar);  // counts rows that are neither equal nor remaining
 // Computes the classes of all coded rows, one after another.
 void ComputeClasses(const SimilarRows& similar, const std::vector<int16_t>& scales,
                     uint8_t* classes);
@@ -161,8 +161,8 @@ ErrorsHead ReadErrorsHead(ByteReader& reader, uint64_t similar_runs);
 class NeighbourErrors : public ErrorForecast {
  public:
   // `similar_runs` are the chunk's similar runs; its similar rows are their rows in order. Collects
-  // the hashes of the references' rows, for the caller to compare or store. Throws as
-  // NeighbourSource and ReferenceRows, kBadFrame, kReferenceDiffers.
+  // the hashes of the references' rows, for the caller to compare or store. Throws what
+  // NeighbourSource and ReferenceRows throw, kBadFrame, kReferenceDiffers.
   NeighbourErrors(const ErrorsHead& head, std::span<const ReferenceRun> similar_runs, uint64_t rows,
                   uint64_t columns, const ReferenceRows& references,
                   const NeighbourSource& neighbours);

@@ -45,7 +45,7 @@ ChunkShape NewRowsShape(const ChunkShape& shape, const RowPlan& plan, const Chun
 // Joins the references and the coded new rows, `inner`, into one chunk.
 EncodedChunk JoinRows(const RowPlan& plan, EncodedChunk inner, CodecScratch& scratch);
 
-// Throws as DecodeChunk.
+// Throws what DecodeChunk throws.
 void DecodeRepeatedRows(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                         CodecScratch& scratch, const ChunkInputs& inputs, InnerDecoder inner);
 
@@ -54,7 +54,7 @@ void DecodeRepeatedRows(const ChunkShape& shape, ByteSpan payload, std::span<std
 // It may use everything in `scratch` except `halves` and `rows`.
 EncodedChunk EncodeWide(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch,
                         const InnerEncoder& encode);
-// Throws as DecodeChunk.
+// Throws what DecodeChunk throws.
 void DecodeWide(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                 CodecScratch& scratch, const ChunkInputs& inputs, InnerDecoder inner);
 
@@ -65,7 +65,7 @@ bool CanSplit(const ChunkShape& shape, uint64_t raw_bytes);
 // Encodes a chunk for which CanSplit holds. The result may be longer than `raw`.
 EncodedChunk EncodeSplit(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch,
                          const InnerEncoder& encode);
-// Throws as DecodeChunk.
+// Throws what DecodeChunk throws.
 void DecodeSplit(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                  CodecScratch& scratch, const ChunkInputs& inputs, InnerDecoder inner);
 

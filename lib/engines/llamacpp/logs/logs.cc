@@ -125,7 +125,7 @@ struct Statistic {
   std::string_view label, metric;
   double unit = 1;
   bool more_is_better = false;
-  bool only_old = false;  // printed so only from January to April 2024, below its own heading
+  bool only_old = false;  // only versions of early 2024 print it so, below its own heading
 };
 
 constexpr double kPercent = 0.01;
@@ -218,8 +218,8 @@ std::string_view Before(std::string_view text, std::string_view words) {
 // Tokens and their time, summed over all lines of a log.
 struct Speed {
   double ms = 0, tokens = 0;
-  std::optional<double> slowest = {};  // slowest of the lines with only a speed
-  bool has_line = false;               // true if there was a line of times, even for no work
+  std::optional<double> slowest = {};  // slowest speed among lines that state only a speed
+  bool has_line = false;               // true if a line of times was read, even one for no work
 
   // Adds a turn. A speed that is not a number stays, so that no later turn hides it.
   void AddTurn(double speed) {
@@ -451,7 +451,7 @@ class TextLog {
   std::optional<double> load_ms_;
   std::map<std::string_view, double> statistics_;  // by metric
   std::map<std::string, gate::ParamValue> settings_;
-  std::set<std::string_view> begun_;  // losses that the log had begun to compute
+  std::set<std::string_view> begun_;  // losses whose computation the log reported as begun
   bool is_old_ = false, names_us_ = false, has_reports_ = false;
   uint64_t broken_ = 0;
   std::string first_broken_;

@@ -35,7 +35,7 @@ gate::CaseResult CutCase(const std::string& name, const std::string& why);
 // Makes a case that fails whatever the rules are.
 gate::CaseResult BrokenCase(const std::string& name, const std::string& why);
 
-// Reads the text of one log; `name` names its cases. Throws as ReadLogs.
+// Reads the text of one log; `name` names its cases. Throws what ReadLogs throws.
 std::vector<gate::CaseResult> ReadLog(std::string_view text, const std::string& name);
 
 // Reads `llama-bench -o json` or `-o jsonl`: one case per test and combination of settings.

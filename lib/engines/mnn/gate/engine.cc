@@ -103,7 +103,7 @@ std::span<const std::string_view> CaseNames() {
   return names;
 }
 
-// Returns the thresholds of the suite's runtime case of this mode.
+// Returns the thresholds that MNN's runtime suite has for its case of this mode.
 std::vector<Rule> ListRules(std::string_view mode) {
   const logs::AnalyzerOptions options =
       logs::SuiteOptions(fmt::format("{}_{}", kRuntimeSuite, mode));

@@ -116,8 +116,8 @@ void MnnEngine::ApplyPending(Layer& layer, CallStart& start) {
   start.plan_dropped = !fits;
   if (fits) {
     start.applied = std::move(layer.pending);
-    call_removed_ = layer.pending_remove;        // the engine removes the whole cache ...
-    call_reserved_ = KeptTokens(start.applied);  // ... except what it reserves
+    call_removed_ = layer.pending_remove;        // the engine removes the whole cache,
+    call_reserved_ = KeptTokens(start.applied);  // except for what it reserves
     layer.length = call_reserved_;
   }
   layer.pending.clear();
@@ -150,7 +150,7 @@ CallStart MnnEngine::Begin(uint64_t new_tokens) {
 std::vector<float> MnnEngine::Accumulated(std::span<const float> block_sums, uint64_t query_rows,
                                           uint32_t layer) const {
   std::vector<float> scores = GetScores(layer);
-  scores.resize(block_sums.size());  // new blocks start at 0, surplus ones are dropped
+  scores.resize(block_sums.size());  // new blocks start at 0, and surplus blocks are dropped
   const auto norm = static_cast<float>(
       std::max<uint64_t>(1, CheckedMul(geometry_.query_heads, query_rows, "heads x rows")));
   const float alpha = config_.ema_alpha;
@@ -191,7 +191,7 @@ void MnnEngine::Trigger(uint32_t index, std::vector<float>& scores, CallEnd& end
   if (!keeps_all_by_floor) {
     const uint64_t ranges = decision.plan.empty() ? 1 : decision.plan.size();
     const uint64_t token_bytes = geometry_.bytes_per_token();
-    // The published text counts only tokens, the code also its plan.
+    // The published description counts only tokens, the code also its plan.
     const uint64_t plan_bytes = revision_ == MnnRevision::kDesign ? 0 : 4 * 2 * ranges;
     metrics_.keep_ratio = Ratio(decision.kept, n);
     metrics_.lossy_ratio = Ratio(n * token_bytes, decision.kept * token_bytes + plan_bytes);

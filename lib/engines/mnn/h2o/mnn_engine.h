@@ -29,8 +29,8 @@ bool SetParameter(std::string_view meta_name, double value, eviction::BlockConfi
 enum class MnnRevision {
   kFinal,  // the final branch
   kR6,     // the measured build: one score vector for all layers; a floor above the target evicts
-  // The published text, which neither build follows: scores and a clock of decode steps for each
-  // layer; if sink and recent blocks exceed the target, only they are kept.
+  // The published description, which neither build follows: scores and a clock of decode steps for
+  // each layer; if sink and recent blocks exceed the target, only they are kept.
   kDesign,
 };
 
@@ -39,7 +39,7 @@ struct MnnGeometry {
   uint32_t query_heads = 1, kv_heads = 1, head_dim = 1;
   uint32_t element_bytes = 2;
 
-  uint64_t bytes_per_token() const {  // K and V of one layer
+  uint64_t bytes_per_token() const {  // bytes of K and V in one layer
     return uint64_t{2} * kv_heads * head_dim * element_bytes;
   }
 };
@@ -52,7 +52,7 @@ struct MnnMetrics {
   float floor_keep = 0.0f;      // h2o_floor_keep_by_recent_sink
   float quantized_keep = 1.0f;  // h2o_block_quantized_keep
   uint64_t last_evict_tokens = 0;
-  uint64_t total_evict_tokens = 0;  // counted when planned, per layer
+  uint64_t total_evict_tokens = 0;  // tokens of each layer's plans, counted when planned
 };
 
 struct CallStart {

@@ -15,7 +15,7 @@
 namespace kv::mnn::h2o {
 namespace {
 
-constexpr uint64_t kWorthThreads = uint64_t{4} << 20;  // multiplications that pay for threads
+constexpr uint64_t kWorthThreads = uint64_t{4} << 20;  // least multiplications for several threads
 
 class FromTrace : public BlockSumSource {
  public:
@@ -172,7 +172,7 @@ MnnReplay ReplayMnn(const eviction::BlockConfig& config, const MnnGeometry& geom
       if (call.start.plan_applied) held[l] = Select(held[l], call.start.applied);
       Append(held[l], {static_cast<uint32_t>(token), 1});
       const auto sums = source.Sums(call.start, engine.blocks(call.start.length), token);
-      if (!sums) return replay;  // the stream ended, so this step did not happen
+      if (!sums) return replay;  // the stream ended, so this step did not take place
       call.end = engine.Finish(*sums);
       call.end.ema_scores.clear();
       replay.plans_dropped += call.start.plan_dropped;

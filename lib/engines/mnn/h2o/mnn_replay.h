@@ -22,7 +22,7 @@ namespace kv::mnn::h2o {
 struct MnnCall {
   uint64_t token = 0;  // position of the token decoded
   CallStart start;
-  CallEnd end;         // its ema_scores are empty
+  CallEnd end;         // without ema_scores, which are not kept
   KeepPlan planned;    // positions kept by the plan that this call made
   MnnMetrics metrics;  // after the call
 };
@@ -71,7 +71,7 @@ using eviction::ReplayRun;
 // The papers' policies at the engine's intervals. Each eviction keeps a share of the current cache,
 // computed by the floor rule of the final branch.
 extern const eviction::EngineRule kIntervals;
-extern const eviction::EngineRule kDesign;  // the published text, with its target of 3.5
+extern const eviction::EngineRule kDesign;  // the published description, with its target of 3.5
 extern const eviction::EngineRule kMnn;     // the final branch
 extern const eviction::EngineRule kMnnR6;   // the measured build
 
@@ -84,7 +84,7 @@ ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
 
 // Parameters for the engine, and the result of its own decisions with them.
 struct AdvisedSettings {
-  const advise::Candidate* candidate = nullptr;  // candidate of the advice that they implement
+  const advise::Candidate* candidate = nullptr;  // the advice's candidate that they implement
   eviction::BlockConfig config;
   advise::Outcome outcome;
   // Says that the target ends at another ratio, because the engine applies it again at every

@@ -159,7 +159,7 @@ std::vector<std::string> FollowedNames(const Report& of) {
 const Fields<Report>& ParamsFields() {
   static const Fields<Report> fields = {
       {"engine",
-       "exact: policies as their papers have them; design: MNN's published text; mnn: its code; "
+       "exact: policies as their papers have them; design: as MNN documents it; mnn: its code; "
        "mnn-r6: its older code",
        [](const Report& of) {
          return of.result.engine == nullptr ? "exact" : of.result.engine->name;

@@ -570,7 +570,7 @@ std::string TextAt(const GateBullets& bullets, std::string_view key, std::string
 }
 
 std::optional<double> NumberIn(const GateBullets& bullets, std::string_view key) {
-  if (key.empty()) return std::nullopt;  // the figure is not in a report
+  if (key.empty()) return std::nullopt;  // the report lacks this figure
   const auto number = FirstNumber(TextAt(bullets, key));
   return number && std::isfinite(*number) ? number : std::nullopt;
 }

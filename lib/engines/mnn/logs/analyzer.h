@@ -55,7 +55,7 @@ AnalyzerOptions SuiteOptions(std::string_view case_name);
 
 // The result of an offline estimate, as the engine's offline_lossless_fp16.py writes it.
 struct OfflineRatio {
-  std::string path;  // as reports print it
+  std::string path;  // path in the form that reports print
   double ratio = 0;
   int64_t selected_entries = 0;
   std::string selected_layers = "[]";  // a list in Python's spelling

@@ -53,7 +53,7 @@ constexpr MetricFigure kMetricFigures[] = {
     {"h2o_keep_ratio_avg", "h2o_keep_ratio"},
     {"h2o_lossy_ratio_avg", "h2o_lossy_ratio"},
     {"h2o_lossless_ratio_avg", "h2o_lossless_ratio"},
-    {"h2o_runtime_total_ratio_avg", nullptr},  // the product of the two above
+    {"h2o_runtime_total_ratio_avg", nullptr},  // the product of the two figures above
     {"h2o_lossless_raw_mb_avg", "h2o_lossless_raw_bytes", kMebibyte},
     {"h2o_lossless_comp_mb_avg", "h2o_lossless_compressed_bytes", kMebibyte},
     {"runtime_decomp_us_max", "h2o_lossless_decompress_us", 1, true},

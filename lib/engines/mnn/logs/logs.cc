@@ -211,7 +211,7 @@ void AddOutcome(const CaseLogs& logs, CaseResult& c) {
     rule.rule.limit = 0;
     rule.value = static_cast<double>(suite_case.return_code);
     rule.where.log = logs.code_place;
-    if (suite_case.console_log.empty()) rule.reason.clear();  // there is no console log to refer to
+    if (suite_case.console_log.empty()) rule.reason.clear();  // the log that it names is absent
   }
   const auto status = logs.bullets.find("quality_status");
   const bool gate_failed = !logs.report_missing && status != logs.bullets.end();

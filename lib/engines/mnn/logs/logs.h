@@ -36,9 +36,9 @@ struct BenchLogs {
   BenchTable table;
   InvalidLines invalid;  // counted as the analyzer counts them, in the logs that it reads
   LosslessLines lossless;
-  bool has_stdout = false;  // true: there is a transcript, which should hold [H2O-LOSSLESS] lines
+  bool has_stdout = false;  // true: a transcript exists, which should hold [H2O-LOSSLESS] lines
   size_t logs = 0;          // number of logs of the bench that were read
-  bool was_begun = false;   // true: some log shows that a run began, even if it has no rows
+  bool was_begun = false;   // true: some log shows that a run began, even without rows
   // Number of the manifest's runs, and of those that did not end well.
   uint64_t runs = 0, failed_runs = 0;
   std::vector<std::string> failures = {};
@@ -59,8 +59,8 @@ struct CaseLogs {
   Json report = Json::object();  // for llm_demo: the engine's report, or one made from its runs
   bool report_missing = false;
   std::string report_trouble = {};  // why an existing report cannot be read
-  std::optional<Json> row = {};     // the suite's row, if there is nothing else
-  std::string code_place = {};      // the document that has the return code
+  std::optional<Json> row = {};     // row of the suite, if no other document exists
+  std::string code_place = {};      // the document that states the return code
   Evidence evidence = {};
   std::vector<std::string> notes = {};
 };
@@ -79,7 +79,7 @@ bool HoldsDemo(const LogFolder& folder);
 
 // Everything at the path of engine logs, sorted by case and not yet judged.
 struct LogsRead {
-  std::string shown;  // the path as reports print it
+  std::string shown;  // path in the form that reports print
   std::vector<CaseLogs> cases;
   std::vector<std::string> absent_cases;  // cases of the suite that are missing
   std::vector<std::string> notes;
@@ -91,7 +91,7 @@ LogsRead ReadEngineLogs(const EngineLogsInput& input);
 // figures of the same logs.
 
 struct EngineVerdict {
-  std::string path;          // as reports print it
+  std::string path;          // path in the form that reports print
   bool engine_pass = false;  // the engine's own verdict on the whole suite
   gate::Status status = gate::Status::kNotRun;
   std::vector<gate::CaseResult> cases;    // without the engine in their specs

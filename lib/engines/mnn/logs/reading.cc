@@ -171,7 +171,7 @@ void AddConsoleVerdict(bool code_known, CaseLogs& logs) {
 std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const SuiteOutput& output,
                                 const EngineLogsInput& input) {
   std::vector<CaseLogs> all;
-  const bool is_folder = folder.exists();  // false: only the suite's summary.json
+  const bool is_folder = folder.exists();  // false: only the suite's summary.json exists
   for (const std::string& name : CasesIn(folder, output)) {
     SuiteCase c;
     c.name = name;

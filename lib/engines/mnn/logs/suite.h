@@ -100,8 +100,8 @@ std::string ConsoleFailure(std::string_view console_log);
 struct SuiteCase {
   std::string name, mode;
   int64_t return_code = 0;
-  std::string folder;       // as reports print it: "OUT/runtime_store"
-  std::string console_log;  // as reports print it: "OUT/runtime_store.console.log"
+  std::string folder;       // in the form that reports print: "OUT/runtime_store"
+  std::string console_log;  // in the form that reports print: "OUT/runtime_store.console.log"
   std::optional<std::string> console_text = {};
   std::optional<std::string> summary_text = {};  // summary.md of a runtime case, if it exists
   GateBullets bullets = {};  // from summary.md, or those that the analyzer would write
@@ -154,10 +154,10 @@ std::string SuiteLine(const Json& row);
 
 // The suite's own records of one of its cases in summary.json, cases.jsonl and summary.md.
 struct CaseOutput {
-  std::optional<int64_t> return_code = {};  // the first that is not 0, or 0 if all are
+  std::optional<int64_t> return_code = {};  // the first code that is not 0, or 0 if all are
   bool code_unreadable = false;             // true: a code exists, but is not a number
-  std::string code_place = {};              // the document that has the code
-  Json row = {};                            // from the first document that has it
+  std::string code_place = {};              // the document that states the code
+  Json row = {};                            // row of the first document that has one
   std::string row_place = {};               // name of that document
   Evidence evidence = {};
 };

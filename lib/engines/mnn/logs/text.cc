@@ -292,7 +292,7 @@ bool NextRecord(std::string_view& text, std::vector<std::string>& fields) {
   for (; i < text.size() && (quoted || (text[i] != '\n' && text[i] != '\r')); ++i) {
     const char c = text[i];
     if (quoted && c == '"') {
-      quoted = text.substr(i + 1).starts_with('"');  // two quotes are one quote in the field
+      quoted = text.substr(i + 1).starts_with('"');  // two quotes stand for one quote in the field
       if (quoted) field += text[++i];
     } else if (!quoted && c == '"' && at_start) {
       quoted = true;

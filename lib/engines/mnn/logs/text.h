@@ -68,7 +68,7 @@ inline Json NumberJson(const std::optional<double>& value) {
 struct TableState {
   bool has_header = false;
   size_t rows = 0;  // complete rows
-  size_t cut = 0;   // rows of another width than the header, or without their end
+  size_t cut = 0;   // rows with another width than the header, or without their end
 };
 
 inline constexpr std::string_view kSpeedColumn = "speed(tok/s)";

@@ -262,7 +262,7 @@ RuleOutcome LosslessRule(const RuntimeFacts& facts, const GateBullets& engine,
   const auto measured = worst_known ? facts.measured.least : facts.measured_ratio_mean();
   RuleOutcome rule =
       Decide(kMetric, Op::kAtLeast, o.lossless_target, measured, facts.measured.least_log,
-             fmt::format("raw over compressed bytes of the {} itself; the engine's value is an "
+             fmt::format("raw / compressed bytes of the {} itself; the engine's value is an "
                          "offline estimate of other bytes",
                          worst_known ? "worst row" : "run"));
   if (!measured) rule.reason = "the runs compressed nothing: there is no ratio to judge";
@@ -363,7 +363,7 @@ RuntimeFacts CollectReportFacts(std::string_view markdown) {
   facts.decode.mean = NumberIn(bullets, "decode_avg_tps");
   facts.decode.median = NumberIn(bullets, "decode_median_tps");
   facts.decode.most = NumberIn(bullets, "decode_best");
-  if (facts.rows > 0 && facts.rows == head.rows.size()) {  // the report lists all rows
+  if (facts.rows > 0 && facts.rows == head.rows.size()) {  // true if the report lists all rows
     facts.figures["lossy_best"] = ComputeSpread(head.rows, &AnalyzerRow::lossy);
     facts.decode = ComputeSpread(head.rows, &AnalyzerRow::decode_tps);
   }

@@ -43,15 +43,15 @@ RuleOutcome DecideDrop(std::string_view metric, double limit, const std::optiona
 // One figure over the rows of a case.
 struct Spread {
   std::optional<double> least, mean, median, most;
-  std::string least_log, most_log;  // log and row of the extreme values
+  std::string least_log, most_log;  // log and row of the smallest and of the largest value
 };
 
 struct RuntimeFacts {
   size_t rows = 0;
   std::map<std::string_view, Spread> figures = {};  // by RowFigure::key
   Spread decode;                                    // tokens/s
-  Spread measured;  // raw over compressed bytes, of rows that compressed anything
-  std::optional<double> selected_lossless;   // the engine's estimate, if nothing else is known
+  Spread measured;  // raw / compressed bytes, of rows that compressed anything
+  std::optional<double> selected_lossless;   // the engine's estimate, if no other figure is known
   std::optional<double> repeat_deviation;    // relative, of decode speed in repetitions
   std::optional<double> like_for_like_drop;  // drop from baseline rows of the same lengths
   std::vector<std::string> notes = {};
@@ -75,8 +75,8 @@ Json RuntimeFigures(const RuntimeFacts& facts, const BaselineNoise& noise);
 // The [H2O-LOSSLESS] lines of a log: one per layer call that compressed.
 struct LosslessLines {
   uint64_t count = 0;
-  uint64_t of_192_tokens = 0;   // lines with the grouping of an older engine
-  uint64_t most_fallbacks = 0;  // largest number in a line
+  uint64_t of_192_tokens = 0;   // lines with the groups of an older engine
+  uint64_t most_fallbacks = 0;  // the largest count of fallbacks in a line
   struct Layer {
     uint64_t layer = 0, lines = 0;
     double last_ratio = 0, fallbacks = 0;

@@ -422,7 +422,7 @@ void BitShuffle(const std::byte* from, size_t size, std::byte* to) {
 
 uint64_t PlaneCoder::Compressed(ByteSpan bytes, int level) {
   const size_t size = zstd_.Compress(bytes, compressed_.Get(Zstd::Bound(bytes.size())), level);
-  KV_ASSERT(size > 0);  // the buffer has zstd's own bound
+  KV_ASSERT(size > 0);  // the buffer is as large as zstd's own bound
   return size;
 }
 
@@ -454,7 +454,7 @@ uint64_t PlaneCoder::BestOfBlock(const PlaneShape& block, const std::byte* from,
     tried.push_back(simplest);
     const ByteSpan payload = Payload(simplest, block, from, options.bitshuffle);
     const uint64_t size = Compressed(payload, options.zstd_level);
-    if (size >= best_size) continue;  // among equal sizes the first wins
+    if (size >= best_size) continue;  // if sizes are equal, the first one wins
     best_size = size;
     best = predictor;
     std::memcpy(to, payload.data(), payload.size());

@@ -89,7 +89,7 @@ struct Sizes {
 
 struct Result {
   std::set<int64_t> layers;
-  uint64_t entries = 0;  // number selected, though some of them may fail later
+  uint64_t entries = 0;  // selected entries, some of which may fail later
   uint64_t dumps = 0;    // number of runs that the entries come from
   uint64_t groups = 0, chunks = 0;
   Sizes k, v;

@@ -90,7 +90,7 @@ struct LayerCall {
   eviction::LayerRange h2o_range;  // whether or not H2O is enabled
   uint64_t token_step = 0;         // decode tokens so far, counted from 1
   uint64_t length = 0;             // tokens in the cache, including the new one
-  uint64_t final_keep_tokens = 0;  // H2O's budget, or the length if H2O is off
+  uint64_t final_keep_tokens = 0;  // budget of H2O, or the length if H2O is off
 };
 
 // Returns the layer's token budget in this call, or nothing if scope, mode or sampling exclude it.
@@ -107,7 +107,7 @@ ColdRange FindColdRange(const Config& sanitised, uint64_t budget);
 struct LayerClock {
   uint64_t updates = 0;
   uint64_t last_step = 0;    // token step of the last update
-  uint64_t last_budget = 0;  // the watermark: earlier tokens have been handled
+  uint64_t last_budget = 0;  // watermark: tokens before it have been handled
 };
 
 // If the cold range ends before the watermark, the blocks made so far no longer fit: resets the

@@ -32,7 +32,7 @@ KeepPlan Within(const KeepPlan& plan, uint64_t begin, uint64_t tokens) {
 void CompactRows(LayerCache& rows, const KeepPlan& kept) {
   if (KeptTokens(kept) == rows.size()) return;
   if (!kept.empty()) rows.Compact(kept);
-  rows.PopFront(kept.empty() ? rows.size() : 0);  // frees memory, unlike the engine
+  rows.PopFront(kept.empty() ? rows.size() : 0);  // unlike the engine, this frees memory
 }
 
 // Selects the tokens in `kept` from a range of `tokens` tokens; both are laid out
@@ -184,11 +184,11 @@ class DesignRuntime : public Runtime {
   struct Stored {
     std::shared_ptr<const Bytes> raw;  // [head][token][dim]
     Bytes blob;
-    uint64_t hash = 0;  // hash of the raw bytes; set together with the blob
+    uint64_t hash = 0;  // hash of the raw bytes, which is set together with the blob
   };
   struct Block {
     uint64_t id = 0;
-    bool was_encoded = false;  // true also while it is being encoded
+    bool was_encoded = false;  // true once its encoding has begun
     std::vector<uint32_t> positions;
     std::array<Stored, 2> tensors;
 
@@ -307,7 +307,7 @@ class DesignRuntime : public Runtime {
     }
     const auto found = std::find_if(layer.blocks.begin(), layer.blocks.end(),
                                     [&](const Block& b) { return b.id == result.task.id; });
-    if (found == layer.blocks.end()) return;  // H2O cut the block in the meantime
+    if (found == layer.blocks.end()) return;  // H2O cut the block while it was encoded
     Block& block = *found;
     Log(EventKind::kApply, layer, block, result.task.raw.size(), result.blob_bytes(), result.us);
     if (result.failed) return Log(EventKind::kFallback, layer, block, 0, 0, 0, "encode");

@@ -133,7 +133,7 @@ class DecodeCache {
   struct Entry {
     RangeIdentity id;
     RangeBytes decoded;
-    bool seeded = false;  // true: a copy of the raw bytes, which no decoder made
+    bool seeded = false;  // true: the copy is of raw bytes, not from a decoder
   };
 
   explicit DecodeCache(uint64_t capacity) : capacity_(capacity) {}

@@ -90,7 +90,7 @@ class MnnRuntime : public Runtime {
   struct Decoded {
     RangeBytes bytes;
     bool was_hit = false;
-    bool seeded = false;  // true: a copy of the raw bytes, which no decoder made
+    bool seeded = false;  // true: the copy is of raw bytes, not from a decoder
   };
 
   struct Layer {

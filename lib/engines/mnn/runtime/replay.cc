@@ -20,7 +20,7 @@ namespace {
 // A trigger length that no cache reaches, so that H2O never triggers.
 constexpr int64_t kNever = int64_t{1} << 40;
 constexpr int64_t kMostThreads = 256;
-constexpr uint64_t kCacheShare = 16;  // decoded ranges get this part of the whole cache by default
+constexpr uint64_t kCacheShare = 16;  // by default decoded ranges get 1/16 of the cache's size
 
 bool AllStorable(const Snapshot& snapshot) {
   const auto is_storable = [](DType dtype) {
@@ -31,7 +31,7 @@ bool AllStorable(const Snapshot& snapshot) {
   });
 }
 
-constexpr uint64_t kTileTokens = 64;  // values widened at once
+constexpr uint64_t kTileTokens = 64;  // tokens whose values are widened at once
 // Multiplications of one call from which threads pay.
 constexpr uint64_t kWorthThreads = uint64_t{1} << 20;
 
@@ -175,7 +175,7 @@ class AttentionStep {
   uint64_t block_tokens_;
   ThreadPool& pool_;
   bool has_queries_ = false;
-  std::vector<std::unique_ptr<LayerAttention>> layers_;  // by place; null without queries
+  std::vector<std::unique_ptr<LayerAttention>> layers_;  // by layer; null if it has no queries
   std::vector<LayerAttention> traced_;                   // for a trace of probabilities
   std::unique_ptr<mnn::h2o::BlockSumSource> recorded_;
   double seconds_ = 0;
@@ -410,7 +410,7 @@ class Replayer {
         attention.Attend(layer, token, *runtime_, nullptr);
         sums.emplace(start.in_range ? blocks : 0);
       }
-      if (!sums) return false;  // the recorded stream ended, so this step did not happen
+      if (!sums) return false;  // the recorded stream ended, so this step did not take place
       const Stopwatch watch;
       const mnn::h2o::CallEnd end = engine.Finish(*sums);
       if (end.triggered) {

@@ -36,7 +36,7 @@ struct ReplayRequest {
   eviction::BlockConfig h2o;
   WeightRule weights = WeightRule::kFlashLocal;
   std::optional<uint64_t> prompt_tokens;  // required if the trace does not record it
-  std::optional<uint64_t> decode_tokens;  // stop after this many; the default is the cache's end
+  std::optional<uint64_t> decode_tokens;  // stops after so many; by default at the cache's end
   // With kDesign, the memory for decoded ranges; by default a sixteenth of the whole cache.
   std::optional<uint64_t> cache_bytes;
   // True: the result lists events. Results of workers are taken where the engine waits for them, at
@@ -58,8 +58,8 @@ struct LayerResult : LayerRecord {
 
 struct Speed {
   uint64_t tokens = 0;
-  double seconds = 0;            // spent in layer calls, without work that only a replay does
-  double attention_seconds = 0;  // part of these, spent on scores, softmax and values
+  double seconds = 0;            // time in layer calls, without work that only a replay does
+  double attention_seconds = 0;  // the part of `seconds` for scores, softmax and values
 
   double tokens_per_second() const {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
@@ -90,7 +90,7 @@ struct ReplayResult {
   std::vector<eviction::LayerPlan> plans;  // positions left by H2O's applied plans, by layer
   std::vector<Resident> steps;             // [0] is after the prefill, then one per decode step
   uint64_t peak_bytes = 0;                 // largest total() after any layer call
-  std::optional<Speed> speed;              // attention only; nothing without recorded queries
+  std::optional<Speed> speed;              // attention only; empty without recorded queries
   std::string no_speed_reason;
   std::vector<Event> events;  // empty unless the request asks for them
   std::vector<std::string> warnings;

@@ -13,7 +13,7 @@
 namespace kv::mnn::runtime {
 namespace {
 
-constexpr size_t kMaxPoints = 400;  // points of one line, more than a screen shows
+constexpr size_t kMaxPoints = 400;  // points of one line; a screen shows fewer
 
 std::optional<double> SafeRatio(uint64_t raw, uint64_t blob) {
   if (blob == 0) return std::nullopt;
@@ -156,9 +156,9 @@ const Fields<Measured>& MeasuredFields() {
   };
   static const Fields<Measured> fields = {
       {"encode_calls", "Times that the encoder ran", &Measured::encode_calls},
-      {"encoded_tokens", "Tokens handed to the encoder, counted each time",
+      {"encoded_tokens", "Tokens handed to the encoder, again if encoded again",
        &Measured::encoded_tokens},
-      {"encoded_raw_bytes", "Bytes handed to the encoder, counted each time",
+      {"encoded_raw_bytes", "Bytes handed to the encoder, again if encoded again",
        &Measured::encoded_raw_bytes},
       {"encoded_blob_bytes", "Bytes that the encoder made, whether they were used or not",
        &Measured::encoded_blob_bytes},
@@ -180,7 +180,7 @@ const Fields<Measured>& MeasuredFields() {
       {"encode_us", "Time in encoders in microseconds; not with --deterministic",
        &Measured::encode_us, kTime},
       {"decode_us",
-       "Time in decoders in microseconds, with engine design also the proof of each blob; not with "
+       "Time in decoders in microseconds, with engine design also checks of blobs; not with "
        "--deterministic",
        &Measured::decode_us, kTime},
       {"wait_us", "Time waiting for workers in microseconds; not with --deterministic",

@@ -123,7 +123,7 @@ bool EncodeWorkers::TrySubmit(EncodeTask& task) {
       threads_.emplace_back([this](const std::stop_token& stop) { Loop(stop); });
     } catch (const std::exception& failure) {
       if (threads_.empty()) {
-        queued_.clear();  // the results would not be taken
+        queued_.clear();  // nothing would take the results
         ThrowNoThread(failure, "a thread that encodes");
       }
     }

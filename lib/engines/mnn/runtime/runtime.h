@@ -117,7 +117,7 @@ class EncodeWorkers {
   // Waits for all tasks, adds the time waited to `wait_us`, and takes all results.
   std::vector<EncodeResult> WaitAll(int64_t& wait_us);
 
-  uint64_t untaken() const;  // number of submitted tasks whose results were not yet taken
+  uint64_t untaken() const;  // submitted tasks whose results were not taken yet
 
  private:
   void Loop(const std::stop_token& stop);
@@ -129,7 +129,7 @@ class EncodeWorkers {
   std::deque<EncodeTask> queued_;
   std::vector<EncodeResult> finished_;
   uint64_t running_ = 0;
-  std::vector<std::jthread> threads_;  // the last member, so that they are joined first
+  std::vector<std::jthread> threads_;  // declared last: joined before other members are destroyed
 };
 
 // The action of a call that an event records.
@@ -143,7 +143,7 @@ enum class EventKind {
   kDecode,        // a range was decoded and compared (mnn: probe, full)
   kShrink,        // the cold range became shorter: blocks and plan were dropped
   kBackpressure,  // the queue was full: mnn never encodes the range, design tries again later
-  kFallback,      // something failed; `what` names it
+  kFallback,      // a step failed; `what` names it
 };
 std::string_view Name(EventKind kind);
 
@@ -161,12 +161,12 @@ struct Event {
 // Bytes of K and V of all layers together, after one decode step.
 struct Resident {
   uint64_t token = 0;
-  uint64_t full = 0;       // needed if nothing were evicted, compressed or over-allocated
+  uint64_t full = 0;       // size if nothing were evicted, compressed or over-allocated
   uint64_t held = 0;       // raw size of the rows that the layers hold
   uint64_t raw = 0;        // allocated for raw rows (mnn: buffers that never shrink)
-  uint64_t blobs = 0;      // size of compressed ranges
+  uint64_t blobs = 0;      // size of compressed ranges, called blobs
   uint64_t caches = 0;     // size of decoded copies
-  uint64_t in_flight = 0;  // size of copies that wait for a worker, at most until their token ends
+  uint64_t in_flight = 0;  // copies that wait for a worker, at most until their token ends
 
   uint64_t total() const { return raw + blobs + caches + in_flight; }
 };
@@ -210,9 +210,9 @@ struct Measured {
   uint64_t no_gain = 0;   // ranges whose blob is not smaller than the range
   uint64_t failures = 0;  // encoders and decoders that threw
   uint64_t backpressure = 0;
-  uint64_t decode_calls = 0;  // decoder runs for a reader
+  uint64_t decode_calls = 0;  // how often a decoder ran for a reader
   uint64_t cache_copies = 0;  // reads served from a cache of decoded ranges
-  uint64_t seeded_hits = 0;   // cache copies of entries that no decoder made
+  uint64_t seeded_hits = 0;   // copies served from entries that no decoder made
   int64_t encode_us = 0, decode_us = 0, wait_us = 0;
 
   void Add(const Measured& other);

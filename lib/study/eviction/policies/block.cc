@@ -10,7 +10,7 @@
 namespace kv::eviction {
 namespace {
 
-constexpr double kNegligible = 1e-17;  // a weight this small vanishes in a double's sum
+constexpr double kNegligible = 1e-17;  // a smaller weight would vanish in a sum of doubles
 
 // The engine's rule with exact sums: the moving average is kept per token, so that a score follows
 // its token through every compaction; a block's score is the sum over the tokens that it holds now.

@@ -5,7 +5,7 @@
 namespace kv::eviction {
 namespace {
 
-constexpr int kUnusedBits = 11;  // a double holds 53 bits exactly
+constexpr int kUnusedBits = 11;  // a double holds 53 bits
 
 class RandomRule : public Rule {
  public:

@@ -48,7 +48,7 @@ struct Float8Rule {
   DType dtype = DType::kF8E4M3;
   Float8Overflow overflow = Float8Overflow::kSaturate;
   bool is_scaled = false, by_head = false, only_values = false, counts_scales = false;
-  bool is_frozen = false;  // true: the scale comes from the tokens stored first
+  bool is_frozen = false;  // true: the tokens stored first set the scale
 };
 
 // Derives the rule from the name: suffixes name the format and what a scale applies to, prefixes

@@ -25,7 +25,7 @@ struct Side {
   uint64_t tokens = 0;
   uint32_t heads = 0, dim = 0;
   bool is_key = true;
-  uint32_t layer = 0, layers = 1;  // some engines treat the first and last layers differently
+  uint32_t layer = 0, layers = 1;  // some engines treat their first and last layers differently
   DType model = DType::kF16;       // the 16-bit type that the engine computes in
 
   uint64_t row() const { return uint64_t{heads} * dim; }
@@ -43,7 +43,7 @@ struct StoreOptions {
 // Tokens that a query still sees in full, because the engine stores them later.
 enum class Tail {
   kNone,
-  kKeys,    // keys of n tokens: the last n modulo kTailTokens
+  kKeys,    // keys: the last n modulo kTailTokens tokens
   kValues,  // the last kTailTokens
 };
 inline constexpr uint64_t kTailTokens = 128;

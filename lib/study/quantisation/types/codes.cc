@@ -122,7 +122,7 @@ constexpr float kTable4[] = {-126 / 64.0f, -95 / 64.0f, -74 / 64.0f, -58 / 64.0f
                              58 / 64.0f,   74 / 64.0f,  95 / 64.0f,  126 / 64.0f};
 // deviation of the values that the tables quantise
 constexpr float kUnit3 = 59 / 64.0f, kUnit4 = 46 / 64.0f;
-constexpr double kBeyondHalf = 1e6;                 // becomes infinite as binary16
+constexpr double kBeyondHalf = 1e6;                 // in binary16 it becomes infinite
 constexpr uint64_t kSigns = 0x61f2'b9ca'7d3d'8f14;  // bit d: value d keeps its sign
 
 // Returns the table of 2^bits values, ascending; bits is 3 or 4.
@@ -284,7 +284,7 @@ namespace {
 constexpr int kRounds = 200, kSteps = 200;
 // deviations on each side that the first values span; outer cells end this many times as far out
 constexpr double kSpan = 3.5, kBeyond = 3;
-constexpr double kSettled = 1e-10;   // Lloyd-Max ends when no value moves by more
+constexpr double kSettled = 1e-10;   // Lloyd-Max ends if no value moves further
 constexpr float kLeastNorm = 1e-8f;  // the engines' guard against a zero vector
 
 // Returns the mean of a normal variable within [begin, end], by the trapezoid rule.
@@ -427,7 +427,7 @@ uint8_t ChooseExponent(std::span<const float> group) {
 
 float ExponentToScale(uint8_t exponent) { return std::ldexp(1.0f, exponent - kExponentBias); }
 
-// Returns the code of the nearest value; midway, of the lower one. -0 has no code.
+// Returns the code of the nearest value, or of the smaller of two equally near. -0 has no code.
 uint8_t EncodeFloat4(float value) {
   const auto index = static_cast<int>(
       std::lower_bound(std::begin(kMiddles), std::end(kMiddles), value) - std::begin(kMiddles));

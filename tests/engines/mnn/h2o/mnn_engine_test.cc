@@ -107,7 +107,7 @@ TEST_CASE("a plan takes effect at the layer's next call, before the new token", 
   CHECK(start.plan_applied);
   CHECK(start.length_compacted == end.decision.kept);
   CHECK(start.length == end.decision.kept + 1);
-  CHECK(engine.capacity(0) == 575);  // the buffer does not shrink
+  CHECK(engine.capacity(0) == 575);  // the buffer never shrinks
 }
 
 TEST_CASE("a plan that no longer fits is dropped, scores stay remapped", "[h2o]") {
@@ -136,7 +136,8 @@ TEST_CASE("R6 shares one score vector among all layers", "[h2o]") {
   }
   CHECK(own.scores(0)[1] == 0.0f);
   CHECK(own.scores(1)[0] == 0.0f);
-  CHECK(shared.scores(0)[0] == Approx(0.09f));  // layer 0's 0.1, decayed by the call of layer 1
+  // 0.1 from the call of layer 0, decayed by that of layer 1.
+  CHECK(shared.scores(0)[0] == Approx(0.09f));
   CHECK(shared.scores(1)[1] == Approx(0.1f));
 }
 
@@ -171,7 +172,8 @@ TEST_CASE("without a trigger the lossless budget follows the last ratio of any l
         static_cast<uint64_t>(std::lround(engine.metrics().keep_ratio * 512)));
 }
 
-TEST_CASE("the published text evicts down to its floor, each layer by its own steps", "[h2o]") {
+TEST_CASE("the published design keeps only sink and recent blocks, each layer by its own steps",
+          "[h2o]") {
   eviction::BlockConfig published;  // 64, 32, 256
   published.target_lossy_ratio = 3.5f;
   MnnEngine text(published, {32, 4, 4, 64, 2}, MnnRevision::kDesign, 1000);

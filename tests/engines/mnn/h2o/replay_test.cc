@@ -75,7 +75,7 @@ TEST_CASE("every policy keeps the same number of tokens, and none beats the orac
     const auto made = MakeAttentionCase({}, seed);
     ReplayRequest request = SmallRequest();
     request.policies = AllPolicies();
-    request.config.update_interval = 60;  // with one eviction no choice is better than the oracle's
+    request.config.update_interval = 60;  // one eviction only, for which the oracle is optimal
     const ReplayResult result = RunOn(*made, request);
     const ReplayRun* oracle = nullptr;
     for (const ReplayRun& run : result.runs) {
@@ -115,7 +115,7 @@ TEST_CASE("keeping all costs exactly nothing, losing mass M costs -ln M", "[h2o]
   CHECK(random.evicting_rows > 0);
   CHECK(random.kl.max == Approx(-std::log(random.mass.min)).epsilon(1e-9));
   CHECK(random.mass.min < 0.9);
-  // Layer 0 is outside the range and unchanged.
+  // The range excludes layer 0, which keeps everything.
   CHECK(result.runs[1].layers[0].summary.mass.min == 1.0);
 }
 
@@ -193,7 +193,8 @@ TEST_CASE("a missing layer changes nothing of the others in the mnn engine", "[h
     CHECK(of_a.HeldBefore(0, event.token + 1) == of_b.HeldBefore(0, event.token + 1));
   }
   request.engine = &kMnnR6;
-  CHECK_THROWS_AS(RunOn(*part, request), Error);  // one score vector needs every layer
+  // One score vector for all layers needs all layers.
+  CHECK_THROWS_AS(RunOn(*part, request), Error);
 }
 
 TEST_CASE("a run in which nothing happens names the parameter", "[h2o]") {
@@ -251,7 +252,7 @@ TEST_CASE("the trace is refused by name where the snapshot differs", "[h2o]") {
           c.snapshot.cell_groups.push_back({"", 1, {{0, 0, {}}, {2, 0, {}}}});
         }).find("position 2") != std::string::npos);
   CHECK(finding([](AttentionCase& c) {
-          // Values of one layer as keys of another.
+          // The keys of layer 0 point to the numbers of layer 1.
           const std::byte* other = c.snapshot.layers[1].k.pieces[0].data;
           c.trace.layers[0].keys = ContiguousView(DType::kF16, {160, 2, 16}, other);
         }).find("layer 0") != std::string::npos);
@@ -310,7 +311,7 @@ TEST_CASE("a budget is met at every step, by every policy alike", "[h2o]") {
         }
         held += length;
         ++evicting;
-        // The plan agrees with the schedule.
+        // The plan keeps as many tokens as the schedule says.
         CHECK(KeptTokens(run.plans[l].HeldBefore(0, token + 1)) == length);
       }
       const uint64_t budget = evicting * run.budget->At(token + 1);
@@ -381,7 +382,7 @@ TEST_CASE("sinks turned to their places in the cache attend as if nothing lay be
   std::vector<double> weights;
   double sum = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    const float *q = &floats[159 * 16], *k = &floats[(129 + i) * 16];  // the key at that distance
+    const float *q = &floats[159 * 16], *k = &floats[(129 + i) * 16];  // query 159 and key 129 + i
     double score = 0;
     for (size_t d = 0; d < 16; ++d) score += static_cast<double>(q[d]) * static_cast<double>(k[d]);
     weights.push_back(std::exp(score / 4));
@@ -432,7 +433,7 @@ TEST_CASE("layers without rows count as kept, as the run's own plan has it", "[h
     const ReplayResult result = RunOn(*made, request);
     for (const ReplayRun& run : result.runs) {
       INFO(eviction::EngineText(result) << " " << run.policy);
-      uint64_t kept = 0;  // from the plan before the last row or, with a budget, after it
+      uint64_t kept = 0;  // kept before the last row; under a budget, after it
       for (const LayerKv& layer : made->snapshot.layers) {
         const auto plan = std::find_if(run.plans.begin(), run.plans.end(),
                                        [&](const auto& each) { return each.layer == layer.index; });

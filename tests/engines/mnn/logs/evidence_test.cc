@@ -38,14 +38,14 @@ TEST_CASE("logs are read in whatever encoding a shell gave them", "[gate]") {
   CHECK(LogText("\xfe\xff" + Utf16(text, true)) == wanted);
   CHECK(LogText(Utf16(text, false)) == wanted);
   CHECK(LogText(Utf16(text, true)) == wanted);
-  // Text with other than Latin letters, where a byte-order mark names the encoding.
+  // The text has other than Latin letters, and a byte-order mark names its encoding.
   CHECK(LogText("\xff\xfe" + Utf16(u"日志 😀", false)) == "日志 😀");
-  // Text with two encodings, one after the other.
+  // The text changes its encoding in the middle.
   CHECK(LogText("first\n" + Utf16(u"double free\n", false)) == "first\ndouble free\n");
   CHECK(LogText("first\n" + Utf16(u"double free\n", true)) == "first\ndouble free\n");
   CHECK(LogText("\xff\xfe" + Utf16(u"first\n", false) + "corrupted size vs. prev_size\n") ==
         "first\ncorrupted size vs. prev_size\n");
-  // Text that is cut inside a unit, has half a surrogate pair, or ends in the zeros of a file that
+  // The text is cut inside a unit, has half a surrogate pair, or ends in the zeros of a file that
   // was extended.
   CHECK(LogText("\xff\xfe" + Utf16(u"abc", false) + "d") == "abc");
   CHECK(LogText("\xff\xfe" + Utf16(u"a\xd83d"

@@ -92,7 +92,7 @@ TEST_CASE("a good row does not hide a bad one", "[gate]") {
   CHECK(lossy.value == 2.4);
   CHECK(lossy.status == Status::kFail);
   CHECK(lossy.where.log == "out/logs/run_0001.log row 2");
-  // The engine prints 1.4; its own byte counts give 1.25.
+  // The engine prints 1.4, but its byte counts give 1.25.
   const RuleOutcome& lossless = MakeRule(c, "lossless_selected_value");
   CHECK(lossless.engine_pass == true);
   CHECK(lossless.value == Approx(1.25));
@@ -124,7 +124,7 @@ TEST_CASE("a difference below the noise of the baselines is no verdict", "[gate]
   Write(dir.path() / "runtime_store/summary.md", report(5.0));
   const auto both = AnalyzeEngineLogs(Logs(dir.path()));
   CHECK(both.baseline_noise.relative().value() == Approx(0.5 / 5.5));
-  // 5 % slower and 14 % faster, with 9 % of noise.
+  // The runs are 5 % slower and 14 % faster, at a noise of 9 %.
   CHECK(MakeRule(both.cases[0], "decode_drop_ratio").status == Status::kNotRun);
   CHECK(MakeRule(both.cases[1], "decode_drop_ratio").status == Status::kPass);
   CHECK(both.notes.size() == 1);
@@ -133,13 +133,13 @@ TEST_CASE("a difference below the noise of the baselines is no verdict", "[gate]
   CHECK(both.absent_cases.size() == 4);
   CHECK(both.status == Status::kFail);
 
-  // 8 % slower with a limit of 5 % and 11 % of noise: neither passed nor failed.
+  // The row is 8 % slower with a limit of 5 % and 11 % of noise: neither passed nor failed.
   Write(dir.path() / "runtime_full/summary.md", report(6.2));
   const auto beyond = AnalyzeEngineLogs(Logs(dir.path()));
   const RuleOutcome& open = MakeRule(beyond.cases[0], "decode_drop_ratio");
   CHECK(open.status == Status::kInconclusive);
   CHECK(open.reason.find("more repeats of the baseline") != std::string::npos);
-  CHECK(beyond.cases[0].status == Status::kFail);  // the case fails because the report is cut
+  CHECK(beyond.cases[0].status == Status::kFail);  // a report that is cut off fails its case
 }
 
 TEST_CASE("rows are compared with baseline rows of the same lengths", "[gate]") {
@@ -167,7 +167,7 @@ TEST_CASE("the measured ratio is that of the worst row, the mean has its own nam
   CHECK(rule.value == Approx(1.25));
   CHECK(rule.status == Status::kFail);
   CHECK(rule.where.log == "out/runtime_full/logs/a.log row 2");
-  // A report without rows gives only the mean.
+  // Without rows a report gives only the mean.
   const RuntimeFacts report = CollectReportFacts(
       "- Rows: 3\n- Avg lossless raw MB: 3.0\n- Avg lossless comp MB: 2.0\n\n## Quality Gate\n");
   CHECK_FALSE(report.measured.least);
@@ -219,7 +219,7 @@ TEST_CASE("real prompts have ratios that the engine does not judge", "[gate]") {
   CHECK(verdict.status == Status::kFail);
   CHECK_FALSE(MakeRule(verdict.cases[0], "candidate_lossy_ratio_avg").engine_pass.has_value());
   CHECK(MakeRule(verdict.cases[0], "candidate_lossless_ratio_avg").status == Status::kFail);
-  // The report states 5.5 tokens/s, its runs 5.
+  // The report states 5.5 tokens/s, but its runs give 5.
   REQUIRE(verdict.cases[0].warnings.size() == 1);
   CHECK(verdict.cases[0].warnings[0].find("baseline_decode_tps_avg 5.5") != std::string::npos);
 }

@@ -83,7 +83,7 @@ TEST_CASE("what the original skips is skipped for its reasons") {
   dumps.Add(dumps.Meta(0, 50, 4, 8));   // no such element
   dumps.Add(dumps.Meta(0, 60, 4), 63);  // a byte short
   dumps.Add(dumps.Meta(0, 70, 4, 4));
-  dumps.Add(dumps.Meta(5, 80, 4));  // out of scope: not counted as skipped
+  dumps.Add(dumps.Meta(5, 80, 4));  // an entry outside the scope does not count as skipped
   bad = dumps.Meta(0, 90, 4);
   bad["k_file"] = "../../../etc/passwd";
   dumps.AddMeta("run/layer_0/", bad.dump());
@@ -101,7 +101,7 @@ TEST_CASE("what the original skips is skipped for its reasons") {
                                        {"missing_k_or_v_binary", 2},
                                        {"unsupported_bytes_per_elem_8", 1},
                                        {"compression_failed", 1}});
-  CHECK(result.k.raw == 2 * 64);  // the f32 entry counts as f16
+  CHECK(result.k.raw == 2 * 64);  // the f32 entry counts as 64 values of f16
 
   options.strict_fp16 = true;
   result = dumps.Run(options);

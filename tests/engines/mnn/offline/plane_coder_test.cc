@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/mnn/offline/offline.h"
-
 #include <catch2/catch.hpp>
 #include <random>
+
+#include "lib/engines/mnn/offline/offline.h"
 
 namespace kv::mnn::offline::plane_coder_test {
 namespace {
@@ -20,7 +20,7 @@ uint8_t At(ByteSpan bytes, size_t i) { return static_cast<uint8_t>(bytes[i]); }
 constexpr Predictor kAll[] = {Predictor::kRaw, Predictor::kDeltaSeq, Predictor::kXorSeq,
                               Predictor::kPairDelta, Predictor::kPairDeltaDeltaSeq};
 
-// Reverses a prediction value by value.
+// Inverts a prediction value by value.
 Bytes Restore(Predictor predictor, const PlaneShape& shape, Bytes data) {
   const size_t size = data.size();
   if (predictor == Predictor::kDeltaSeq || predictor == Predictor::kPairDeltaDeltaSeq) {
@@ -106,7 +106,7 @@ TEST_CASE("a plane costs its best blocks compressed together, a byte per block a
   PlaneCoder coder;
   Options options;
   options.block_tokens = 4;
-  const PlaneShape shape = {10, 48, 16};  // blocks of 4, 4 and 2 tokens
+  const PlaneShape shape = {10, 48, 16};  // 10 tokens are blocks of 4, 4 and 2
   const Bytes plane = RandomBytes(shape.tokens * shape.row, 3, 5);
   for (const Stream stream : {kKHi, kVLo}) {
     Bytes merged;

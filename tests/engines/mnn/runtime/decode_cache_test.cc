@@ -27,7 +27,7 @@ TEST_CASE("the engine's cache matches by bytes and one known hash", "[lossless]"
   CHECK(cache.Find(EntryOf(9, 0, 7).id, false) != nullptr);
   CHECK(cache.Find(EntryOf(0, 0, 8).id, false) == nullptr);
   CHECK(cache.Find(EntryOf(0, 0, 7, 101).id, false) == nullptr);
-  // Two unknown hashes do not match.
+  // Two unknown hashes never match.
   cache.Insert(EntryOf(16, 0, 0), true);
   CHECK(cache.Find(EntryOf(16, 0, 0).id, true) == nullptr);
 }

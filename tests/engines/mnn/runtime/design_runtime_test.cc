@@ -44,7 +44,7 @@ TEST_CASE("the design compresses the whole cold zone once and gives the memory b
   CHECK(last.held == last.full);
   request.lossless.enable = false;
   CHECK(last.total() < RunCase(*made, request).steps.back().total());
-  // Cold ranges that do not fill a block yet: less than a block per layer.
+  // Cold ranges do not fill a block yet: they are less than a block per layer.
   const uint64_t encoded = result.measured.encoded_tokens;
   for (const LayerResult& layer : result.layers) {
     CHECK(layer.measured.encoded_tokens <= layer.cold_tokens);

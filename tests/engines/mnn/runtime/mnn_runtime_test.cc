@@ -149,7 +149,8 @@ TEST_CASE("H2O under the lossless path decides as it does alone", "[lossless]") 
   request.h2o.recent_tokens = 24;
   request.h2o.trigger_min_tokens = 64;
   request.h2o.update_interval = 5;
-  request.lossless.scope = Scope::kFrontN;  // layer outside H2O's range: its plan is not cleared
+  // The plan of a layer outside H2O's range is not cleared.
+  request.lossless.scope = Scope::kFrontN;
   request.lossless.front_n = 1;
   const ReplayResult result = RunCase(*made, request);
   ThreadPool pool(1);
@@ -181,7 +182,8 @@ TEST_CASE("the shrink rule throws away blocks and H2O's plan", "[lossless]") {
   request.h2o.sink_tokens = 4;
   request.h2o.recent_tokens = 24;
   request.h2o.trigger_min_tokens = 90;
-  request.h2o.update_interval = 60;  // counted in layer calls: the lossless path runs first
+  // In layer calls: the lossless path runs before the first update.
+  request.h2o.update_interval = 60;
   request.lossless.scope = Scope::kH2oKept;
   request.lossless.kept_sample_layers = 0;
   request.lossless.kept_sample_token_interval = 1;
