@@ -125,7 +125,8 @@ std::vector<std::pair<std::string, std::string>> ListFacts(const Archive& archiv
     const uint64_t chunks = archive.profiled_chunks();
     facts.emplace_back(
         "profile",
-        fmt::format("{}{}{}: {}", profile->file.empty() ? "" : profile->file + ", ",
+        fmt::format("{}{}{}{}: {}", profile->embedded ? "inside the archive, " : "",
+                    profile->file.empty() ? "" : profile->file + ", ",
                     profile->model.empty() ? "" : profile->model + ", ",
                     ProfileHashText(profile->hash),
                     chunks == 0 ? "not needed" : fmt::format("{} chunks need it", chunks)));
@@ -279,10 +280,18 @@ void FindProfile(Archive& archive, const std::string& path, const OpenOptions& o
     return archive.MissProfile(Error(Finding::kProfileMissing,
                                      "chunks need a profile, and the archive does not say which"));
   }
+  std::optional<Error> damage;
+  if (archive.profile_name()->embedded) {
+    try {
+      return archive.UseProfile(archive.ReadEmbeddedProfile());
+    } catch (Error& error) {
+      damage = std::move(error);  // the file that was embedded may still be there
+    }
+  }
   try {
     archive.UseProfile(FindProfile(*archive.profile_name(), "archive", path, options));
   } catch (Error& error) {
-    archive.MissProfile(std::move(error));
+    archive.MissProfile(damage ? damage->In("the profile inside the archive") : error);
   }
 }
 

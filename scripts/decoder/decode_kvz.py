@@ -8,8 +8,8 @@ pages of lib/core/codec that it links to and formats/gear/FORMAT.md; it shares n
   decode_kvz.py ARCHIVE OUTPUT --walk   do not use index and trailer, as after truncation
 
 An archive that refers to other caches needs archives of these, in the order of its list: --base BASE.kvz ... A base
-that needs bases itself is followed by them. One that was coded with a profile needs --profile MODEL.kvp, one whose values a
-transform approximates --transform MODEL.kvx.
+that needs bases itself is followed by them. One that was coded with a profile needs --profile MODEL.kvp unless it holds
+the profile, one whose values a transform approximates --transform MODEL.kvx.
 
 Needs numpy and zstandard (Debian: python3-numpy python3-zstandard). With python3-xxhash all hashes are checked; without
 it the decoder says that it did not check them.
@@ -37,7 +37,7 @@ from kvz_decoder.transformed import Approximation, Transform
 MAGIC = b"\x89KVZ\r\n\x1a\n"
 MARKER = b"KVZr"
 TRAILER_MAGIC = b"KVZ.END\n"
-SOURCE, CHUNK, INDEX = 1, 2, 3
+SOURCE, CHUNK, INDEX, PROFILE = 1, 2, 3, 4
 HEAD = struct.Struct("<II6BHQQ6I6Q")
 FIELDS = ("file layer kind codec dtype order source_order heads_known by_cells token_begin tokens head_begin "
           "heads unit_begin units unit_bytes parameter raw_bytes raw_hash source_offset extent_bytes "
@@ -96,7 +96,7 @@ def files_of(table):
         files.append((os.fsdecode(table[at + 12:at + 12 + name_len]), size))
         at += 12 + name_len
     attributes = {"executable": bytes(count), "empty_folders": [], "groups": [], "cells": None,
-                  "approximated": None}
+                  "approximated": None, "embeds_profile": bool(flags & 512)}
     if flags & 4:
         attributes["executable"] = table[at:at + count]
         (folders,) = struct.unpack_from("<I", table, at + count)
@@ -123,6 +123,15 @@ def files_of(table):
             raise Damaged("approximated layers that are not described")
         attributes["approximated"] = table, at, flags
     return bool(flags & 1), files, attributes
+
+
+def embedded_profile(data):
+    """Returns the profile in the archive's second record."""
+    _, _, offset, length, _ = record_at(data, 24)
+    kind, *rest = record_at(data, offset + length)
+    if kind != PROFILE:
+        raise Damaged("the second record is not the profile")
+    return Profile(table_of(data, *rest))
 
 
 def open_archive(data, walk):
@@ -366,6 +375,8 @@ def main():
         is_folder, files, attributes, chunks, hashes = open_archive(data, options.walk)
         references = references_of(options.base)
         profile = options.profile and Profile(options.profile.read_bytes())
+        if attributes["embeds_profile"] and profile is None:
+            profile = embedded_profile(data)
         transform = options.transform and Transform(options.transform.read_bytes())
         approximated = attributes["approximated"]
         approximation = Approximation(*approximated, transform) if approximated else None

@@ -79,6 +79,28 @@ void Archive::RequireTransform() const {
   throw Error(Finding::kProfileMissing, "the archive needs the transform that it was coded with");
 }
 
+std::shared_ptr<const Profile> Archive::ReadEmbeddedProfile() const {
+  KV_ASSERT(profile_name_ && profile_name_->embedded);
+  const ByteSpan bytes = data_->bytes();
+  const auto read = [&](uint64_t offset) {
+    data_->Need(offset, std::min(bytes.size() - offset, kPrefixBytes + kMaxHeadBytes));
+    return ReadRecord(bytes, offset);
+  };
+  const uint64_t offset = read(kHeaderBytes).end();
+  if (offset >= bytes.size())
+    throw Error(Finding::kTruncated, "the archive ends before its profile");
+  const Record record = read(offset);
+  if (record.type != static_cast<uint32_t>(RecordType::kProfile)) {
+    throw Error(Finding::kMissingRecord, "the second record is not the profile").At(offset);
+  }
+  data_->Need(record.payload_offset, std::min(record.payload_bytes, bytes.size() - offset));
+  auto profile = Profile::Read(ReadTable(bytes, record, kMostProfileBytes));
+  if (profile->hash() != profile_name_->hash)
+    throw Error(Finding::kInconsistent, "the archive holds another profile than it names")
+        .At(offset);
+  return profile;
+}
+
 void Archive::RequireProfile() const {
   if (profile_ != nullptr || profiled_chunks() == 0) return;
   if (profile_missing_) throw *profile_missing_;
@@ -142,6 +164,12 @@ std::vector<Damage> Archive::CheckRecords() const {
     expected = std::max(record.end(), expected);
     Payload(bytes, record.payload_offset, record.payload_bytes, record.payload_hash);
   });
+  if (damage.empty() && profile_name_ && profile_name_->embedded) {
+    check("profile", expected, std::nullopt, [&] {
+      ReadEmbeddedProfile();
+      expected = ReadRecord(bytes, expected).end();
+    });
+  }
   std::vector<const ArchivedChunk*> order;
   for (const ArchivedChunk& chunk : chunks_) order.push_back(&chunk);
   std::sort(order.begin(), order.end(), [](const ArchivedChunk* a, const ArchivedChunk* b) {

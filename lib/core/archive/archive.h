@@ -99,6 +99,10 @@ class Archive {
   const std::optional<ProfileName>& profile_name() const { return profile_name_; }
   // Returns the number of chunks that decode only with the profile.
   uint64_t profiled_chunks() const;
+  // Reads the profile that the archive itself holds (profile_name()->embedded). Throws what
+  // Profile::Read throws, kInconsistent if it is another one, and kChecksum, kTruncated and others
+  // for a damaged record.
+  std::shared_ptr<const Profile> ReadEmbeddedProfile() const;
   // Returns the number of chunks whose rows are coded by sequence and position.
   uint64_t ordered_chunks() const;
   // Set the profile, or the reason why it is unavailable, before anything is decoded.
@@ -218,6 +222,7 @@ struct WriteOptions {
   // the archive depends on it if it made any chunk smaller.
   std::shared_ptr<const Profile> profile;
   std::string profile_file;
+  bool embeds_profile = false;  // the archive holds the profile, and needs no other file
   // Chunks that a transform approximated; the source then holds the approximated values. Cannot be
   // combined with references, `profile` or `solid`.
   std::shared_ptr<const TransformedChunks> transformed;

@@ -89,6 +89,7 @@ struct ProfileName {
   std::string file;   // name without folders; empty if unknown
   std::string model;  // model, as the profile states it
   Hash128Bytes hash{};
+  bool embedded = false;  // the archive's second record holds the file
 
   bool operator==(const ProfileName&) const = default;
 };
@@ -114,7 +115,7 @@ constexpr uint64_t kMaxExtentBytes = 64 << 20;
 constexpr uint64_t kFaultWindow = 128 << 10;
 
 // The values are stored in archives: never changed, never reused.
-enum class RecordType : uint32_t { kSource = 1, kChunk = 2, kIndex = 3 };
+enum class RecordType : uint32_t { kSource = 1, kChunk = 2, kIndex = 3, kProfile = 4 };
 
 Bytes HeaderBytes();
 bool HasMagic(ByteSpan archive);
@@ -152,7 +153,7 @@ ByteSpan Payload(ByteSpan archive, uint64_t offset, uint64_t bytes, uint64_t has
 // hash; the size of the archive if there is none.
 uint64_t FindRecord(ByteSpan archive, uint64_t from, uint32_t tag);
 
-// Returns a source or index record, whose payload may be compressed.
+// Returns a source, index or profile record, whose payload may be compressed.
 Bytes TableRecord(RecordType type, uint32_t tag, ByteSpan table);
 // Returns the decompressed payload. Throws what Payload throws does, and kBadField,
 // kUnsupportedVersion, kBadPayload, and kLimit if the table has more than `max_bytes`.

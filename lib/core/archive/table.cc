@@ -275,10 +275,10 @@ void CheckNames(const SourceTable& table) {
 
 constexpr uint32_t kIsFolder = 1, kHasDescription = 2, kHasAttributes = 4, kHasReferences = 8,
                    kHasProfile = 16, kHasGroups = 32, kByCells = 64, kIsApproximated = 128,
-                   kHasExpectedLoss = 256;
+                   kHasExpectedLoss = 256, kEmbedsProfile = 512;
 constexpr uint32_t kKnownFlags = kIsFolder | kHasDescription | kHasAttributes | kHasReferences |
                                  kHasProfile | kHasGroups | kByCells | kIsApproximated |
-                                 kHasExpectedLoss;
+                                 kHasExpectedLoss | kEmbedsProfile;
 
 void AppendAttributes(const SourceTable& table, ByteWriter& out) {
   for (const ArchivedFile& file : table.files) out.U8(file.executable ? 1 : 0);
@@ -470,14 +470,23 @@ bool SourceTable::has_attributes() const {
                      [](const ArchivedFile& file) { return file.executable; });
 }
 
+namespace {
+
+uint32_t ListFlags(const SourceTable& table) {
+  const bool has_loss = table.approximation && table.approximation->expected_kl;
+  return (table.is_folder ? kIsFolder : 0) | (table.description ? kHasDescription : 0) |
+         (table.has_attributes() ? kHasAttributes : 0) |
+         (table.references.empty() ? 0 : kHasReferences) | (table.profile ? kHasProfile : 0) |
+         (table.groups.empty() ? 0 : kHasGroups) | (table.by_cells ? kByCells : 0) |
+         (table.approximation ? kIsApproximated : 0) | (has_loss ? kHasExpectedLoss : 0) |
+         (table.profile && table.profile->embedded ? kEmbedsProfile : 0);
+}
+
+}  // namespace
+
 Bytes EncodeTable(const SourceTable& table) {
   ByteWriter out;
-  out.U32((table.is_folder ? kIsFolder : 0) | (table.description ? kHasDescription : 0) |
-          (table.has_attributes() ? kHasAttributes : 0) |
-          (table.references.empty() ? 0 : kHasReferences) | (table.profile ? kHasProfile : 0) |
-          (table.groups.empty() ? 0 : kHasGroups) | (table.by_cells ? kByCells : 0) |
-          (table.approximation ? kIsApproximated : 0) |
-          (table.approximation && table.approximation->expected_kl ? kHasExpectedLoss : 0));
+  out.U32(ListFlags(table));
   out.U32(static_cast<uint32_t>(table.files.size()));
   for (const ArchivedFile& file : table.files) {
     out.U64(file.size);
@@ -522,6 +531,10 @@ SourceTable DecodeTable(ByteSpan bytes) {
     if ((flags & kHasDescription) != 0) ReadDescription(in, table);
     if ((flags & kHasReferences) != 0) ReadReferences(in, table);
     if ((flags & kHasProfile) != 0) table.profile = ReadProfile(in);
+    if ((flags & kEmbedsProfile) != 0) {
+      if (!table.profile) throw Error(Finding::kBadField, "a profile inside that has no name");
+      table.profile->embedded = true;
+    }
     if ((flags & kIsApproximated) != 0) table.approximation = ReadApproximation(in, table);
     if ((flags & kHasExpectedLoss) != 0)
       table.approximation->expected_kl = ReadFigure(in, 0, "expected loss");

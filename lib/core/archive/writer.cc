@@ -107,7 +107,8 @@ SourceTable TableWith(const Bases& bases, const WriteOptions& options,
   table.groups = groups;
   for (const auto& reference : bases.references) table.references.push_back(reference->name);
   if (const Profile* profile = options.profile.get())
-    table.profile = {options.profile_file, profile->name(), profile->hash()};
+    table.profile = {options.profile_file, profile->name(), profile->hash(),
+                     options.embeds_profile};
   if (options.transformed != nullptr)
     table.approximation = options.transformed->transform->approximation();
   return table;
@@ -192,6 +193,8 @@ class ArchiveWriter::Body {
       summary_.references.push_back({.name = reference->name});
     Put(HeaderBytes());
     Put(TableRecord(RecordType::kSource, tag_, table_));
+    if (options_.profile != nullptr && options_.embeds_profile)
+      Put(TableRecord(RecordType::kProfile, tag_, options_.profile->file()));
   }
 
   uint64_t Advance(uint32_t file, uint64_t end, ThreadPool& pool) {

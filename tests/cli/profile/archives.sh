@@ -58,6 +58,25 @@ grep -c 'the archive needs the profile' apart/said
 "$KVTOOL" compress cache.bin --level max --joined-layers 1 --profile rows.kvp -q -o single.kvz
 "$KVTOOL" inspect single.kvz | grep joined || echo every layer alone
 
+echo "-- inside the archive"
+"$KVTOOL" compress cache.bin --level max --profile rows.kvp --embed-profile --json -o inside.kvz 2>&- | jq -c '.results[0].profile'
+echo $(($(wc -c < inside.kvz) - $(wc -c < across.kvz) - $(wc -c < rows.kvp))) bytes more
+mkdir alone && cp inside.kvz alone/ && "$KVTOOL" verify alone/inside.kvz --against cache.bin
+"$KVTOOL" inspect alone/inside.kvz | grep -E '^  profile'
+"$KVTOOL" decompress alone/inside.kvz -q -o alone/back.bin && cmp alone/back.bin cache.bin && echo restored
+"$KVTOOL" compress cache.bin --embed-profile -o none.kvz || echo "exit $?"
+if "$PYTHON" -c 'import numpy, zstandard' 2>&-; then
+  "$PYTHON" "$SCRIPTS/decoder/decode_kvz.py" alone/inside.kvz out.bin 2> decoder || cat decoder
+  cmp out.bin cache.bin && echo the independent decoder restores the same
+fi
+# Damage inside the profile is found, and the profile's own file serves instead of it.
+printf '\x55\x55' | dd of=alone/inside.kvz bs=1 seek=12000 conv=notrunc status=none
+"$KVTOOL" verify alone/inside.kvz || echo "exit $?"
+"$KVTOOL" decompress alone/inside.kvz -q -f -o alone/back.bin || echo "exit $?"
+"$KVTOOL" decompress alone/inside.kvz --profile rows.kvp -q -f -o alone/back.bin && cmp alone/back.bin cache.bin && echo restored
+head -c 30000 inside.kvz > alone/cut.kvz
+"$KVTOOL" verify alone/cut.kvz > cut || echo "exit $?"
+
 echo "-- beside a base that needs one, too"
 "$KVTOOL" compress cache.bin --base cache.bin.kvz --profile model.kvp -q -o both.kvz && "$KVTOOL" verify both.kvz
 cp both.kvz cache.bin.kvz elsewhere/ && rm elsewhere/*.kvp

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "lib/core/archive/neighbours.h"
+#include "lib/core/archive/records.h"
 #include "lib/core/archive/train.h"
 #include "lib/core/codec/chunk.h"
 #include "tests/support/archives.h"
@@ -26,7 +27,8 @@ std::shared_ptr<const Profile> TrainOn(const LayeredCache& cache, uint64_t most_
   return builder.Finish("layers", learnt.regressions);
 }
 
-Bytes PackWith(const LayeredCache& cache, std::shared_ptr<const Profile> profile) {
+Bytes PackWith(const LayeredCache& cache, std::shared_ptr<const Profile> profile,
+               bool embedded = false) {
   ThreadPool pool(2);
   MemorySink out;
   WriteOptions options;
@@ -35,6 +37,7 @@ Bytes PackWith(const LayeredCache& cache, std::shared_ptr<const Profile> profile
   options.joined_layers = kJoinedLayers;
   options.profile = std::move(profile);
   options.profile_file = "layers.kvp";
+  options.embeds_profile = embedded;
   WriteArchive(cache.source, &cache.snapshot, options, pool, out);
   return std::move(out.bytes());
 }
@@ -74,6 +77,35 @@ TEST_CASE("regressions: an archive without its profile is refused", "[kvz][layer
   const Archive archive = test::OpenBytes(PackWith(cache, TrainOn(cache)));
   REQUIRE(CountProfiledLayers(archive) > 0);
   CHECK(test::FindingOf([&] { test::Unpack(archive); }) == Finding::kProfileMissing);
+}
+
+TEST_CASE(
+    "regressions: an archive that holds its profile gives it back, or says that it is damaged",
+    "[kvz][layers][profile][reject]") {
+  const LayeredCache cache(2, 200);
+  const auto profile = TrainOn(cache);
+  const Bytes packed = PackWith(cache, profile, true);
+  Archive archive = test::OpenBytes(packed);
+  REQUIRE(archive.profile_name()->embedded);
+  const auto inside = archive.ReadEmbeddedProfile();
+  CHECK(inside->file() == profile->file());
+  CHECK(archive.CheckRecords().empty());
+  archive.UseProfile(inside);
+  CHECK(test::Unpack(archive).files.at(0) == test::CopyOf(cache.source.files[0].data->bytes()));
+  // The source record comes first; any changed byte of the profile's record is found.
+  const uint64_t begin = kvz::ReadRecord(packed, kvz::kHeaderBytes).end(),
+                 end = kvz::ReadRecord(packed, begin).end();
+  for (uint64_t at = begin; at < end; at += 1 + (at - begin) / 8) {
+    Bytes damaged = packed;
+    damaged[at] ^= std::byte{4};
+    const Archive opened = test::OpenBytes(damaged);
+    CHECK_THROWS_AS(opened.ReadEmbeddedProfile(), Error);
+    CHECK(opened.CheckRecords().size() == 1);
+  }
+  for (const uint64_t size : {begin, begin + 20, end - 1}) {
+    const Archive cut = test::OpenBytes(Bytes(packed.begin(), packed.begin() + size));
+    CHECK_THROWS_AS(cut.ReadEmbeddedProfile(), Error);
+  }
 }
 
 TEST_CASE("regressions: all SIMD targets write the same archive", "[kvz][layers][profile]") {

@@ -93,6 +93,7 @@ struct Compressed {
   struct UsedProfile {
     std::string file, name, hash;
     uint64_t chunks = 0;
+    std::optional<uint64_t> embedded_bytes;
   };
   std::vector<HashedFile> inputs;
   Params params;
@@ -175,7 +176,9 @@ const Fields<Compressed::UsedProfile>& UsedProfileFields() {
       {"hash", "Hash of the profile (XXH3, 32 hex digits), by which it is found", &Profile::hash,
        kProfileHashText},
       {"chunks", "Number of chunks coded with the profile, which only this profile decodes",
-       &Profile::chunks}};
+       &Profile::chunks},
+      {"embedded_bytes", "Size of the profile if the archive holds it; absent otherwise",
+       &Profile::embedded_bytes, Absent()}};
   return fields;
 }
 
@@ -291,6 +294,8 @@ class Compress : public ForEachInput<Compress> {
     line.AddFlag("--update", update_,
                  "Skip inputs whose archive is newer than they are, and replace older archives: "
                  "for folders that grow");
+    line.AddFlag("--embed-profile", embed_profile_,
+                 "Put the profile (--profile) into the archive, which then needs no other file");
     snapshot_.Declare(line, SnapshotOptions::TransformFlag::kOfCommand);
     lossy_.Declare(line);
     report_.Declare(line);
@@ -363,6 +368,8 @@ class Compress : public ForEachInput<Compress> {
       }
     }
     const GivenProfile* profile = ProfileToCodeWith(options, {&level, 1});
+    if (embed_profile_ && profile == nullptr)
+      throw Error(Finding::kUsage, "--embed-profile needs --profile");
     ThreadPool pool(context.global.thread_count());
     const Compressed result = CompressOne(input_, options, references, profile, pool, context);
     report_.Emit(context.console, "compress", CompressedFields, result,
@@ -435,6 +442,7 @@ class Compress : public ForEachInput<Compress> {
     if (profile != nullptr) {
       write.profile = profile->profile;
       write.profile_file = ProfileFile(profile->file);
+      write.embeds_profile = embed_profile_;
     }
     write.effort = *ParseEffort(level_);
     write.joined_layers = lossy_.is_wanted() ? 1 : joined_layers_;
@@ -466,14 +474,14 @@ class Compress : public ForEachInput<Compress> {
     return IsSafeRelativePath(name) ? name : std::string();
   }
 
-  static Compressed::UsedProfile ProfileIn(const GivenProfile& given, const WriteSummary& summary) {
+  Compressed::UsedProfile ProfileIn(const GivenProfile& given, const WriteSummary& summary) const {
     uint64_t coded = 0;
     for (const CodecRow& codec : Codecs()) {
       const auto at = summary.codecs.find(std::string(codec.name));
       if (codec.needs.profile && at != summary.codecs.end()) coded += at->second;
     }
     return {ProfileFile(given.file), given.profile->name(), ProfileHashText(given.profile->hash()),
-            coded};
+            coded, embed_profile_ ? std::optional(given.profile->file().size()) : std::nullopt};
   }
 
   static std::string Proof(const WriteSummary& summary, std::string_view with, bool read_back) {
@@ -523,7 +531,7 @@ class Compress : public ForEachInput<Compress> {
   LossyFlags lossy_;
   std::string level_ = "default";
   uint32_t joined_layers_ = kJoinedLayers;
-  bool no_check_ = false, no_solid_ = false, update_ = false;
+  bool no_check_ = false, no_solid_ = false, update_ = false, embed_profile_ = false;
 };
 
 }  // namespace
