@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     add("--budget", dest="budgets", type=_list, default=["0.5", "0.25"], metavar="X,Y", help="what may stay: 0.5, 512t (0.5,0.25)")
     add("--k", type=_list, default=[], metavar="A,B", help="types of K for all layers, each combined with every --v (torch)")
     add("--v", type=_list, default=[], metavar="A,B", help="types of V for all layers")
-    add("--quant-plan", metavar="FILE", help="types of advise --quant-plan-out; with --plan: both together (torch)")
+    add("--quant-plan", nargs="+", action="extend", default=[], metavar="FILE", help="types of advise --quant-plan-out, each with its --plan (torch)")
     add("--granularity", choices=("kv-head", "layer"), default="kv-head", help="unit that chooses its own tokens (default: kv-head)")
     add("--with", dest="options", type=_option, action="append", default=[], metavar="NAME=VALUE", help="option of replay evict")
     add("--iterate", action="store_true", help="replay on the evicted run's own states, until plans repeat (torch)")
@@ -85,6 +85,8 @@ def check(arguments: argparse.Namespace, usage: argparse.ArgumentParser) -> None
         usage.error("--k and --v belong together")
     if has_types and arguments.engine == "llama":
         usage.error("--k, --v and --quant-plan are for --engine torch")
+    if len(arguments.quant_plan) > 1 and len(arguments.plan) not in (0, len(arguments.quant_plan)):
+        usage.error(f"--quant-plan: {len(arguments.quant_plan)} files for {len(arguments.plan)} of --plan; give one, or one for each")
     if arguments.plan and len(arguments.runs) > 1:
         usage.error("--plan: a plan belongs to one run; give one RUN, or --policy")
     if arguments.engine == "torch" and not arguments.model:
@@ -127,13 +129,16 @@ def confirm(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _wanted(run: Run, arguments: argparse.Namespace) -> list[Wanted]:
-    """Returns every plan on the command line. A plan of types is combined with each plan of positions, as advise
-    intended."""
+    """Returns every plan on the command line. Plans of types are combined with those of positions in order, as advise
+    intended; a single one is combined with each."""
     wanted = [Wanted(policy, budget) for policy in arguments.policies for budget in arguments.budgets]
-    types = read_types(arguments.quant_plan, run.shape) if arguments.quant_plan else None
-    wanted += [Wanted(path, None, path, types) for path in arguments.plan]
-    if types is not None and not arguments.plan:
-        wanted.append(Wanted(arguments.quant_plan, None, types=types))
+    files = arguments.quant_plan
+    types = [read_types(path, run.shape) for path in files]
+    if arguments.plan:
+        each = types if len(types) > 1 else (types or [None]) * len(arguments.plan)
+        wanted += [Wanted(path, None, path, kinds) for path, kinds in zip(arguments.plan, each)]
+    else:
+        wanted += [Wanted(path, None, types=kinds) for path, kinds in zip(files, types)]
     return wanted + [Wanted(f"{k}/{v}", None, types=uniform(k, v, run.shape)) for k in arguments.k for v in arguments.v]
 
 

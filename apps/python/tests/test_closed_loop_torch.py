@@ -279,6 +279,17 @@ def test_types_of_k_and_v_and_mixed_plans(workplace, capsys):
     (mixed,) = json.loads((workplace / "mixed.json").read_text())["plans"]
     assert mixed["types"] == {str(layer): ["q8_0", "q4_0"] for layer in range(1, 3)}
     assert mixed["kept_share"] == eviction["kept_share"] and mixed["real"]["kl"] != eviction["real"]["kl"]
+    layers = [{"layer": 0, "k": "int8_per_token_head", "v": "fp8_amax"}]
+    (workplace / "other.json").write_text(json.dumps({"schema": "kvtool.quant-plan/1", "layers": layers}))
+    words = ["a", "--model", "model", "--plan", "plan.json", "plan.json", "--quant-plan", "types.json", "other.json"]
+    assert closed_loop.main([*words, "-o", "pairs.json"]) == 0
+    pair = json.loads((workplace / "pairs.json").read_text())["plans"]
+    assert pair[0] == mixed and pair[1]["types"] == {"0": ["int8_per_token_head", "fp8_amax"]}
+    assert closed_loop.main(["a", "--model", "model", *words[6:], "-o", "alone.json"]) == 0
+    alone = json.loads((workplace / "alone.json").read_text())["plans"]
+    assert [plan["kept_share"] for plan in alone] == [1, 1] and alone[1]["real"]["kl"] < pair[1]["real"]["kl"]
+    with pytest.raises(SystemExit):
+        closed_loop.main([*words, "plan.json"])
     (workplace / "types.json").write_text(json.dumps({"schema": "kvtool.quant-plan/1", "layers": [{"layer": 9}]}))
     assert closed_loop.main(["a", "--model", "model", "--quant-plan", "types.json"]) == 3
     assert closed_loop.main(["a", "--model", "model", "--k", "kivi2", "--v", "q8_0"]) == 5
