@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stands for `python3 -m kvtool.closed_loop`: says what it was given, and writes the losses in LOSSES, one for each plan,
-or misbehaves as STUB says."""
+or misbehaves as STUB says. Keeps the files of the second plan in the folder KEEP."""
 import json
 import os
+import shutil
 import signal
 import sys
 
@@ -16,6 +17,9 @@ assert not types or len(types) == len(plans)
 print(f"{model}, {words[at[2] + 1 :]}: {len(plans)} plans, {len(types)} of types", file=sys.stderr)
 assert all(plan["schema"] == "kvtool.h2o-plan/1" for plan in plans)
 assert all(one["schema"] == "kvtool.quant-plan/1" and len(one["layers"]) == 5 for one in types)
+if "KEEP" in os.environ:
+    shutil.copy(words[at[0] + 2], os.environ["KEEP"] + "/plan.json")
+    shutil.copy(words[at[1] + 2], os.environ["KEEP"] + "/types.json")
 real = [{"kl": float(kl), "kl_standard_error": 0.001, "rows": 128} for kl in os.environ.get("LOSSES", "1 2 3").split()]
 document = {"schema": "kvtool.closed-loop/1", "plans": [{"real": losses} for losses in real]}
 how = os.environ.get("STUB")
