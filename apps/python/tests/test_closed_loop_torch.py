@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+numpy = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import kvtool  # noqa: E402
 from kvtool import _capture_model, _loop_measure, _loop_plan, _loop_run, _loop_types  # noqa: E402
 from kvtool import _loop_torch, capture, closed_loop  # noqa: E402
 
@@ -293,6 +295,29 @@ def test_types_of_k_and_v_and_mixed_plans(workplace, capsys):
     (workplace / "types.json").write_text(json.dumps({"schema": "kvtool.quant-plan/1", "layers": [{"layer": 9}]}))
     assert closed_loop.main(["a", "--model", "model", "--quant-plan", "types.json"]) == 3
     assert closed_loop.main(["a", "--model", "model", "--k", "kivi2", "--v", "q8_0"]) == 5
+
+
+def test_caches_to_continue_from(workplace):
+    run = _loop_run.Run("a")
+    prompt = [(k[:PROMPT], v[:PROMPT]) for k, v in run.caches()]
+    random = numpy.random.default_rng(6)
+    noisy = [tuple(a + 0.05 * random.standard_normal(a.shape).astype("f4") for a in pair) for pair in prompt]
+    kvtool.save("noisy.npz", layers=noisy)
+    words = ["a", "--model", "model", "--cache"]
+    assert closed_loop.main([*words, run.file("prefill"), "noisy.npz", "-o", "out.json"]) == 0
+    exact, approximated = json.loads((workplace / "out.json").read_text())["plans"]
+    assert exact["real"]["kl"] < 1e-9 and exact["predicted"]["output_error"] == 0
+    assert approximated["cache"] == "noisy.npz" and approximated["types"] is None and approximated["kept_share"] == 1
+    assert 0.1 < approximated["predicted"]["expected_nats"] / approximated["real"]["kl"] < 10
+    tokens = run.tokens[:PROMPT] + 1
+    kvtool.save("other.safetensors", layers=prompt, tokens=tokens, positions=range(PROMPT))
+    kvtool.save("few.npz", layers=prompt[1:])
+    kvtool.save("short.npz", layers=[(k[1:], v[1:]) for k, v in prompt])
+    kvtool.save("nan.npz", layers=[(k * numpy.nan, v) for k, v in prompt])
+    for wrong in ("other.safetensors", "few.npz", "short.npz", "nan.npz"):
+        assert closed_loop.main([*words, wrong]) == 3
+    with pytest.raises(SystemExit):
+        closed_loop.main(["a", "b", *words[1:], "noisy.npz"])
 
 
 def test_no_loss_of_types_that_keep_all(workplace):
