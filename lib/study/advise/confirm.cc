@@ -242,8 +242,10 @@ std::vector<std::string> ConfirmationTexts(const Confirmation& confirmation, con
     texts.push_back("corrected losses keep the choice");
     return texts;
   }
-  texts.push_back(fmt::format("to search with corrected losses, run this again with --max-kl {}",
-                              format::Nats(*confirmation.search_limit)));
+  texts.push_back(
+      fmt::format("to search with corrected losses, run this again with --max-kl {} in place of "
+                  "--confirm",
+                  format::Nats(*confirmation.search_limit)));
   return texts;
 }
 
