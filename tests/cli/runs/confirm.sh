@@ -31,5 +31,7 @@ cp -r run other
   --python ./loop --progress never 2> /dev/null | sed -n '/^confirmed/,$p'
 LOSSES="0 0 0" confirm -T 1 2> /dev/null | tail -1
 LOSSES="0.9 0.9 0.9" confirm 2> /dev/null | tail -2
+LOSSES="0.00006 0.00008 0.00015" confirm 2> /dev/null | tail -2
+LOSSES="0.00012 0.00017 0.00030" confirm 2> /dev/null | tail -1
 # Without the option nothing changes.
 advise --max-kl 0.0002 --json -q | jq -c '.results[0] | has("confirmation"), (.savings.rows[0] | has("corrected_loss"))'
