@@ -149,11 +149,11 @@ def open_loop(
         for entry, place, kind, prompt in zip(figures, places, kinds, prompts):
             changed = outputs[place]
             if prompt:
-                read_back = tuple(numpy.concatenate([new, old[first:]]) for new, old in zip(prompt[layer], (keys, values)))
-                changed = attend(queries, *read_back, rule, first, [masks[0], masks[place]])[1]
+                k, v = (numpy.concatenate([new, old[first:]]) for new, old in zip(prompt[layer], (keys, values)))
+                changed = attend(queries, k, v, rule, first, [masks[0], masks[place]])[1]
             if kind and layer in kind:
-                (k, v), shown = kind[layer], [masks[0], masks[place]]
-                read_back = stored(keys, k, True), stored(values, v, False)
-                changed = attend(queries, *read_back, rule, first, shown)[1]
+                of_k, of_v = kind[layer]
+                read_back = stored(keys, of_k, True), stored(values, of_v, False)
+                changed = attend(queries, *read_back, rule, first, [masks[0], masks[place]])[1]
             entry.add(outputs[0][0], *changed, gradient)
     return figures

@@ -53,14 +53,16 @@ def read_types(path: StrPath, shape: Shape) -> Types:
 def _scaled(values: Array, scale: Array, rounded: Callable[[Array], Array]) -> Array:
     """Returns values rounded in units of a scale, and 0 where the scale is 0."""
     units = numpy.where(scale > 0, scale, 1).astype(numpy.float32)
-    return (rounded(values / units) * units).astype(numpy.float32)
+    result: Array = (rounded(values / units) * units).astype(numpy.float32)
+    return result
 
 
 def _e4m3(values: Array) -> Array:
     """Rounds to floats of 4 bits of exponent and 3 of mantissa, saturating."""
     _, exponent = numpy.frexp(values)
     step = numpy.ldexp(numpy.float32(1), numpy.maximum(exponent, -5) - 4)  # 2**-9 below the least normal number
-    return numpy.clip(numpy.rint(values / step) * step, -MOST_E4M3, MOST_E4M3)
+    result: Array = numpy.clip(numpy.rint(values / step) * step, -MOST_E4M3, MOST_E4M3)
+    return result
 
 
 def stored(values: Array, kind: str, is_key: bool) -> Array:

@@ -25,7 +25,7 @@ from . import _errors, _loop_document, _loop_page
 from ._loop_llama import PROGRAM, EngineError, LlamaEngine
 from ._loop_measure import Wanted, measure
 from ._loop_run import Run
-from ._loop_types import read_types, uniform
+from ._loop_types import Types, read_types, uniform
 
 DONE, NEGATIVE, USAGE, INVALID, INPUT_OUTPUT, UNSUPPORTED, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 5, 70, 130
 _STATUS = {"caller": USAGE, "data": INVALID, "io": INPUT_OUTPUT, "unsupported": UNSUPPORTED, "stopped": INTERRUPTED}
@@ -137,7 +137,8 @@ def _wanted(run: Run, arguments: argparse.Namespace) -> list[Wanted]:
     files = arguments.quant_plan
     types = [read_types(path, run.shape) for path in files]
     if arguments.plan:
-        each = types if len(types) > 1 else (types or [None]) * len(arguments.plan)
+        each: list[Types | None] = [*types] or [None]
+        each *= len(arguments.plan) // len(each)
         wanted += [Wanted(path, None, path, kinds) for path, kinds in zip(arguments.plan, each)]
     else:
         wanted += [Wanted(path, None, types=kinds) for path, kinds in zip(files, types)]
