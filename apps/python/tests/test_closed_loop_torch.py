@@ -3,6 +3,7 @@
 """The loop in torch, on tiny random models; skipped if torch and transformers are not installed."""
 
 import json
+import sys
 
 import pytest
 
@@ -295,6 +296,23 @@ def test_types_of_k_and_v_and_mixed_plans(workplace, capsys):
     (workplace / "types.json").write_text(json.dumps({"schema": "kvtool.quant-plan/1", "layers": [{"layer": 9}]}))
     assert closed_loop.main(["a", "--model", "model", "--quant-plan", "types.json"]) == 3
     assert closed_loop.main(["a", "--model", "model", "--k", "kivi2", "--v", "q8_0"]) == 5
+
+
+def test_advice_is_confirmed_in_the_model(workplace):
+    options = dict(policy="h2o,streaming", budget="0.75,0.5", streaming_sink="4", types="q8_0,q4_0", max_kl=0.5)
+    options |= dict(chosen_plan_out="plan.json", quant_plan_out="types.json", python=sys.executable)
+    advice = kvtool.run("advise", "a", confirm=True, model="model", **options)
+    confirmed = advice["confirmation"]
+    (chosen,) = [plan for plan in confirmed["plans"] if plan["place"] == "chosen"]
+    words = ["a", "--model", "model", "--plan", "plan.json", "--quant-plan", "types.json", "-o", "out.json"]
+    assert closed_loop.main(words) == 0
+    (plan,) = json.loads((workplace / "out.json").read_text())["plans"]
+    assert chosen["real_nats"] == pytest.approx(plan["real"]["kl"], rel=1e-6) and chosen["rows"] == TOKENS - PROMPT
+    assert chosen["predicted_nats"] == pytest.approx(plan["predicted"]["expected_nats"], rel=0.02)
+    assert confirmed["scale"] == pytest.approx(numpy.median([plan["factor"] for plan in confirmed["plans"]]))
+    tiny("llama", workplace / "other", head_dim=16, num_hidden_layers=2)
+    with pytest.raises(kvtool.Error, match="ended with status 3"):
+        kvtool.run("advise", "a", confirm=True, model="other", force=True, **options)
 
 
 def test_caches_to_continue_from(workplace):
