@@ -85,21 +85,25 @@ def check(arguments: argparse.Namespace, usage: argparse.ArgumentParser) -> None
         usage.error("nothing to do: give --plan, --policy, --k and --v, --quant-plan, --cache or --lossless")
     if bool(arguments.k) != bool(arguments.v):
         usage.error("--k and --v belong together")
-    if has_types and arguments.engine == "llama":
-        usage.error("--k, --v, --quant-plan and --cache are for --engine torch")
+    _check_engine(arguments, has_types, usage)
     if len(arguments.quant_plan) > 1 and len(arguments.plan) not in (0, len(arguments.quant_plan)):
         usage.error(f"--quant-plan: {len(arguments.quant_plan)} files for {len(arguments.plan)} of --plan; give one, or one for each")
     if (arguments.plan or arguments.caches) and len(arguments.runs) > 1:
         usage.error("--plan and --cache: a plan or a cache belongs to one run; give one RUN, or --policy")
-    if arguments.engine == "torch" and not arguments.model:
-        usage.error("--model: give the model that the run was captured from")
-    if arguments.engine == "llama" and (arguments.iterate or arguments.lossless):
-        usage.error("--iterate and --lossless are for --engine torch")
     if arguments.iterate and not arguments.policies:
         usage.error("--iterate: makes plans anew, and needs --policy")
     for path in (arguments.output, arguments.html):
         if path:
             _loop_document.refuse_existing(path, arguments.force)
+
+
+def _check_engine(arguments: argparse.Namespace, has_types: bool, usage: argparse.ArgumentParser) -> None:
+    if arguments.engine == "llama" and has_types:
+        usage.error("--k, --v, --quant-plan and --cache are for --engine torch")
+    if arguments.engine == "torch" and not arguments.model:
+        usage.error("--model: give the model that the run was captured from")
+    if arguments.engine == "llama" and (arguments.iterate or arguments.lossless):
+        usage.error("--iterate and --lossless are for --engine torch")
 
 
 def confirm(arguments: argparse.Namespace) -> dict[str, Any]:
