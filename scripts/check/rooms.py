@@ -19,7 +19,7 @@ SLACK = 100  # a folder may have this many lines fewer than its ceiling
 # folder: (ceiling, goal), in lines. The goals are those of the plan for the next release; 0: the folder is to be
 # emptied.
 ROOMS = {
-    "apps/kvtool": (25366, 10000),
+    "apps/kvtool": (25637, 10000),
     "apps/capture-llama": (3225, 2400),
     "apps/python": (2305, 2200),
     "formats": (19180, 17000),
@@ -38,7 +38,7 @@ ROOMS = {
     "lib/study/attention": (1328, 1300),
     "lib/study/bench": (711, 700),
     "lib/study/dense": (1885, 1900),
-    "lib/study/advise": (4879, 2900),
+    "lib/study/advise": (5268, 2900),
     "lib/study/analysis": (2132, 2600),
     "lib/study/statistics": (612, 650),
     "lib/study/transform": (1582, 1000),
@@ -54,7 +54,7 @@ ROOMS = {
     "lib/remote": (695, 800),
     "lib/api": (5084, 3200),
 }
-MOST_FILES = 667
+MOST_FILES = 668
 GOAL_FILES = 650
 SOURCE = (".h", ".cc", ".c", ".hpp")
 

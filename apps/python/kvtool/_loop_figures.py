@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from ._loop_plan import Plan, keep_all
-from ._loop_run import Run
+from ._loop_run import Layers, Run
 from ._loop_types import Types, stored
 from ._run_folder import Rule
 
@@ -122,11 +122,16 @@ def attend(
     return found
 
 
-def open_loop(run: Run, plans: Sequence[Plan], types: Sequence[Types | None] | None = None) -> list[Figures]:
+def open_loop(
+    run: Run,
+    plans: Sequence[Plan],
+    types: Sequence[Types | None] | None = None,
+    restored: Sequence[Layers | None] | None = None,
+) -> list[Figures]:
     """Returns the figures of each plan over the decoded rows of a run; with types, for a cache that is also stored in
-    them."""
+    them; with restored, for one whose prompt is replaced."""
     first = run.shape.prompt_tokens
-    kinds = types or [None] * len(plans)
+    kinds, prompts = types or [None] * len(plans), restored or [None] * len(plans)
     full_plan = keep_all(run.shape)
     evicted = run.evicted_samples()
     figures = [Figures(evicted) for _ in plans]
@@ -141,11 +146,14 @@ def open_loop(run: Run, plans: Sequence[Plan], types: Sequence[Types | None] | N
         queries, rule = run.queries(layer), run.rule(layer)
         outputs = attend(queries, keys, values, rule, first, masks)
         gradient = run.gradients(layer)
-        for entry, place, kind in zip(figures, places, kinds):
+        for entry, place, kind, prompt in zip(figures, places, kinds, prompts):
             changed = outputs[place]
+            if prompt:
+                k, v = (numpy.concatenate([new, old[first:]]) for new, old in zip(prompt[layer], (keys, values)))
+                changed = attend(queries, k, v, rule, first, [masks[0], masks[place]])[1]
             if kind and layer in kind:
-                (k, v), shown = kind[layer], [masks[0], masks[place]]
-                read_back = stored(keys, k, True), stored(values, v, False)
-                changed = attend(queries, *read_back, rule, first, shown)[1]
+                of_k, of_v = kind[layer]
+                read_back = stored(keys, of_k, True), stored(values, of_v, False)
+                changed = attend(queries, *read_back, rule, first, [masks[0], masks[place]])[1]
             entry.add(outputs[0][0], *changed, gradient)
     return figures

@@ -14,7 +14,7 @@ from . import _command
 from ._command import StrPath
 from ._loop_figures import open_loop
 from ._loop_plan import Plan, keep_all, read_document, read_plan
-from ._loop_run import Run
+from ._loop_run import Layers, Run
 from ._loop_types import Types
 
 Record = dict[str, Any]
@@ -34,16 +34,18 @@ BATCH = 4  # plans of a batch: evaluating them together is cheaper, and only one
 
 class Wanted(NamedTuple):
     """A plan to make with a policy and a budget ("0.5" or "512t"), or to read from a file; or types of K and V, with
-    or without a plan."""
+    or without a plan; or a cache to continue from."""
 
     policy: str
     budget: str | None
     path: StrPath | None = None
     types: Types | None = None
+    cache: StrPath | None = None
 
 
 class Case(NamedTuple):
-    """A plan, its file and its name; layers: first and last layer of a plan on some layers only."""
+    """A plan, its file and its name; layers: first and last layer of a plan on some layers only; restored: K and V of
+    the prompt that replace the model's own."""
 
     policy: str
     budget: str | None
@@ -51,10 +53,16 @@ class Case(NamedTuple):
     path: StrPath = ""
     layers: tuple[int, int] | None = None
     types: Types | None = None
+    restored: Layers | None = None
 
     @property
     def evicts(self) -> bool:
         return bool(self.plan.events)
+
+    @property
+    def is_dense(self) -> bool:
+        """True if all values change a little and no token is missing."""
+        return not self.evicts and bool(self.types or self.restored)
 
 
 class Engine(Protocol):
@@ -76,6 +84,8 @@ def make_case(run: Run, wanted: Wanted, folder: str, **options: Any) -> Case:
     """Returns the requested plan; a new one is written to the folder."""
     if wanted.path is not None:
         return Case(wanted.policy, None, read_plan(wanted.path, run.shape), wanted.path, types=wanted.types)
+    if wanted.cache is not None:
+        return Case(wanted.policy, None, keep_all(run.shape), wanted.cache, restored=run.read_prompt(wanted.cache))
     if wanted.types is not None:
         return Case(wanted.policy, None, keep_all(run.shape), types=wanted.types)
     assert wanted.budget is not None
@@ -89,7 +99,7 @@ def measure(run: Run, wanted: Sequence[Wanted], engine: Engine, **options: Any) 
     for begin in range(0, len(wanted), BATCH):
         with tempfile.TemporaryDirectory(prefix="kvtool-plans-") as folder:
             cases = [make_case(run, entry, folder, **options) for entry in wanted[begin : begin + BATCH]]
-            predicted = predict(run, [case.plan for case in cases], [case.types for case in cases])
+            predicted = predict(run, *zip(*((case.plan, case.types, case.restored) for case in cases)))
             for case, figures, real in zip(cases, predicted, engine.read_all(cases)):
                 yield case, record(run, case, figures, real)
 
@@ -104,6 +114,7 @@ def record(run: Run, case: Case, predicted: dict[str, Any], real: dict[str, Any]
         "budget": case.budget,
         "layers": list(case.layers) if case.layers else None,
         "kept_share": case.plan.kept_share(),
+        "cache": None if case.restored is None else os.fspath(case.path),
         "types": {str(layer): list(kinds) for layer, kinds in case.types.items()} if case.types else None,
         "predicted": predicted,
         "real": real,
@@ -119,18 +130,24 @@ def expected(predicted: dict[str, Any], case: Case) -> dict[str, float | None]:
         nats, source = predicted["weighted_kl"], "weights"
     if nats is None:
         return {"expected_nats": None, "low_nats": None, "high_nats": None}
-    p10, median, p90 = CALIBRATIONS[source, bool(case.types) and not case.evicts]
+    p10, median, p90 = CALIBRATIONS[source, case.is_dense]
     return {"expected_nats": nats / median, "low_nats": nats / p90, "high_nats": nats / p10}
 
 
-def predict(run: Run, plans: Sequence[Plan], types: Sequence[Types | None] | None = None) -> list[dict[str, Any]]:
+def predict(
+    run: Run,
+    plans: Sequence[Plan],
+    types: Sequence[Types | None] | None = None,
+    restored: Sequence[Layers | None] | None = None,
+) -> list[dict[str, Any]]:
     """Returns the figures of each plan in the form of documents."""
     weights = layer_weights(run)
+    none = [None] * len(plans)
     found = []
-    for plan, kinds, figures in zip(plans, types or [None] * len(plans), open_loop(run, plans, types)):
+    for plan, kinds, prompt, figures in zip(plans, types or none, restored or none, open_loop(run, plans, types, restored)):
         weighted = figures.weighted_kl(weights) if weights else None
-        types_alone = bool(kinds) and not plan.events
-        found.append({**figures.document(recorded_only=types_alone), "weighted_kl": weighted})
+        recorded_only = Case("", None, plan, types=kinds, restored=prompt).is_dense
+        found.append({**figures.document(recorded_only=recorded_only), "weighted_kl": weighted})
     return found
 
 

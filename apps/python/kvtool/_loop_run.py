@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from ._arrays import Array
 
 
+# K and V of each layer, [position, kv head, dim] f32.
+Layers = list[tuple["Array", "Array"]]
+
+
 class Run:
     """A recorded run of one text."""
 
@@ -142,17 +146,32 @@ class Run:
             raise ValueError(f"{self.trace_path}: g_evicted '{text}' is not a count up to the {samples} samples of g.0")
         return int(text)
 
-    def caches(self) -> list[tuple[Array, Array]]:
-        """Returns K and V of each layer, [position, kv head, dim] f32, at the end of the run."""
-        layers, kv_heads, tokens, _ = self.shape
+    def caches(self) -> Layers:
+        """Returns K and V of each layer at the end of the run."""
+        return self._read_layers(self.snapshot_path, self.shape.tokens)
+
+    def read_prompt(self, path: StrPath) -> Layers:
+        """Returns K and V of each layer of the run's prompt from another file, such as a lossy archive of it."""
+        name, prompt = os.fspath(path), self.shape.prompt_tokens
+        found = self._read_layers(name, prompt)
+        if not all(numpy.isfinite(array).all() for pair in found for array in pair):
+            raise ValueError(f"{name}: values of the prompt are NaN or infinite")
+        return found
+
+    def _read_layers(self, path: str, tokens: int) -> Layers:
+        layers, kv_heads, _, _ = self.shape
         found = []
-        with open_snapshot(self.snapshot_path, kv_heads=kv_heads) as snapshot:
+        with open_snapshot(path, kv_heads=kv_heads) as snapshot:
+            ids = snapshot.tokens
+            if len(ids) and (len(ids) != tokens or (ids != self.tokens[:tokens]).any()):
+                raise ValueError(f"{path}: its tokens are not the {tokens} of the run")
             if len(snapshot.layers) != layers:
-                raise ValueError(f"{self.snapshot_path}: {len(snapshot.layers)} layers, not {layers}")
+                raise ValueError(f"{path}: {len(snapshot.layers)} layers, not {layers}")
+            wanted = (tokens, kv_heads, self.head_dim)
             for layer in snapshot.layers:
                 k, v = layer.k, layer.v
-                if v is None or k.shape[:2] != (tokens, kv_heads) or v.shape[:2] != (tokens, kv_heads):
-                    raise ValueError(f"{self.snapshot_path}: layer {layer.index} is not {tokens} x {kv_heads} heads")
+                if v is None or k.shape != wanted or v.shape != wanted:
+                    raise ValueError(f"{path}: layer {layer.index} is not {tokens} x {kv_heads} heads of {self.head_dim}")
                 found.append((as_f32(k), as_f32(v)))
         return found
 

@@ -25,7 +25,7 @@ from ._capture_taps import Sink, attention_modules, tapped
 from ._codec import LEVELS
 from ._loop_measure import Case, Wanted, make_case
 from ._loop_plan import Plan, keep_all
-from ._loop_run import Run, as_f32
+from ._loop_run import Layers, Run, as_f32
 from ._loop_types import Types, stored
 from ._run_folder import Rule, RunFolder
 from ._snapshot import open_snapshot
@@ -108,17 +108,20 @@ class Reader:
     def read_all(self, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
         """Implements Engine."""
         for case in cases:
-            yield self.read(case.plan, types=case.types).document()
+            yield self.read(case.plan, types=case.types, restored=case.restored).document()
 
-    def read(self, plan: Plan, sink: Sink | None = None, types: Types | None = None) -> Real:
+    def read(
+        self, plan: Plan, sink: Sink | None = None, types: Types | None = None, restored: Layers | None = None
+    ) -> Real:
         """Compares the decoded rows under a plan with the full run. A sink receives the queries, keys and values.
-        With types, the cache stores K and V in them, including those of the prompt."""
+        With types, the cache stores K and V in them, including those of the prompt; with restored, the model continues
+        from these."""
         prompt = self.run.shape.prompt_tokens
         targets = self.tokens[prompt + 1 :]
         kl, nll, full_nll, agrees = [], [], [], []
         at = 0
         with torch.inference_mode(), tapped(self.modules, sink) if sink else contextlib.nullcontext():
-            for block in self._log_probabilities(plan, types):
+            for block in self._log_probabilities(plan, types, restored):
                 for begin in range(0, len(block), _KL_ROWS):
                     b = block[begin : begin + _KL_ROWS].double()
                     a = self.full[at : at + len(b)].double()
@@ -130,7 +133,9 @@ class Reader:
                     at += len(b)
         return Real(torch.cat(kl), torch.cat(nll), torch.cat(full_nll), torch.cat(agrees))
 
-    def _log_probabilities(self, plan: Plan, types: Types | None = None) -> Iterator[Any]:
+    def _log_probabilities(
+        self, plan: Plan, types: Types | None = None, restored: Layers | None = None
+    ) -> Iterator[Any]:
         """Yields log-probabilities of the next token for one block of decoded rows after
         another."""
         _, _, tokens, prompt = self.run.shape
@@ -138,6 +143,8 @@ class Reader:
         if types:
             _keep_in(cache, types)
             self._read_prompt(cache)
+        elif restored:
+            fill_cache(cache, [tuple(_entry(array, prompt, self.model) for array in pair) for pair in restored])
         else:
             fill_cache(cache, self.prompt_cache)
         for begin in range(prompt, tokens, BLOCK_ROWS):

@@ -5,6 +5,7 @@ NumPy."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy
@@ -21,11 +22,13 @@ Types = dict[int, tuple[str, str]]
 
 BLOCKS = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 PLAIN = ("f32", "f16", "bf16")
+SCALED = ("fp8_amax", "int8_per_token_head")
+MOST_E4M3 = 448.0
 
 
 def check_type(name: str) -> str:
-    if name not in BLOCKS + PLAIN:
-        known = ", ".join(BLOCKS + PLAIN)
+    if name not in BLOCKS + PLAIN + SCALED:
+        known = ", ".join(BLOCKS + PLAIN + SCALED)
         raise NotImplementedError(f"type '{name}' is not applied here; these are: {known}")
     return name
 
@@ -47,13 +50,33 @@ def read_types(path: StrPath, shape: Shape) -> Types:
     return types
 
 
+def _scaled(values: Array, scale: Array, rounded: Callable[[Array], Array]) -> Array:
+    """Returns values rounded in units of a scale, and 0 where the scale is 0."""
+    units = numpy.where(scale > 0, scale, 1).astype(numpy.float32)
+    result: Array = (rounded(values / units) * units).astype(numpy.float32)
+    return result
+
+
+def _e4m3(values: Array) -> Array:
+    """Rounds to floats of 4 bits of exponent and 3 of mantissa, saturating."""
+    _, exponent = numpy.frexp(values)
+    step = numpy.ldexp(numpy.float32(1), numpy.maximum(exponent, -5) - 4)  # 2**-9 below the least normal number
+    result: Array = numpy.clip(numpy.rint(values / step) * step, -MOST_E4M3, MOST_E4M3)
+    return result
+
+
 def stored(values: Array, kind: str, is_key: bool) -> Array:
-    """Returns [token, kv head, dim] f32 as it is read back from a cache of this type."""
+    """Returns [token, kv head, dim] f32 as it is read back from a cache of this type. The scale of fp8_amax is that of
+    these values."""
     result = numpy.array(values, dtype=numpy.float32, order="C")
     if kind in BLOCKS:
         if values.shape[1] * values.shape[2] % 32:
             raise ValueError(f"type '{kind}': rows of {values.shape[1] * values.shape[2]} values are not whole blocks of 32")
         _kvtool._store_as(result, kind, is_key, values.shape[2])
+    elif kind == "fp8_amax":
+        result = _scaled(result, numpy.abs(result).max() / MOST_E4M3, _e4m3)
+    elif kind == "int8_per_token_head":
+        result = _scaled(result, numpy.abs(result).max(-1, keepdims=True) / 127, numpy.rint)
     elif kind == "f16":
         result = result.astype(numpy.float16).astype(numpy.float32)
     elif kind == "bf16":

@@ -6,6 +6,7 @@
     python -m kvtool.closed_loop run/ --model MODEL --plan plan.json --quant-plan types.json
     python -m kvtool.closed_loop run/ --model MODEL --k q8_0,q4_0 --v q8_0
     python -m kvtool.closed_loop run/ --engine llama --llama build/bin/kvtool-capture-llama --plan plan.json
+    python -m kvtool.closed_loop run/ --model MODEL --cache run/prefill.lossy.kvz
     python -m kvtool.closed_loop run/ --model MODEL --lossless
 
 The model reads the run's own tokens twice, in full and under the plan, with K and V in the given types. The KL
@@ -24,7 +25,7 @@ from . import _errors, _loop_document, _loop_page
 from ._loop_llama import PROGRAM, EngineError, LlamaEngine
 from ._loop_measure import Wanted, measure
 from ._loop_run import Run
-from ._loop_types import read_types, uniform
+from ._loop_types import Types, read_types, uniform
 
 DONE, NEGATIVE, USAGE, INVALID, INPUT_OUTPUT, UNSUPPORTED, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 5, 70, 130
 _STATUS = {"caller": USAGE, "data": INVALID, "io": INPUT_OUTPUT, "unsupported": UNSUPPORTED, "stopped": INTERRUPTED}
@@ -45,7 +46,8 @@ def parser() -> argparse.ArgumentParser:
     add("--budget", dest="budgets", type=_list, default=["0.5", "0.25"], metavar="X,Y", help="what may stay: 0.5, 512t (0.5,0.25)")
     add("--k", type=_list, default=[], metavar="A,B", help="types of K for all layers, each combined with every --v (torch)")
     add("--v", type=_list, default=[], metavar="A,B", help="types of V for all layers")
-    add("--quant-plan", metavar="FILE", help="types of advise --quant-plan-out; with --plan: both together (torch)")
+    add("--quant-plan", nargs="+", action="extend", default=[], metavar="FILE", help="types of advise --quant-plan-out, each with its --plan (torch)")
+    add("--cache", dest="caches", nargs="+", action="extend", default=[], metavar="FILE", help="caches of the prompt to continue from, as a lossy archive (torch)")
     add("--granularity", choices=("kv-head", "layer"), default="kv-head", help="unit that chooses its own tokens (default: kv-head)")
     add("--with", dest="options", type=_option, action="append", default=[], metavar="NAME=VALUE", help="option of replay evict")
     add("--iterate", action="store_true", help="replay on the evicted run's own states, until plans repeat (torch)")
@@ -78,24 +80,30 @@ def _option(text: str) -> tuple[str, Any]:
 def check(arguments: argparse.Namespace, usage: argparse.ArgumentParser) -> None:
     """Refuses contradictory options, and outputs that must not be overwritten, before anything is
     computed."""
-    has_types = bool(arguments.k or arguments.v or arguments.quant_plan)
+    has_types = bool(arguments.k or arguments.v or arguments.quant_plan or arguments.caches)
     if not any((arguments.plan, arguments.policies, arguments.lossless, has_types)):
-        usage.error("nothing to do: give --plan, --policy, --k and --v, --quant-plan or --lossless")
+        usage.error("nothing to do: give --plan, --policy, --k and --v, --quant-plan, --cache or --lossless")
     if bool(arguments.k) != bool(arguments.v):
         usage.error("--k and --v belong together")
-    if has_types and arguments.engine == "llama":
-        usage.error("--k, --v and --quant-plan are for --engine torch")
-    if arguments.plan and len(arguments.runs) > 1:
-        usage.error("--plan: a plan belongs to one run; give one RUN, or --policy")
-    if arguments.engine == "torch" and not arguments.model:
-        usage.error("--model: give the model that the run was captured from")
-    if arguments.engine == "llama" and (arguments.iterate or arguments.lossless):
-        usage.error("--iterate and --lossless are for --engine torch")
+    _check_engine(arguments, has_types, usage)
+    if len(arguments.quant_plan) > 1 and len(arguments.plan) not in (0, len(arguments.quant_plan)):
+        usage.error(f"--quant-plan: {len(arguments.quant_plan)} files for {len(arguments.plan)} of --plan; give one, or one for each")
+    if (arguments.plan or arguments.caches) and len(arguments.runs) > 1:
+        usage.error("--plan and --cache: a plan or a cache belongs to one run; give one RUN, or --policy")
     if arguments.iterate and not arguments.policies:
         usage.error("--iterate: makes plans anew, and needs --policy")
     for path in (arguments.output, arguments.html):
         if path:
             _loop_document.refuse_existing(path, arguments.force)
+
+
+def _check_engine(arguments: argparse.Namespace, has_types: bool, usage: argparse.ArgumentParser) -> None:
+    if arguments.engine == "llama" and has_types:
+        usage.error("--k, --v, --quant-plan and --cache are for --engine torch")
+    if arguments.engine == "torch" and not arguments.model:
+        usage.error("--model: give the model that the run was captured from")
+    if arguments.engine == "llama" and (arguments.iterate or arguments.lossless):
+        usage.error("--iterate and --lossless are for --engine torch")
 
 
 def confirm(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -127,13 +135,18 @@ def confirm(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _wanted(run: Run, arguments: argparse.Namespace) -> list[Wanted]:
-    """Returns every plan on the command line. A plan of types is combined with each plan of positions, as advise
-    intended."""
+    """Returns every plan on the command line. Plans of types are combined with those of positions in order, as advise
+    intended; a single one is combined with each."""
     wanted = [Wanted(policy, budget) for policy in arguments.policies for budget in arguments.budgets]
-    types = read_types(arguments.quant_plan, run.shape) if arguments.quant_plan else None
-    wanted += [Wanted(path, None, path, types) for path in arguments.plan]
-    if types is not None and not arguments.plan:
-        wanted.append(Wanted(arguments.quant_plan, None, types=types))
+    files = arguments.quant_plan
+    types = [read_types(path, run.shape) for path in files]
+    if arguments.plan:
+        each: list[Types | None] = [*types] or [None]
+        each *= len(arguments.plan) // len(each)
+        wanted += [Wanted(path, None, path, kinds) for path, kinds in zip(arguments.plan, each)]
+    else:
+        wanted += [Wanted(path, None, types=kinds) for path, kinds in zip(files, types)]
+    wanted += [Wanted(path, None, cache=path) for path in arguments.caches]
     return wanted + [Wanted(f"{k}/{v}", None, types=uniform(k, v, run.shape)) for k in arguments.k for v in arguments.v]
 
 
@@ -169,7 +182,7 @@ def main(words: list[str] | None = None) -> int:
             _loop_document.write(arguments.output, _loop_document.text(document), arguments.force)
         if arguments.html:
             command = shlex.join(["python", "-m", "kvtool.closed_loop", *(sys.argv[1:] if words is None else words)])
-            inputs = [str(Run(path).snapshot_path) for path in arguments.runs] + arguments.plan
+            inputs = [str(Run(path).snapshot_path) for path in arguments.runs] + arguments.plan + arguments.caches
             _loop_document.write(arguments.html, _loop_page.page(document, command, inputs), arguments.force)
         return _loop_document.verdict(document)
     except KeyboardInterrupt:

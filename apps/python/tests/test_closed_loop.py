@@ -11,6 +11,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
+import numpy
 import pytest
 from loop_runs import random_run
 
@@ -271,3 +272,32 @@ def test_bands_are_the_programs(workplace):
     types = _loop_types.uniform("bf16", "bf16", run.shape)
     figures = _loop_measure.predict(run, [_loop_plan.keep_all(run.shape)], [types])[0]
     assert figures["predicted_kl"] == pytest.approx(stored["nats"], rel=0.1)
+
+
+def test_types_with_scales_have_the_programs_errors(workplace):
+    """The program's figure is a mean over layers, so the two differ by a few percent for every type, f16 as well."""
+    run = _loop_run.Run("a")
+    for kind in (*_loop_types.SCALED, "f16"):
+        rounded = kvtool.run("replay quant", run.path, k=kind, v=kind, kv_heads=2, sample_rows=0)
+        (there,) = [row["output_error"] for row in rounded["runs"] if row["k"] == row["v"] == kind]
+        types = _loop_types.uniform(kind, kind, run.shape)
+        here = _loop_measure.predict(run, [_loop_plan.keep_all(run.shape)], [types])[0]["output_error"]
+        assert here == pytest.approx(there, rel=0.1)
+
+
+def test_int8_is_within_half_a_step_of_each_token_and_head():
+    values = numpy.random.default_rng(3).standard_normal((9, 2, 8)).astype(numpy.float32)
+    values[4, 1] = 0
+    step = numpy.abs(values).max(-1, keepdims=True) / 127
+    error = numpy.abs(_loop_types.stored(values, "int8_per_token_head", True) - values)
+    assert (error <= 0.501 * step).all() and (error > 0.4 * step).any()
+
+
+def test_e4m3_rounds_to_the_nearest_even():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    values = numpy.random.default_rng(2).standard_normal((8, 500)).astype(numpy.float32)
+    values *= numpy.float32(10) ** numpy.arange(-4, 4)[:, None]
+    kept = values[numpy.abs(values) < _loop_types.MOST_E4M3]
+    exact = kept.astype(ml_dtypes.float8_e4m3fn).astype(numpy.float32)
+    assert (_loop_types._e4m3(kept) == exact).all()
+    assert _loop_types._e4m3(numpy.float32([1e9, -1e9, 0])).tolist() == [448, -448, 0]

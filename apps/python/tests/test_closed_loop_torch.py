@@ -3,12 +3,15 @@
 """The loop in torch, on tiny random models; skipped if torch and transformers are not installed."""
 
 import json
+import sys
 
 import pytest
 
+numpy = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import kvtool  # noqa: E402
 from kvtool import _capture_model, _loop_measure, _loop_plan, _loop_run, _loop_types  # noqa: E402
 from kvtool import _loop_torch, capture, closed_loop  # noqa: E402
 
@@ -279,9 +282,60 @@ def test_types_of_k_and_v_and_mixed_plans(workplace, capsys):
     (mixed,) = json.loads((workplace / "mixed.json").read_text())["plans"]
     assert mixed["types"] == {str(layer): ["q8_0", "q4_0"] for layer in range(1, 3)}
     assert mixed["kept_share"] == eviction["kept_share"] and mixed["real"]["kl"] != eviction["real"]["kl"]
+    layers = [{"layer": 0, "k": "int8_per_token_head", "v": "fp8_amax"}]
+    (workplace / "other.json").write_text(json.dumps({"schema": "kvtool.quant-plan/1", "layers": layers}))
+    words = ["a", "--model", "model", "--plan", "plan.json", "plan.json", "--quant-plan", "types.json", "other.json"]
+    assert closed_loop.main([*words, "-o", "pairs.json"]) == 0
+    pair = json.loads((workplace / "pairs.json").read_text())["plans"]
+    assert pair[0] == mixed and pair[1]["types"] == {"0": ["int8_per_token_head", "fp8_amax"]}
+    assert closed_loop.main(["a", "--model", "model", *words[6:], "-o", "alone.json"]) == 0
+    alone = json.loads((workplace / "alone.json").read_text())["plans"]
+    assert [plan["kept_share"] for plan in alone] == [1, 1] and alone[1]["real"]["kl"] < pair[1]["real"]["kl"]
+    with pytest.raises(SystemExit):
+        closed_loop.main([*words, "plan.json"])
     (workplace / "types.json").write_text(json.dumps({"schema": "kvtool.quant-plan/1", "layers": [{"layer": 9}]}))
     assert closed_loop.main(["a", "--model", "model", "--quant-plan", "types.json"]) == 3
     assert closed_loop.main(["a", "--model", "model", "--k", "kivi2", "--v", "q8_0"]) == 5
+
+
+def test_advice_is_confirmed_in_the_model(workplace):
+    options = dict(policy="h2o,streaming", budget="0.75,0.5", streaming_sink="4", types="q8_0,q4_0", max_kl=0.5)
+    options |= dict(chosen_plan_out="plan.json", quant_plan_out="types.json", python=sys.executable)
+    advice = kvtool.run("advise", "a", confirm=True, model="model", **options)
+    confirmed = advice["confirmation"]
+    (chosen,) = [plan for plan in confirmed["plans"] if plan["place"] == "chosen"]
+    words = ["a", "--model", "model", "--plan", "plan.json", "--quant-plan", "types.json", "-o", "out.json"]
+    assert closed_loop.main(words) == 0
+    (plan,) = json.loads((workplace / "out.json").read_text())["plans"]
+    assert chosen["real_nats"] == pytest.approx(plan["real"]["kl"], rel=1e-6) and chosen["rows"] == TOKENS - PROMPT
+    assert chosen["predicted_nats"] == pytest.approx(plan["predicted"]["expected_nats"], rel=0.02)
+    assert confirmed["scale"] == pytest.approx(numpy.median([plan["factor"] for plan in confirmed["plans"]]))
+    tiny("llama", workplace / "other", head_dim=16, num_hidden_layers=2)
+    with pytest.raises(kvtool.Error, match="ended with status 3"):
+        kvtool.run("advise", "a", confirm=True, model="other", force=True, **options)
+
+
+def test_caches_to_continue_from(workplace):
+    run = _loop_run.Run("a")
+    prompt = [(k[:PROMPT], v[:PROMPT]) for k, v in run.caches()]
+    random = numpy.random.default_rng(6)
+    noisy = [tuple(a + 0.05 * random.standard_normal(a.shape).astype("f4") for a in pair) for pair in prompt]
+    kvtool.save("noisy.npz", layers=noisy)
+    words = ["a", "--model", "model", "--cache"]
+    assert closed_loop.main([*words, run.file("prefill"), "noisy.npz", "-o", "out.json"]) == 0
+    exact, approximated = json.loads((workplace / "out.json").read_text())["plans"]
+    assert exact["real"]["kl"] < 1e-9 and exact["predicted"]["output_error"] == 0
+    assert approximated["cache"] == "noisy.npz" and approximated["types"] is None and approximated["kept_share"] == 1
+    assert 0.1 < approximated["predicted"]["expected_nats"] / approximated["real"]["kl"] < 10
+    tokens = run.tokens[:PROMPT] + 1
+    kvtool.save("other.safetensors", layers=prompt, tokens=tokens, positions=range(PROMPT))
+    kvtool.save("few.npz", layers=prompt[1:])
+    kvtool.save("short.npz", layers=[(k[1:], v[1:]) for k, v in prompt])
+    kvtool.save("nan.npz", layers=[(k * numpy.nan, v) for k, v in prompt])
+    for wrong in ("other.safetensors", "few.npz", "short.npz", "nan.npz"):
+        assert closed_loop.main([*words, wrong]) == 3
+    with pytest.raises(SystemExit):
+        closed_loop.main(["a", "b", *words[1:], "noisy.npz"])
 
 
 def test_no_loss_of_types_that_keep_all(workplace):

@@ -158,6 +158,8 @@ struct Advice {
   std::vector<std::vector<PlanOfLayer>> plans;  // [run]
   std::vector<Outcome> measured_again;          // [run]
   std::optional<AtContext> at_context;
+  // Real losses / predicted ones, as plans of this advice had them in the model (confirm.h).
+  std::optional<double> scale;
   std::vector<std::string> warnings, notes;
 
   const Measured& measured() const { return effects.measured; }

@@ -97,7 +97,15 @@ const Fields<PointOf>& PointFields() {
        LossFields()},
       {"parts_without_first_token",
        "Number of layers (or kv heads) that lose the first token in some run",
-       [](const PointOf& of) { return UnitsWithoutFirst(of.advice.measured(), of.point.choice); }}};
+       [](const PointOf& of) { return UnitsWithoutFirst(of.advice.measured(), of.point.choice); }},
+      {"corrected_loss",
+       "Largest loss of a run, times the factor that --confirm found; absent without it",
+       [](const PointOf& of) {
+         const std::optional<double>& scale = of.advice.scale;
+         const double loss = Shown(of.advice.measured().kind, of.point.outcome.worst_loss());
+         return scale ? std::optional(loss * *scale) : std::nullopt;
+       },
+       AtLeast(0, Absent())}};
   return fields;
 }
 
@@ -413,6 +421,7 @@ TextTable PlansTable(const Advice& advice, const std::vector<Point>& points, siz
   TextTable table = {{"plan", "ratio", "mean ratio", "measured loss", "median prompt",
                       "expected loss", "no first token"},
                      {}};
+  if (advice.scale) table.head.emplace_back("corrected loss");
   for (const Point* point : SomeWithBest(advice, points, most)) {
     const Outcome& outcome = point->outcome;
     const bool is_best = advice.found.best && point == &*advice.found.best;
@@ -422,6 +431,8 @@ TextTable PlansTable(const Advice& advice, const std::vector<Point>& points, siz
          LossText(kind, outcome.median_loss()), LossText(kind, ExpectedLoss(advice, *point)),
          fmt::format("{} of {}", UnitsWithoutFirst(advice.measured(), point->choice),
                      point->choice.size())});
+    if (advice.scale)
+      table.rows.back().push_back(LossText(kind, outcome.worst_loss() * *advice.scale));
   }
   if (advice.measured().runs.size() > 1) return table;
   table.head.erase(table.head.begin() + 4);  // the median of a single prompt is its loss

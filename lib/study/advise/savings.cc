@@ -302,16 +302,9 @@ class Finder {
 
   void MeasureBest() {
     const Choice& choice = savings_.searched.found.best->choice;
-    const Measured by_layer = ByLayer(advice_.measured());
-    Choice evicting;  // options of `by_layer`
-    for (size_t u = 0; u < choice.size(); ++u) {
-      const Saving* saving = savings_.FindOption(choice, u);
-      evicting.push_back(saving != nullptr && saving->candidate ? *saving->candidate + 1 : 0);
-      savings_.types_of_layers.push_back(saving == nullptr ? std::nullopt : saving->types);
-    }
+    savings_.types_of_layers = savings_.ListPairs(choice);
     for (const auto& run : runs_) {
-      savings_.plans.push_back(
-          MakePlans(*run, advice_.candidates, by_layer, evicting, measure_.seed, pool_));
+      savings_.plans.push_back(PlanEvictions(*run, request_, advice_, savings_, choice, pool_));
       const AdviseRun* const one[] = {run.get()};
       const Effects effects = MeasureAlternatives(
           one, 1,
@@ -340,6 +333,27 @@ class Finder {
 const Saving* Savings::FindOption(const Choice& choice, size_t unit) const {
   const uint32_t c = measured.units[unit].options[choice[unit]].candidate;
   return c < options.size() ? &options[c] : nullptr;
+}
+
+std::vector<std::optional<uint32_t>> Savings::ListPairs(const Choice& choice) const {
+  std::vector<std::optional<uint32_t>> pairs;
+  for (size_t u = 0; u < choice.size(); ++u) {
+    const Saving* saving = FindOption(choice, u);
+    pairs.push_back(saving == nullptr ? std::nullopt : saving->types);
+  }
+  return pairs;
+}
+
+std::vector<PlanOfLayer> PlanEvictions(const AdviseRun& run, const AdviceRequest& request,
+                                       const Advice& advice, const Savings& savings,
+                                       const Choice& choice, ThreadPool& pool) {
+  const Measured by_layer = ByLayer(advice.measured());
+  Choice evicting;  // options of `by_layer`
+  for (size_t u = 0; u < choice.size(); ++u) {
+    const Saving* saving = savings.FindOption(choice, u);
+    evicting.push_back(saving != nullptr && saving->candidate ? *saving->candidate + 1 : 0);
+  }
+  return MakePlans(run, advice.candidates, by_layer, evicting, request.measure.seed, pool);
 }
 
 std::string WhyNoTypes(const Runs& runs) {

@@ -41,6 +41,7 @@ struct Savings {
   std::vector<std::optional<uint32_t>> types_of_layers;
 
   const Saving* FindOption(const Choice& choice, size_t unit) const;
+  std::vector<std::optional<uint32_t>> ListPairs(const Choice& choice) const;  // [unit]
   double expected_loss() const { return searched.expected_loss(); }
 };
 
@@ -51,6 +52,11 @@ std::string WhyNoTypes(const Runs& runs);
 // the request's limits. Throws what quantisation::StoreLayer throws.
 Savings FindSavings(const Runs& runs, const AdviceRequest& request, const SavingsRequest& types,
                     const Advice& advice, ThreadPool& pool, Progress* progress = nullptr);
+
+// Replays one run with the evictions of a choice among all options.
+std::vector<PlanOfLayer> PlanEvictions(const AdviseRun& run, const AdviceRequest& request,
+                                       const Advice& advice, const Savings& savings,
+                                       const Choice& choice, ThreadPool& pool);
 
 // Size and speed of a codec on this cache's own bytes.
 struct LosslessLevel {
@@ -74,9 +80,10 @@ std::vector<SavingRow> SavingRows(const Runs& runs, const Advice& advice, const 
 
 // Returns "K q8_0, V q5_1".
 std::string TypesText(const Savings& savings, uint32_t pair);
-// Returns llama.cpp's flags for the types of a choice, or "" if layers differ or it has no such
-// type.
-std::string WriteFlags(const Runs& runs, const Savings& savings);
+// Returns llama.cpp's flags for the pairs of types of all layers, or "" if layers differ or it has
+// no such type.
+std::string WriteFlags(const Runs& runs, const Savings& savings,
+                       const std::vector<std::optional<uint32_t>>& pairs);
 
 // The single plan that advice recommends: the smaller of the best plans found by eviction alone and
 // among everything, or without a limit on the loss the one that loses less.
@@ -88,6 +95,9 @@ struct Answer {
   double bytes_per_token = 0, ratio = 1, worst_loss = 0, expected_loss = 0;
   std::string flags;  // llama.cpp's flags, if it can express the plan
 };
+// Describes a point that was found by eviction alone (`savings` is null) or among everything.
+Answer DescribePoint(const Runs& runs, const Advice& advice, const Savings* savings,
+                     const Point& point, double expected_loss);
 // Returns nothing if no plan is within the limits. `savings` may be null.
 std::optional<Answer> FindAnswer(const Runs& runs, const AdviceRequest& request,
                                  const Advice& advice, const Savings* savings);
@@ -102,15 +112,16 @@ struct SavingsReport {
   const AdviceRequest& request;
   const Savings& savings;
   const std::vector<SavingRow>& rows;
+  std::optional<double> scale = std::nullopt;  // as in Advice
 };
 const Fields<SavingsReport>& SavingsFields();
 // Adds the chart and the table of savings to a page.
-void AddSavings(const AdviceRequest& request, const Savings& savings,
-                const std::vector<SavingRow>& rows, report::Page& page);
+void AddSavings(const SavingsReport& report, report::Page& page);
 // Returns the table "choices" of kvtool.h2o-plan/1 for the chosen point.
 std::vector<UnitChoice> ChosenChoices(const Advice& advice, const Savings& savings);
-// Returns the type of a measured layer at the chosen point, as "q8_0"; the cache's own type where
-// it does not change.
-std::string TypeOfLayer(const Runs& runs, const Savings& savings, size_t layer, bool is_key);
+// Returns the type of a measured layer that stores a pair of types, as "q8_0"; the cache's own type
+// where it does not change.
+std::string TypeOfLayer(const Runs& runs, const Savings& savings, std::optional<uint32_t> pair,
+                        size_t layer, bool is_key);
 
 }  // namespace kv::advise

@@ -260,7 +260,14 @@ const Fields<SavingRowOf>& SavingRowFields() {
       {"flags",
        "The flags of llama.cpp for the types, if it supports them",
        [](const SavingRowOf& of) { return IfAny(of.row.flags); },
-       {.own_text = true}}};
+       {.own_text = true}},
+      {"corrected_loss",
+       "Largest loss of a run, times the factor that --confirm found; absent without it",
+       [](const SavingRowOf& of) {
+         const std::optional<double>& scale = of.report.scale;
+         return scale ? std::optional(of.Loss(of.row.worst_loss) * *scale) : std::nullopt;
+       },
+       AtLeast(0, Absent())}};
   return fields;
 }
 
@@ -287,12 +294,13 @@ struct Chosen {
 
   std::vector<ChosenLayer> Layers() const {
     std::vector<ChosenLayer> layers;
+    const auto& pairs = report.savings.types_of_layers;
     for (size_t u = 0; u < best.choice.size(); ++u) {
       const Saving* saving = report.savings.FindOption(best.choice, u);
       layers.push_back({report.savings.measured.units[u].layer,
                         saving == nullptr ? std::nullopt : saving->candidate,
-                        TypeOfLayer(report.runs, report.savings, u, true),
-                        TypeOfLayer(report.runs, report.savings, u, false)});
+                        TypeOfLayer(report.runs, report.savings, pairs[u], u, true),
+                        TypeOfLayer(report.runs, report.savings, pairs[u], u, false)});
     }
     return layers;
   }
@@ -326,7 +334,10 @@ const Fields<Chosen>& ChosenFields() {
       {"measured_again", "Loss of each run, replayed from the plan and the types alone",
        &Chosen::MeasuredAgain, AtLeast(0)},
       {"flags", "Flags of llama.cpp, if it has any and all layers have the same types",
-       [](const Chosen& of) { return IfAny(WriteFlags(of.report.runs, of.report.savings)); }},
+       [](const Chosen& of) {
+         const Savings& savings = of.report.savings;
+         return IfAny(WriteFlags(of.report.runs, savings, savings.types_of_layers));
+       }},
       {"layers", "Choice of each measured layer", &Chosen::Layers, ChosenLayerFields()}};
   return fields;
 }
@@ -348,8 +359,8 @@ std::string TypesText(const Savings& savings, uint32_t pair) {
                      name(types.v, savings.request.store.v_types));
 }
 
-std::string TypeOfLayer(const Runs& runs, const Savings& savings, size_t layer, bool is_key) {
-  const std::optional<uint32_t> pair = savings.types_of_layers[layer];
+std::string TypeOfLayer(const Runs& runs, const Savings& savings, std::optional<uint32_t> pair,
+                        size_t layer, bool is_key) {
   const LayerKv& own = runs.front()->layers()[layer].kv();
   const DType dtype = is_key ? own.k.dtype : own.v->dtype;
   if (!pair) return std::string(kv::Name(dtype));
@@ -360,12 +371,12 @@ std::string TypeOfLayer(const Runs& runs, const Savings& savings, size_t layer, 
       (is_key ? savings.request.store.k_types : savings.request.store.v_types)[at]->name);
 }
 
-std::string WriteFlags(const Runs& runs, const Savings& savings) {
-  const auto& types = savings.types_of_layers;
-  if (types.empty() || !types.front()) return {};
-  if (std::any_of(types.begin(), types.end(), [&](const auto& t) { return t != types.front(); }))
+std::string WriteFlags(const Runs& runs, const Savings& savings,
+                       const std::vector<std::optional<uint32_t>>& pairs) {
+  if (pairs.empty() || !pairs.front()) return {};
+  if (std::any_of(pairs.begin(), pairs.end(), [&](const auto& p) { return p != pairs.front(); }))
     return {};
-  return Flags(*runs.front(), savings, *types.front());
+  return Flags(*runs.front(), savings, *pairs.front());
 }
 
 std::vector<UnitChoice> ChosenChoices(const Advice& advice, const Savings& savings) {
@@ -385,39 +396,42 @@ std::vector<SavingRow> SavingRows(const Runs& runs, const Advice& advice, const 
   return Collector(runs, advice, savings).Run(levels);
 }
 
+Answer DescribePoint(const Runs& runs, const Advice& advice, const Savings* savings,
+                     const Point& point, double expected_loss) {
+  Answer answer;
+  answer.loss_kind = advice.measured().kind;
+  answer.is_chosen = savings != nullptr;
+  answer.bytes_per_token =
+      static_cast<double>(runs.front()->bytes_per_token()) * point.outcome.mean_share();
+  answer.ratio = point.outcome.ratio();
+  answer.worst_loss = point.outcome.worst_loss();
+  answer.expected_loss = expected_loss;
+  if (savings == nullptr) {
+    answer.kind = point.outcome.mean_share() < 1 ? "eviction" : "none";
+    answer.plan = PlanText(advice, point);
+    return answer;
+  }
+  const Saving* saving = savings->FindOption(point.choice, 0);
+  answer.kind = NameKind(*savings, point.choice);
+  answer.plan = answer.kind == "none" ? "everything unchanged"
+                : point.uniform       ? OptionText(advice, *savings, *saving)
+                                      : ChoiceText(*runs.front(), advice, *savings, point.choice);
+  answer.flags = WriteFlags(runs, *savings, savings->ListPairs(point.choice));
+  return answer;
+}
+
 std::optional<Answer> FindAnswer(const Runs& runs, const AdviceRequest& request,
                                  const Advice& advice, const Savings* savings) {
-  const auto full = static_cast<double>(runs.front()->bytes_per_token());
   std::optional<Answer> answer;
-  const auto offer = [&](const Point& point, double expected_loss, bool is_chosen) {
-    const bool is_better =
-        !answer || (request.limits.loss ? point.outcome.ratio() >= answer->ratio
-                                        : expected_loss <= answer->expected_loss);
-    if (!is_better) return;
-    answer.emplace();
-    answer->loss_kind = request.measure.kind;
-    answer->is_chosen = is_chosen;
-    answer->bytes_per_token = full * point.outcome.mean_share();
-    answer->ratio = point.outcome.ratio();
-    answer->worst_loss = point.outcome.worst_loss();
-    answer->expected_loss = expected_loss;
-  };
-  if (const auto& best = advice.found.best) {
-    offer(*best, advice.expected_loss(), false);
-    answer->kind = best->outcome.mean_share() < 1 ? "eviction" : "none";
-    answer->plan = PlanText(advice, *best);
-  }
+  if (const auto& best = advice.found.best)
+    answer = DescribePoint(runs, advice, nullptr, *best, advice.expected_loss());
   if (savings == nullptr || !savings->searched.found.best) return answer;
   const Point& chosen = *savings->searched.found.best;
-  offer(chosen, savings->expected_loss(), true);
-  if (!answer->is_chosen) return answer;
-  const Saving* saving = savings->FindOption(chosen.choice, 0);
-  answer->kind = NameKind(*savings, chosen.choice);
-  answer->plan = answer->kind == "none" ? "everything unchanged"
-                 : chosen.uniform       ? OptionText(advice, *savings, *saving)
-                                  : ChoiceText(*runs.front(), advice, *savings, chosen.choice);
-  answer->flags = WriteFlags(runs, *savings);
-  return answer;
+  const bool is_better =
+      !answer || (request.limits.loss ? chosen.outcome.ratio() >= answer->ratio
+                                      : savings->expected_loss() <= answer->expected_loss);
+  return is_better ? DescribePoint(runs, advice, savings, chosen, savings->expected_loss())
+                   : answer;
 }
 
 std::string AnswerText(const std::optional<Answer>& answer) {
@@ -501,23 +515,26 @@ report::ChartSeries BuildKindFront(const std::vector<SavingRow>& rows, std::stri
   return series;
 }
 
-TextTable RowsTable(const std::vector<SavingRow>& rows, LossKind kind, bool front_alone) {
+TextTable RowsTable(const SavingsReport& report, bool front_alone) {
+  const LossKind kind = NameKind(report);
   TextTable table{
       {"what", "plan", "bytes a token", "over the link", "mean loss", "worst prompt", "flags"}, {}};
-  for (const SavingRow& row : rows) {
+  if (report.scale) table.head.emplace_back("corrected loss");
+  for (const SavingRow& row : report.rows) {
     if (front_alone && !row.on_front) continue;
     table.rows.push_back({std::string(row.kind), row.plan,
                           fmt::format("{:.0f}", row.bytes_per_token),
                           fmt::format("{:.0f}", row.link_bytes), LossText(kind, row.mean_loss),
                           LossText(kind, row.worst_loss), row.flags.empty() ? "-" : row.flags});
+    if (report.scale) table.rows.back().push_back(LossText(kind, row.worst_loss * *report.scale));
   }
   return table;
 }
 
 }  // namespace
 
-void AddSavings(const AdviceRequest& request, const Savings& savings,
-                const std::vector<SavingRow>& rows, report::Page& page) {
+void AddSavings(const SavingsReport& report, report::Page& page) {
+  const AdviceRequest& request = report.request;
   const LossKind kind = request.measure.kind;
   report::LineChart chart;
   chart.title = "Loss against bytes, of everything that saves memory";
@@ -536,7 +553,7 @@ void AddSavings(const AdviceRequest& request, const Savings& savings,
                              "at most " + LossText(kind, *request.limits.loss), true});
   }
   for (const std::string_view each : {"none", "lossless", "types", "eviction", "both"}) {
-    report::ChartSeries series = BuildKindFront(rows, each, kind, most);
+    report::ChartSeries series = BuildKindFront(report.rows, each, kind, most);
     if (each == "none") series.name = "unchanged";
     if (!series.points.empty()) chart.series.push_back(std::move(series));
   }
@@ -545,9 +562,9 @@ void AddSavings(const AdviceRequest& request, const Savings& savings,
               "Each point is a plan: low and left is better. A line joins the plans of a kind that "
               "no other plan of that kind beats.");
   page.Feature(LossRemark(kind));
-  page.LongTable(RowsTable(rows, kind, true), "plans that no other plan beats");
-  page.LongTable(RowsTable(rows, kind, false), "plans in all");
-  if (!savings.warnings.empty()) page.Notes("Types", savings.warnings);
+  page.LongTable(RowsTable(report, true), "plans that no other plan beats");
+  page.LongTable(RowsTable(report, false), "plans in all");
+  if (!report.savings.warnings.empty()) page.Notes("Types", report.savings.warnings);
 }
 
 }  // namespace kv::advise

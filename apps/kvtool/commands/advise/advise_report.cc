@@ -9,6 +9,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "apps/kvtool/documents/plan_output.h"
 #include "apps/kvtool/line/options.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"
@@ -235,41 +236,66 @@ FoundSavings SavingsOptions::Find(const advise::Runs& runs, const advise::Advice
   return found;
 }
 
-QuantPlan FoundSavings::PlanTypes(const advise::Runs& runs) const {
-  QuantPlan plan;
-  for (size_t l = 0; l < savings->types_of_layers.size(); ++l) {
-    plan.layers.push_back({runs.front()->layers()[l].layer(),
-                           advise::TypeOfLayer(runs, *savings, l, true),
-                           advise::TypeOfLayer(runs, *savings, l, false)});
-  }
-  return plan;
-}
-
 void FoundSavings::Print(Console& console, const advise::Runs& runs,
-                         const advise::AdviceRequest& request,
+                         const advise::AdviceRequest& request, const Advice& advice,
                          const std::optional<advise::Answer>& answer) const {
   if (!savings) {
     console.Line("note: only eviction was tried: " + why_not);
     return;
   }
   const advise::LossKind kind = request.measure.kind;
-  Table table({"what", "plan", "bytes/token", "ratio", "measured loss"});
+  TextTable table = {{"what", "plan", "bytes/token", "ratio", "measured loss"}, {}};
+  if (advice.scale) table.head.emplace_back("corrected loss");
+  const auto corrected = [&](double loss) {
+    if (advice.scale) table.rows.back().push_back(advise::LossText(kind, loss * *advice.scale));
+  };
   const auto full = static_cast<double>(runs.front()->bytes_per_token());
   const std::vector<SavingRow> printed = RowsToPrint(rows, answer);
   for (const SavingRow& row : printed) {
-    table.Row({std::string(row.kind), row.plan, fmt::format("{:.0f}", row.bytes_per_token),
-               fmt::format("{:.3f}x", full / row.bytes_per_token),
-               advise::LossTextWithError(kind, row.worst_loss, row.standard_error)});
+    table.rows.push_back({std::string(row.kind), row.plan,
+                          fmt::format("{:.0f}", row.bytes_per_token),
+                          fmt::format("{:.3f}x", full / row.bytes_per_token),
+                          advise::LossTextWithError(kind, row.worst_loss, row.standard_error)});
+    corrected(row.worst_loss);
   }
   for (const SavingRow& row : rows) {
     if (row.kind != "offload") continue;
-    table.Row({"offload", fmt::format("{}: {:.0f} bytes/token a step", row.plan, row.link_bytes),
-               "0", "-", advise::LossText(kind, 0)});
+    table.rows.push_back({"offload",
+                          fmt::format("{}: {:.0f} bytes/token a step", row.plan, row.link_bytes),
+                          "0", "-", advise::LossText(kind, 0)});
+    corrected(0);
   }
   const auto front = static_cast<size_t>(std::ranges::count_if(rows, &SavingRow::on_front));
   console.Line(fmt::format("everything that saves memory: {} plans, {} on the frontier{}:",
                            rows.size(), front, DescribePrinted(printed.size(), front)));
-  console.Data(table.Text());
+  console.Data(Table(table).Text());
+}
+
+void WriteEvictions(const std::string& path, const OutputRules& rules, const advise::AdviseRun& run,
+                    const std::string& policy, const std::vector<advise::UnitChoice>& choices,
+                    const std::vector<advise::PlanOfLayer>& plans) {
+  nlohmann::ordered_json plan = ReportHeader("h2o-plan");
+  plan["source"] = InputRecord(run.snapshot().source);
+  plan["engine"] = "exact";
+  plan["schedule"] = "paper";
+  plan["policy"] = policy;
+  plan["choices"] = ToJson(ChoicesValue(choices));
+  WritePlanDocument(path, rules, std::move(plan),
+                    [&](const EmitPlanEvent& emit) { advise::ForEachEvent(plans, emit); });
+}
+
+void WriteTypes(const std::string& path, const OutputRules& rules, const advise::Runs& runs,
+                const advise::Savings& savings, const std::vector<std::optional<uint32_t>>& pairs) {
+  QuantPlan types;
+  for (size_t l = 0; l < pairs.size(); ++l) {
+    types.layers.push_back({runs.front()->layers()[l].layer(),
+                            advise::TypeOfLayer(runs, savings, pairs[l], l, true),
+                            advise::TypeOfLayer(runs, savings, pairs[l], l, false)});
+  }
+  nlohmann::ordered_json plan = ReportHeader("quant-plan");
+  plan["source"] = InputRecord(runs.front()->snapshot().source);
+  plan.update(ToJson(QuantPlanFields().Object(types)));
+  WriteText(path, JsonText(plan) + "\n", rules);
 }
 
 std::vector<EngineSettings> SuggestEngineSettings(const advise::Runs& runs,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by advise_report.cc, advise_states.cc
+#pragma once  // implemented by advise_report.cc, advise_confirm.cc, advise_states.cc
 
 #include <optional>
 #include <string>
@@ -13,6 +13,7 @@
 #include "apps/kvtool/line/command_line.h"
 #include "lib/fields/fields.h"
 #include "lib/study/advise/advice.h"
+#include "lib/study/advise/confirm.h"
 #include "lib/study/advise/savings.h"
 #include "lib/study/advise/states.h"
 
@@ -25,10 +26,33 @@ struct FoundSavings {
   std::vector<advise::LosslessLevel> levels;
   std::vector<advise::SavingRow> rows;
 
-  QuantPlan PlanTypes(const advise::Runs& runs) const;  // types of the chosen point
   void Print(Console& console, const advise::Runs& runs, const advise::AdviceRequest& request,
-             const std::optional<advise::Answer>& answer) const;
+             const advise::Advice& advice, const std::optional<advise::Answer>& answer) const;
 };
+
+// Writes the evictions of a plan of a run as kvtool.h2o-plan/1.
+void WriteEvictions(const std::string& path, const OutputRules& rules, const advise::AdviseRun& run,
+                    const std::string& policy, const std::vector<advise::UnitChoice>& choices,
+                    const std::vector<advise::PlanOfLayer>& plans);
+// Writes the types that each layer stores as kvtool.quant-plan/1.
+void WriteTypes(const std::string& path, const OutputRules& rules, const advise::Runs& runs,
+                const advise::Savings& savings, const std::vector<std::optional<uint32_t>>& pairs);
+
+// Applies the answer and its neighbours in the model, by kvtool.closed_loop in Python.
+struct ConfirmOptions {
+  bool is_wanted = false;
+  std::string python = "python3", model;
+
+  void Declare(CommandLine& line);
+  // Throws kOpenFailed if Python cannot be started, kUnsupportedKind if it fails, and as
+  // ReadDocument if it writes something else than a result.
+  advise::Confirmation Confirm(Console& console, const advise::Runs& runs,
+                               const advise::AdviceRequest& request, const advise::Advice& advice,
+                               const advise::Savings* savings, const advise::Answer& answer,
+                               ThreadPool& pool) const;
+};
+void PrintConfirmation(Console& console, const advise::Confirmation& confirmation,
+                       const advise::Answer& answer);
 
 // The options apart from eviction.
 struct SavingsOptions {

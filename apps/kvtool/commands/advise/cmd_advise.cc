@@ -8,7 +8,6 @@
 #include "apps/kvtool/console/progress.h"
 #include "apps/kvtool/documents/document_fields.h"
 #include "apps/kvtool/documents/document_names.h"
-#include "apps/kvtool/documents/plan_output.h"
 #include "apps/kvtool/documents/snapshot_report.h"
 #include "apps/kvtool/inputs/run_input.h"
 #include "apps/kvtool/line/numbers.h"
@@ -33,6 +32,7 @@ struct Advised {
   std::vector<EngineSettings> engines;
   std::optional<advise::SavingsReport> savings;
   std::optional<advise::Answer> answer;
+  std::optional<advise::Confirmation> confirmation;
 };
 
 const Fields<Advised>& AdvisedFields() {
@@ -49,7 +49,9 @@ const Fields<Advised>& AdvisedFields() {
       {"answer",
        "The plan to follow: best or savings.chosen, whichever saves more within the limits; null: "
        "no plan is within the limits",
-       &Advised::answer, advise::AnswerFields()}};
+       &Advised::answer, advise::AnswerFields()},
+      {"confirmation", "Losses in the model itself; absent without --confirm",
+       &Advised::confirmation, advise::ConfirmationFields(), Absent()}};
   return fields;
 }
 
@@ -90,19 +92,7 @@ class AdviseCommand : public Command {
              "the plan of least loss")
         .Positive();
     savings_.Declare(line);
-    line.Add("--policy|--policies", policies_,
-             "Policies to choose from, a comma list (default: all that an engine could follow)")
-        .Suggest(PolicyWords());
-    line.Add("--budget|--budgets", budgets_,
-             "Budgets of a part: shares or tokens (default: 0.75,0.5,0.35,0.25,0.18,0.125)");
-    line.Add("--streaming-sink|--sinks", sinks_,
-             "First tokens that streaming keeps (default: 4,16)")
-        .Separator(',');
-    line.Add("--recent-share|--recent", recent_,
-             "Shares of a budget for recent tokens, for block and h2o (default: 0.25,0.5)");
-    line.Add("--snapkv-window|--windows", windows_,
-             "Observation windows of snapkv: numbers of last query rows (default: 16,64)")
-        .Separator(',');
+    DeclareCandidates(line);
     line.Add("--granularity", granularity_, "Unit of the plan: layer or kv-head (default: layer)")
         .OneOf({"layer", "kv-head"});
     line.Add("--sensitivity", sensitivity_,
@@ -123,6 +113,7 @@ class AdviseCommand : public Command {
              "Write which tokens are kept by the plan chosen among all (kvtool.h2o-plan/1)");
     line.Add("--quant-plan-out", quant_plan_,
              "Write the types of each layer in that plan (kvtool.quant-plan/1)");
+    confirm_.Declare(line);
     page_.Declare(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     snapshot_.Declare(line);
@@ -133,6 +124,7 @@ class AdviseCommand : public Command {
     names_ = inputs_;
     std::vector<std::string> given = traces_;
     traces_.clear();
+    if (confirm_.is_wanted) std::swap(confirm_.model, snapshot_.gguf);  // runs tell their heads
     for (std::string& input : inputs_) {
       const std::optional<RecordedRun> run = TakeRun(input, snapshot_);
       std::string trace;
@@ -181,6 +173,7 @@ class AdviseCommand : public Command {
                   plan_.empty() ? "--chosen-plan-out" : "--plan-out");
     }
     const advise::AdviceRequest request = RequestFor(runs);
+    RequireConfirmable(request);
     Advice advice;
     FoundSavings savings;
     std::vector<EngineSettings> settings;
@@ -201,25 +194,46 @@ class AdviseCommand : public Command {
     const std::optional<advise::Answer> answer =
         advise::FindAnswer(runs, request, advice, savings.savings ? &*savings.savings : nullptr);
     for (const std::string& warning : advice.warnings) context.console.Warn("", warning);
+    std::optional<Error> failed;
+    const auto confirmation =
+        Confirm(context.console, runs, request, savings, answer, pool, advice, failed);
     if (!report_.json) {
       PrintAdvice(context.console, runs, request, advice);
       PrintSettings(context.console, request.measure.kind, settings);
-      savings.Print(context.console, runs, request, answer);
+      savings.Print(context.console, runs, request, advice, answer);
       PrintAnswer(context.console, answer,
                   CommandFor(answer, runs.size(), context.console.command_line));
+      if (confirmation) PrintConfirmation(context.console, *confirmation, *answer);
     }
-    WriteOutputs(context, runs, request, advice, settings, savings, answer);
+    WriteOutputs(context, {runs, request, advice}, settings, savings, answer, confirmation);
+    if (failed) throw *failed;
     return answer ? kDone : kVerdict;
   }
 
  private:
+  void DeclareCandidates(CommandLine& line) {
+    line.Add("--policy|--policies", policies_,
+             "Policies to choose from, a comma list (default: all that an engine could follow)")
+        .Suggest(PolicyWords());
+    line.Add("--budget|--budgets", budgets_,
+             "Budgets of a part: shares or tokens (default: 0.75,0.5,0.35,0.25,0.18,0.125)");
+    line.Add("--streaming-sink|--sinks", sinks_,
+             "First tokens that streaming keeps (default: 4,16)")
+        .Separator(',');
+    line.Add("--recent-share|--recent", recent_,
+             "Shares of a budget for recent tokens, for block and h2o (default: 0.25,0.5)");
+    line.Add("--snapkv-window|--windows", windows_,
+             "Observation windows of snapkv: numbers of last query rows (default: 16,64)")
+        .Separator(',');
+  }
+
   // Returns true without traces, if no option needs them.
   bool AsksForStates() const {
     const auto is_run = [](const auto& text) { return !text.empty(); };
     return left_traces_ == 0 && std::none_of(traces_.begin(), traces_.end(), is_run) && !max_kl_ &&
            max_error_.empty() && min_ratio_.empty() && bytes_per_token_ == 0 && plan_.empty() &&
            chosen_plan_.empty() && quant_plan_.empty() && sensitivity_.empty() &&
-           AreStates(inputs_);
+           !confirm_.is_wanted && AreStates(inputs_);
   }
 
   ExitStatus RunStates(Context& context) const {
@@ -280,9 +294,9 @@ class AdviseCommand : public Command {
     for (const auto& run : runs) {
       if (run->trace().gradients) continue;
       if (!run_sensitivity_.empty()) return LossKind::kSensitivity;
-      if (max_kl_) {
-        throw Error(Finding::kUsage,
-                    "--max-kl: the trace has no gradients, so no loss in nats is known")
+      if (max_kl_ || confirm_.is_wanted) {
+        throw Error(Finding::kUsage, "{}: the trace has no gradients, so no loss in nats is known",
+                    max_kl_ ? "--max-kl" : "--confirm")
             .File(run->name())
             .Hint(
                 "capture them (python -m kvtool.capture MODEL --fisher 4 ...), give --sensitivity "
@@ -320,6 +334,50 @@ class AdviseCommand : public Command {
     return request;
   }
 
+  // Throws before anything is measured, which takes minutes.
+  void RequireConfirmable(const advise::AdviceRequest& request) const {
+    if (!confirm_.is_wanted) return;
+    if (confirm_.model.empty()) {
+      throw Error(Finding::kUsage, "--confirm: --model is missing")
+          .Hint("give the model that the run was captured from: a folder, a GGUF file or a name");
+    }
+    if (request.measure.kind == LossKind::kOutput) {
+      throw Error(Finding::kUsage,
+                  "--confirm: measures nats, which an error of attention outputs does not predict");
+    }
+    for (size_t i = 0; i < names_.size(); ++i) {
+      if (prompts_[i]) continue;
+      throw Error(Finding::kUsage, "--confirm: only a recorded run has the tokens to read again")
+          .File(names_[i])
+          .Hint("record one: python -m kvtool.capture MODEL ... -o run/");
+    }
+  }
+
+  // Returns nothing if there is no plan to confirm, or if it failed: the advice is complete
+  // without.
+  std::optional<advise::Confirmation> Confirm(Console& console, const advise::Runs& runs,
+                                              const advise::AdviceRequest& request,
+                                              const FoundSavings& savings,
+                                              const std::optional<advise::Answer>& answer,
+                                              ThreadPool& pool, Advice& advice,
+                                              std::optional<Error>& failed) const {
+    if (!confirm_.is_wanted) return std::nullopt;
+    if (!answer || answer->kind == "none") {
+      console.Warn("", "--confirm: no plan was chosen that changes the cache");
+      return std::nullopt;
+    }
+    try {
+      advise::Confirmation confirmation =
+          confirm_.Confirm(console, runs, request, advice,
+                           savings.savings ? &*savings.savings : nullptr, *answer, pool);
+      advice.scale = confirmation.scale;
+      return confirmation;
+    } catch (const Error& error) {
+      failed = error;
+      return std::nullopt;
+    }
+  }
+
   void ResolveLimits(advise::AdviceRequest& request) const {
     const LossKind kind = request.measure.kind;
     if (!min_ratio_.empty())
@@ -353,14 +411,16 @@ class AdviseCommand : public Command {
     if (!recent_.empty()) candidates.recent = ParseShares(recent_, "--recent-share", 0, 1);
   }
 
-  void WriteOutputs(Context& context, const advise::Runs& runs,
-                    const advise::AdviceRequest& request, const Advice& advice,
+  void WriteOutputs(Context& context, const advise::Report& report,
                     const std::vector<EngineSettings>& settings, const FoundSavings& savings,
-                    const std::optional<advise::Answer>& answer) const {
-    Advised advised{{}, {runs, request, advice}, settings, {}, answer};
+                    const std::optional<advise::Answer>& answer,
+                    const std::optional<advise::Confirmation>& confirmation) const {
+    const auto& [runs, request, advice] = report;
+    Advised advised{{}, report, settings, {}, answer, confirmation};
     for (const auto& run : runs) advised.inputs.push_back(HashedFile::Of(run->snapshot().source));
     if (savings.savings) {
-      advised.savings.emplace(advise::SavingsReport{runs, request, *savings.savings, savings.rows});
+      advised.savings.emplace(
+          advise::SavingsReport{runs, request, *savings.savings, savings.rows, advice.scale});
       WriteChosen(runs, advice, savings);
     }
     if (!plan_.empty()) WritePlan(*runs.front(), advice);
@@ -368,7 +428,8 @@ class AdviseCommand : public Command {
       report::Page page =
           advise::AdvicePage(runs, request, advice, answer,
                              CommandFor(answer, runs.size(), context.console.command_line));
-      if (savings.savings) advise::AddSavings(request, *savings.savings, savings.rows, page);
+      if (confirmation) advise::AddConfirmation(*confirmation, *answer, page);
+      if (advised.savings) advise::AddSavings(*advised.savings, page);
       page_.Write(page, *this, context.console, RulesFor(force_));
     }
     report_.Emit(context.console, "advise", AdvisedFields, advised, RulesFor(force_));
@@ -377,41 +438,23 @@ class AdviseCommand : public Command {
   void WritePlan(const advise::AdviseRun& run, const Advice& advice) const {
     if (!advice.found.best) return;
     const advise::Point& best = *advice.found.best;
-    nlohmann::ordered_json plan = PlanHead(run);
-    plan["policy"] = best.uniform ? advice.candidates[*best.uniform].policy : "mixed";
-    plan["choices"] = ToJson(ChoicesValue(advise::ListChoices(advice, best.choice)));
-    WriteEvents(plan_, std::move(plan), advice.plans.front());
+    WriteEvictions(plan_, RulesFor(force_), run,
+                   best.uniform ? advice.candidates[*best.uniform].policy : "mixed",
+                   advise::ListChoices(advice, best.choice), advice.plans.front());
   }
 
   // Describes what the chosen point keeps, and in which types.
   void WriteChosen(const advise::Runs& runs, const Advice& advice,
                    const FoundSavings& savings) const {
     if (!savings.savings->searched.found.best) return;
+    const OutputRules rules = RulesFor(force_);
     if (!chosen_plan_.empty()) {
-      nlohmann::ordered_json plan = PlanHead(*runs.front());
-      plan["policy"] = "mixed";
-      plan["choices"] = ToJson(ChoicesValue(advise::ChosenChoices(advice, *savings.savings)));
-      WriteEvents(chosen_plan_, std::move(plan), savings.savings->plans.front());
+      WriteEvictions(chosen_plan_, rules, *runs.front(), "mixed",
+                     advise::ChosenChoices(advice, *savings.savings),
+                     savings.savings->plans.front());
     }
-    if (quant_plan_.empty()) return;
-    nlohmann::ordered_json plan = ReportHeader("quant-plan");
-    plan["source"] = InputRecord(runs.front()->snapshot().source);
-    plan.update(ToJson(QuantPlanFields().Object(savings.PlanTypes(runs))));
-    WriteText(quant_plan_, JsonText(plan) + "\n", RulesFor(force_));
-  }
-
-  static nlohmann::ordered_json PlanHead(const advise::AdviseRun& run) {
-    nlohmann::ordered_json plan = ReportHeader("h2o-plan");
-    plan["source"] = InputRecord(run.snapshot().source);
-    plan["engine"] = "exact";
-    plan["schedule"] = "paper";
-    return plan;
-  }
-
-  void WriteEvents(const std::string& path, nlohmann::ordered_json head,
-                   const std::vector<advise::PlanOfLayer>& plans) const {
-    WritePlanDocument(path, RulesFor(force_), std::move(head),
-                      [&](const EmitPlanEvent& emit) { advise::ForEachEvent(plans, emit); });
+    if (!quant_plan_.empty())
+      WriteTypes(quant_plan_, rules, runs, *savings.savings, savings.savings->types_of_layers);
   }
 
   std::vector<std::string> names_, inputs_, traces_;  // given names, and files they stand for
@@ -422,6 +465,7 @@ class AdviseCommand : public Command {
   std::string max_error_, min_ratio_, policies_, budgets_, recent_, sensitivity_, plan_;
   std::string chosen_plan_, quant_plan_;
   SavingsOptions savings_;
+  ConfirmOptions confirm_;
   std::string granularity_ = "layer";
   std::vector<uint64_t> sinks_, windows_;
   uint64_t context_ = 0, bytes_per_token_ = 0, rows_ = 256, seed_ = 0, idle_days_ = 30;
