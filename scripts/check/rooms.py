@@ -19,18 +19,18 @@ SLACK = 100  # a folder may have this many lines fewer than its ceiling
 # folder: (ceiling, goal), in lines. The goals are those of the plan for the next release; 0: the folder is to be
 # emptied.
 ROOMS = {
-    "apps/kvtool": (25637, 10000),
+    "apps/kvtool": (25646, 10000),
     "apps/capture-llama": (3225, 2400),
     "apps/python": (2305, 2200),
-    "formats": (19180, 17000),
+    "formats": (19187, 17000),
     "lib/fields": (951, 1200),
     "lib/report": (2501, 1700),
     "lib/core/base": (4667, 3700),
     "lib/core/kernels": (6292, 5900),
     "lib/core/snapshot": (3306, 3800),
-    "lib/core/archive": (7318, 5500),
+    "lib/core/archive": (7368, 5500),
     "lib/core/frame": (1176, 900),
-    "lib/core/codec": (12233, 9500),
+    "lib/core/codec": (12234, 9500),
     "lib/core/transform": (319, 300),
     "lib/core/weights": (1123, 0),
     "lib/study/eviction": (5294, 4600),
@@ -54,7 +54,7 @@ ROOMS = {
     "lib/remote": (695, 800),
     "lib/api": (5084, 3200),
 }
-MOST_FILES = 668
+MOST_FILES = 670
 GOAL_FILES = 650
 SOURCE = (".h", ".cc", ".c", ".hpp")
 
