@@ -113,8 +113,8 @@ void RequireNames(const OpenOptions& told, const Snapshot& described) {
     if (pattern.empty() || is_cut || MatchName(pattern, archived)) return;
     throw Error(Finding::kUsage,
                 archived.empty()
-                    ? fmt::format("{} {}: it was archived as {}, without names", flag, pattern,
-                                  described.format)
+                    ? fmt::format("{} {}: it was archived as {}, without tensor names", flag,
+                                  pattern, described.format)
                     : fmt::format("{} {}, but it was archived as {}", flag, pattern, archived))
         .Hint("decompress it and give {0} for the restored file, or leave {0} out", flag);
   };

@@ -20,7 +20,7 @@ const ggml_tensor* Behind(const ggml_tensor* tensor) {
   return tensor->view_src != nullptr ? tensor->view_src : tensor->src[0];
 }
 
-// Returns the layer whose cache an operand is a view, or a cast, of.
+// Returns the layer whose cache this operand views or casts; -1 if there is none.
 int32_t FindCacheLayer(const ggml_tensor* tensor, const char* name) {
   for (int i = 0; tensor != nullptr && i < kFarthest; ++i, tensor = Behind(tensor)) {
     const char* const at = std::strstr(tensor->name, name);

@@ -203,7 +203,7 @@ Script ReadScript(const Options& options, const Model& model) {
   if (script.given) script.tokens.resize(static_cast<size_t>(script.total));
   const int32_t context = llama_model_n_ctx_train(model.get());
   if (script.total > context) {
-    std::fprintf(stderr, "warning: the model was trained for %d tokens, and this run has %d\n",
+    std::fprintf(stderr, "warning: the model's training context is %d tokens; this run has %d\n",
                  context, script.total);
   }
   return script;

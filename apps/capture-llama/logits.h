@@ -28,7 +28,7 @@ class Comparison {
   size_t rows() const { return divergences_.size(); }
   double kl() const;                 // mean of KL(full || changed) over rows, in nats
   double kl_standard_error() const;  // standard error of kl(), if rows are independent
-  double delta_nll() const;          // mean over the rows with a next token; NaN without any
+  double delta_nll() const;          // mean over the rows with a next token; NaN if there are none
   double agreement() const;          // share of rows with the same likeliest token
   std::string Line(const std::string& what, const std::string& by) const;  // as JSON
 

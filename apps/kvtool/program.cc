@@ -270,7 +270,7 @@ int ShowVersion(Console& console, int argc, char** argv) {
   return kDone;
 }
 
-// Returns the program and its arguments in the form for a shell.
+// Returns the program and its arguments, quoted for a shell and without secrets in URLs.
 std::string CommandText(int count, char** words) {
   std::string text = "kvtool";
   for (int i = 0; i < count; ++i) text += " " + ShellQuoted(remote::WithoutUrlSecrets(words[i]));

@@ -177,7 +177,7 @@ Snapshot OpenKvz(Source source, const OpenOptions& options) {
   snapshot.unpacked_bytes = archive.source_bytes();
   snapshot.format_version =
       snapshot.format.empty()
-          ? fmt::format("version {}, of opaque bytes", kvz::kVersion)
+          ? fmt::format("version {}, of opaque bytes (not read as a cache)", kvz::kVersion)
           : fmt::format("version {}, of {}{}{}", kvz::kVersion, snapshot.format,
                         snapshot.format_version.empty() ? "" : ", ", snapshot.format_version);
   std::vector<std::pair<std::string, std::string>> facts = ListFacts(archive);

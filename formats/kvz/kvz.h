@@ -23,23 +23,23 @@ std::shared_ptr<const Reference> OpenReference(const Source& source, const OpenO
 std::shared_ptr<const Reference> OpenReference(const std::string& path, const OpenOptions& options);
 // Throws kLimit if the reference's own chain is so long that no archive may be coded against it.
 void RequireShortChain(const Reference& reference);
-// Searches the references of an archive among those of the options and in its folder, and sets
+// Finds the references of an archive among those of the options and in its folder, and sets
 // those that have the rows it needs; for the others it sets the reason, which decoding throws. Does
 // the same for its profile. `path` is the archive's. Throws kLimit if a chain of references is too
 // long.
 void FindReferences(Archive& archive, const std::string& path, const OpenOptions& options);
 // Throws the reason if a reference or the profile is missing.
 void RequireReferences(const Archive& archive);
-// Searches the profile only, as FindReferences does.
+// Finds only the profile, in the same places as FindReferences.
 void FindProfile(Archive& archive, const std::string& path, const OpenOptions& options);
-// Searches the transform that an approximated archive needs: among those of the options, then in
-// its folder, by its hash; sets the reason if there is none. Throws what ReadTransform throws for
-// the file with this hash.
+// Finds the transform whose hash an approximated archive names, first among those of the options,
+// then in the archive's folder; sets the reason if there is none. Throws what ReadTransform throws
+// for the file with this hash.
 void FindTransform(Archive& archive, const std::string& path, const OpenOptions& options);
 // Returns "LOSSY: K and V between ... are approximated by ...", for facts and messages.
 std::string DescribeLoss(const Approximation& approximation);
-// Searches the profile that the `what` ("frame") at `path` needs: among those of the options, then
-// in its folder. Throws kProfileMissing.
+// Finds the profile that the file at `path` needs, first among those of the options, then in the
+// file's folder. `what` names the kind of file in errors ("frame"). Throws kProfileMissing.
 std::shared_ptr<const Profile> FindProfile(const ProfileName& name, std::string_view what,
                                            const std::string& path, const OpenOptions& options);
 // Throws what Profile::Read throws, with the file's name.

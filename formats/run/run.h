@@ -16,7 +16,7 @@ struct RecordedRun {
   std::string folder;
   std::string engine, build;
   std::string model, architecture;
-  uint64_t context_length = 0;  // length that the model was trained for; 0: not recorded
+  uint64_t context_length = 0;  // context that the model was trained with; 0: not recorded
   uint64_t tokens = 0, prompt_tokens = 0;
   std::optional<double> nll;  // mean over the decoded tokens, in nats
   // 0 if not recorded, or if layers differ.

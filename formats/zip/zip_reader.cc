@@ -40,7 +40,7 @@ ByteReader ReaderAt(ByteSpan file, uint64_t offset) {
 }
 
 // Finds the one end record whose comment reaches exactly to the end of the file. A comment may
-// contain a second record that fits as well; readers differ in their choice, so such a file is
+// contain a second record that does so too; readers differ in their choice, so such a file is
 // refused.
 uint64_t FindEndRecord(ByteSpan file) {
   constexpr uint64_t kReach = kEndBytes + 0xffff;
@@ -50,7 +50,7 @@ uint64_t FindEndRecord(ByteSpan file) {
   for (uint64_t at = file.size() - kEndBytes + 1; at-- > first;) {
     if (LoadLE<uint32_t>(&file[at]) != kEndSignature) continue;
     if (at + kEndBytes + LoadLE<uint16_t>(&file[at + 20]) != file.size()) continue;
-    if (found) throw Bad("two end-of-directory records fit", at);
+    if (found) throw Bad("two end-of-directory records are possible; zip the files again", at);
     found = at;
   }
   if (!found) throw Bad("no end-of-directory record", file.size());

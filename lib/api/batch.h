@@ -24,8 +24,8 @@ class Batch {
   size_t count() const { return is_table_ ? entries_.size() : items_.size(); }
   // Returns true if several threads can share one object: the segments of a frame.
   bool has_frames() const { return !is_table_; }
-  // Codes one object, unless `state` was cancelled, sets its status and records its failure. May be
-  // called from any thread.
+  // Codes one object, or refuses it if `state` was cancelled. Either way sets its status and
+  // records a failure. May be called from any thread.
   void Run(kvt_ctx* ctx, const CallState& state, size_t index, FrameCoder& coder,
            kvt_ctx::BatchWorker& memory, FirstFailure& first) const;
 

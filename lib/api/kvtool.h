@@ -828,13 +828,13 @@ KVT_API kvt_status kvt_ctx_use_blocks(kvt_ctx* ctx, int blocks);
 typedef struct {
   uint32_t struct_size;
   uint32_t bytes;     /* length in the frame */
-  uint32_t raw_bytes; /* length of what it decodes to */
+  uint32_t raw_bytes; /* length of the decoded block */
   uint8_t planes;     /* byte planes of its segment */
   uint8_t rotated;    /* 1: words were rotated left by one bit */
   uint8_t reserved[2];
-  uint64_t offset;         /* place in the frame: a multiple of 16 */
-  uint64_t planes_offset;  /* place of what it decodes to, in the buffer of planes */
-  uint64_t segment_offset; /* place of its segment, in raw bytes and in the buffer of planes */
+  uint64_t offset;         /* offset in the frame: a multiple of 16 */
+  uint64_t planes_offset;  /* offset of the decoded block in the buffer of planes */
+  uint64_t segment_offset; /* offset of its segment in the raw bytes and in the buffer of planes */
   uint64_t segment_bytes;  /* raw bytes of its segment */
 } kvt_block;
 
@@ -965,10 +965,10 @@ typedef struct {
  * use; KVT_E_NO_MEMORY: the system gave no memory or no thread. The error is with the context. */
 KVT_API kvt_status kvt_queue_create(kvt_ctx* ctx, const kvt_queue_params* params, kvt_queue** out);
 
-/* Cancels what is outstanding and destroys the queue. Returns when its threads have ended, each
+/* Cancels all outstanding tickets and destroys the queue. Returns when its threads have ended, each
  * after at most one more segment (4 MiB of raw bytes): from then on no batch is touched. Items of
- * status KVT_OK are complete. Completions that were not taken are lost, and the file descriptor is
- * closed. No other call may use the queue at that moment. */
+ * status KVT_OK are complete. Completions not yet taken (kvt_queue_poll, kvt_queue_wait) are lost,
+ * and the file descriptor is closed. No other call may use the queue while this one runs. */
 KVT_API void kvt_queue_free(kvt_queue* queue);
 
 /* Hands a batch to the queue's threads. Items and pages are spread over the threads; batches begin

@@ -172,7 +172,7 @@ CheckReport Store::Check(ThreadPool& pool, Progress* progress, uint64_t most) {
 
 Leftovers Store::FindLeftovers(bool any_missing) {
   Leftovers left;
-  // Lists files first: anything added meanwhile is in the index by the time that is read.
+  // Lists the files before reading the index: a file added in between is then in the index.
   const std::map<uint64_t, uint64_t> pack_files = PackFiles(), record_files = RecordFiles();
   const std::map<uint64_t, uint64_t> packs = index_->Packs();
   std::set<uint64_t> listed;

@@ -22,7 +22,7 @@ namespace {
 
 using NameOf = std::string (*)(uint64_t number);
 
-// Returns the number in a file name; nullopt unless it is spelled as this program does.
+// Returns the number in a file name; nullopt if `name` gives that number another name.
 std::optional<uint64_t> NumberIn(const std::string& entry, NameOf name) {
   const auto number = ParseNumber<uint64_t>(std::string_view(entry).substr(0, entry.find('.')));
   if (!number || *number == 0 || *number >= kMostNumber || entry != name(*number)) return {};

@@ -8,7 +8,7 @@ on); or, in recipes marked "text", from pydoc's topics (technical English that e
 same tokens are then read again with a cache of each type, all sequences in one unified cache that is saved as it is
 (V in rows): NAME-f16.bin and NAME-bf16.bin, a session of several sequences or the state of one. For each sampled
 recipe the script prints bits per token in the first and last quarter of the sequences; they differ if the sequences
-are longer than those that the model was trained for.
+are longer than the context that the model was trained with.
 
   large_states.py OUT --fetch ENGINES --models DATA_DIR/models
   large_states.py OUT --engine ENGINES/3.22.1 --models DIR --only smollm2-text

@@ -65,7 +65,7 @@ void RoundTripByLayers(uint64_t columns, ByteSpan values, CodecScratch& scratch)
   if (!std::equal(back.begin(), back.end(), whole.begin())) std::abort();
 }
 
-// Encodes values; the input decides how similar they are to the pattern.
+// Encodes values near those of a reference (Pattern); the input decides how near.
 void RoundTripByReference(const ChunkShape& shape, ByteSpan values, Effort effort,
                           CodecScratch& scratch) {
   if (values.empty() || shape.tokens == 0) return;
@@ -85,7 +85,7 @@ void RoundTripByReference(const ChunkShape& shape, ByteSpan values, Effort effor
   if (back != near) std::abort();
 }
 
-// Encodes rows whose errors against the pattern resemble a neighbour's; the input decides how much.
+// Encodes rows that differ from a reference as a neighbouring chunk does; the input sets low bits.
 void RoundTripByErrors(uint64_t columns, ByteSpan values, CodecScratch& scratch) {
   if (columns == 0) return;
   const uint64_t rows = values.size() / 2 / columns;

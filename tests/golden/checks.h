@@ -18,8 +18,8 @@ void CheckWeightConversions(Run& run);
 void CheckMlpStep(Run& run);
 void CheckMlpDump(Run& run);
 
-// Returns true for a case of `bin_cases` in which csrc loaded the file, and the step then failed
-// with a message of its own.
+// Returns true for a case of `bin_cases` whose file the engine's C++ code (csrc) loaded, but whose
+// step then failed with an error of its own.
 bool ThrewInStep(const nlohmann::json& item);
 
 }  // namespace kv::golden

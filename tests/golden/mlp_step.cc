@@ -106,7 +106,7 @@ struct Case {
   FloatArray k, v, expected_k, expected_v;
 };
 
-// Returns the inputs of a case, or nothing if this set lacks a file of it.
+// Returns the inputs of a case; nullopt if one of its files is missing from this data set.
 std::optional<Case> LoadCase(Run& run, const json& manifest, const json& item) {
   const auto weights = run.File(InInfinilm(item.at("weights")));
   const auto k = run.File(InInfinilm(manifest.at("compress_inputs").at("k")));

@@ -138,8 +138,8 @@ void CheckSuite(Run& run) {
   }
   const logs::EngineVerdict verdict = logs::AnalyzeEngineLogs(input);
   CHECK(verdict.engine_pass == summary.at("overall_pass").get<bool>());
-  // Compares the rows of summary.json and of cases.jsonl, with their keys in order, and the lines
-  // of summary.md, which the gate's own summary.md also has.
+  // Compares each row with the same row of summary.json and of cases.jsonl, including the order of
+  // the keys, and checks that summary.md contains the row's line.
   std::istringstream jsonl(Text(run, "suite/cases.jsonl"));
   const std::string markdown = Text(run, "suite/summary.md");
   const Json& rows = summary.at("rows");

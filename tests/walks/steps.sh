@@ -15,8 +15,8 @@ shows() { # PAGE WORDS
   [[ "$(tr -s '\n ' '  ' <"$DOCS/$1")" == *"$2"* ]] || fail "$1 does not show: $2"
 }
 
-# Runs a command of a page. SED replaces the page's file names by existing ones. The output is in $SAID. A walk that expects
-# another exit status than 0 sets it: STATUS=1 follow ...
+# Runs a command that a page of the documentation shows. SED replaces the page's file names by existing ones. The output is
+# in $SAID. To expect another exit status than 0, set STATUS: STATUS=1 follow ...
 follow() { # PAGE COMMAND [SED]
   local status=0
   STEPS=$((STEPS + 1))

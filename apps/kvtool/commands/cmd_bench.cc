@@ -159,7 +159,7 @@ const Fields<Benched::Entrant>& BenchEntrantFields() {
 
 const Fields<Saving>& BenchNeedFields() {
   static const Fields<Saving> fields = {
-      {"raw_bytes", "Bytes of f16 and bf16 values in rows", &Saving::before},
+      {"raw_bytes", "Raw bytes of the f16 and bf16 chunks that have enough rows", &Saving::before},
       {"least_bytes", "Bytes that the model would need", &Saving::after},
       Fields<Saving>::Inline([](const Saving& of) { return of; }, SavingFields())};
   return fields;

@@ -89,7 +89,7 @@ constexpr Explanation kExplanations[] = {
      "An archive from a stranger could otherwise write to any file that you may write.",
      "Do not trust the archive. Its tensors can be written elsewhere with --to.",
      "$ kvtool decompress strange.kvz --to npz -o tensors.npz"},
-    {kNoResources, "The work was stopped; outputs do not exist.",
+    {kNoResources, "The work was stopped, and its output was not written.",
      "Use fewer threads, raise the limit, or work on a part.",
      "$ kvtool compress slot0.bin -T 1\n"
      "$ ulimit -v unlimited"},

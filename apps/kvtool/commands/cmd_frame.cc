@@ -129,7 +129,7 @@ class Frame : public Command {
                  "Predictors to try: raw,delta_seq,xor_seq (default: all)");
     encode_->Add("--lo-predictors", low_, "Predictors for the low byte plane of 16-bit types");
     encode_->Add("--hi-predictors", high_, "Predictors for the high byte plane");
-    encode_->AddFlag("--no-zstd", no_zstd_, "RLE only, as an engine without zstd");
+    encode_->AddFlag("--no-zstd", no_zstd_, "Use RLE only, like an engine built without zstd");
     decode_ = &line.AddVerb("decode", "Restore the values of a bare container");
     DeclareCoding(*decode_);
     inspect_ = &line.AddVerb("inspect", "Show the planes of a bare container");

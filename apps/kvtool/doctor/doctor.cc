@@ -196,7 +196,7 @@ bool SuggestReplay(std::string command, Diagnosis& out) {
     const bool knows_prompt = OpenTrace(trace, {}).prompt_tokens.has_value();
     command += ShellWord(trace);
     if (!knows_prompt) command += " --prompt-tokens N";
-    out.Suggest(std::move(command), "shows what eviction saves and costs, by the trace beside it",
+    out.Suggest(std::move(command), "shows what eviction saves and costs, from the trace beside it",
                 knows_prompt ? "" : "N: how many tokens the prompt had");
     return true;
   } catch (const Error&) {

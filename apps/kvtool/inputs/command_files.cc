@@ -107,7 +107,7 @@ class InputPlaces {
     }
   }
 
-  // Returns an input that replacing the existing output `path` would remove; null if there is none.
+  // Returns the input that would be lost if the output `path` were replaced; null if there is none.
   const std::string* LostTo(const std::string& path, const struct stat& status) const {
     const File file{status.st_dev, status.st_ino};
     for (const auto* same : {&files_, &folders_}) {

@@ -24,7 +24,7 @@ class EachCommand : public Command {
   // Returns true if the command takes an input found in a folder: one whose format has this id (""
   // for none), or a recorded run.
   virtual bool Takes(std::string_view format, bool is_run) const;
-  // Returns true if the command answers for a store of states as one input.
+  // Returns true if the command takes a store of states as one input.
   virtual bool TakesStores() const { return false; }
   // Returns true if a given folder is one input, however many caches are in it, because this
   // command reads it as a whole.

@@ -79,7 +79,7 @@ struct SnapshotOptions {
   uint32_t kv_heads = 0, head_dim = 0;
   SizeLimit limit;
 
-  // Commands with a --transform of their own find those of lossy archives beside these.
+  // kOfCommand: --transform means something else, so lossy archives need theirs in their folder.
   enum class TransformFlag { kOfArchives, kOfCommand };
   void Declare(CommandLine& line, TransformFlag transform = TransformFlag::kOfArchives);
   void Files(CommandFiles& files) const;

@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     add("--engine", choices=("torch", "llama"), default="torch", help="engine that applies the plans (default: torch)")
     add("--llama", metavar="PROGRAM", default=PROGRAM, help=f"kvtool-capture-llama, for --engine llama ({PROGRAM})")
     add("--plan", nargs="+", action="extend", default=[], metavar="FILE", help="plans of replay evict --plan-out")
-    add("--policy", dest="policies", type=_list, default=[], metavar="A,B", help="policies of replay evict, for plans made here")
+    add("--policy", dest="policies", type=_list, default=[], metavar="A,B", help="make plans with these policies of replay evict")
     add("--budget", dest="budgets", type=_list, default=["0.5", "0.25"], metavar="X,Y", help="what may stay: 0.5, 512t (0.5,0.25)")
     add("--k", type=_list, default=[], metavar="A,B", help="types of K for all layers, each combined with every --v (torch)")
     add("--v", type=_list, default=[], metavar="A,B", help="types of V for all layers")

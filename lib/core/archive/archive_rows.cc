@@ -113,7 +113,7 @@ namespace {
 // need the same chunks here.
 constexpr uint64_t kMostDecodedBytes = 16 << 20;
 
-// Returns true if rows of the chunk are rows of the tensor.
+// Returns true if each row of the chunk is a whole row of the tensor.
 bool HasWholeRows(const ChunkHead& head, const KvTensor& tensor) {
   return head.order == Order::kTokenHeadDim &&
          uint64_t{head.heads} * head.units * head.unit_bytes == tensor.row_bytes() &&

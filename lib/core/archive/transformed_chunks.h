@@ -22,8 +22,8 @@ class ArchiveTransform {
  public:
   using Coefficients = std::shared_ptr<const std::vector<float>>;
 
-  // Throws kBadField if a part of the basis ends within a layer, kInconsistent if layers or
-  // rotations are not the archive's or the ratio has no tables.
+  // Throws kBadField if a part of the basis ends within a layer, and kInconsistent if layers or
+  // rotations differ from the archive's or the transform has no tables for the archive's ratio.
   ArchiveTransform(std::shared_ptr<const Transform> transform, const Approximation& approximation);
 
   const Transform& transform() const { return *transform_; }

@@ -129,7 +129,7 @@ void ReplaceFolder(const std::string& fresh, const std::string& path,
 
 }  // namespace kv
 
-// System calls with this project's errors, shared by the files and folders of output.h.
+// Wraps system calls, whose failures throw kv::Error. Shared by the files and folders of output.h.
 namespace kv::output {
 
 inline Error IoError(std::string_view action, const std::string& name) {

@@ -144,7 +144,7 @@ int SyncTree(int folder, const char* name) {
   for (fs::recursive_directory_iterator entry(name, failed), end; !failed && entry != end;
        entry.increment(failed)) {
     const int descriptor = ::open(entry->path().c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (descriptor < 0 && errno == EACCES) continue;  // the mode is that of an unreadable source
+    if (descriptor < 0 && errno == EACCES) continue;  // has the mode of an unreadable source
     if (descriptor < 0 || SyncAndClose(descriptor) != 0) return -1;
   }
   errno = failed.value();

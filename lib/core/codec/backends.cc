@@ -30,7 +30,7 @@ constexpr uint64_t kZstdBlock = 128 << 10;
 
 uint64_t MaxDecodedBytes(Backend backend, ByteSpan payload) {
   if (backend == Backend::kRle) return payload.size() / 2 * 131;
-  // Frames are small compared with the content they may claim, so the sum cannot overflow 64 bits.
+  // A frame adds at most 2^15 times its size (`most`), so the sum cannot overflow 64 bits.
   uint64_t sum = 0;
   while (!payload.empty()) {
     const size_t frame = ZSTD_findFrameCompressedSize(payload.data(), payload.size());

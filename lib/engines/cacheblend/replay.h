@@ -40,7 +40,7 @@ struct Request {
   double ratio = 0.16;
   std::vector<Filter> filters;  // at ascending layers, with nonincreasing ratios
   std::vector<double> ratios;   // ratios of the curve, ascending; `ratio` is among them
-  uint64_t suffix = 0;          // number of last tokens, which are the question
+  uint64_t suffix = 0;          // tokens of the question, which ends the prompt
   Mask mask = Mask::kExact;
   uint64_t seed = 0;
   std::optional<DType> emulate;  // 16-bit model dtype in which scores are computed

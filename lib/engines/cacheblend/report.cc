@@ -128,7 +128,7 @@ const Fields<ChunkOf>& ChosenFields() {
 const Fields<Report>& TokensFields() {
   static const Fields<Report> fields = {
       {"total", "Number of tokens", [](const Report& of) { return of.result.tokens; }},
-      {"suffix", "Number of last tokens that are the question",
+      {"suffix", "Number of tokens of the question, which ends the prompt",
        [](const Report& of) { return of.result.request.suffix; }},
       {"covered", "Tokens covered by chunks; the others are the question, which has no old values",
        [](const Report& of) { return of.result.covered; }},
@@ -322,10 +322,10 @@ auto OfAttention(double AttentionError::*member) {
 const Fields<CurveLayer>& CurveFigureFields() {
   static const Fields<CurveLayer> fields = {
       {"dev_v_remaining",
-       "Sum of the squared deviations of V that are left, over tokens, heads and dims",
+       "Remaining squared deviation of V, summed over all tokens, heads and dims",
        &CurveLayer::v_sum, Nullable()},
       {"dev_k_remaining",
-       "Sum of the squared deviations of K that are left, over tokens, heads and dims",
+       "Remaining squared deviation of K, summed over all tokens, heads and dims",
        &CurveLayer::k_sum, Nullable()},
       Fields<CurveLayer>::Inline(&CurveLayer::selected, RemainingFields()),
       {"attn_dev_l2",

@@ -129,7 +129,7 @@ class Mixture {
   static Outcome Evaluate(const Measured& measured, const Choice& choice);
 
  private:
-  // Figures of single options, which are the same for all mixtures of one set of measurements.
+  // Per-option figures. They depend only on the measurements, so all mixtures share them.
   struct Tables {
     std::vector<std::vector<double>> share;               // [unit][option]: mean of the runs
     std::vector<std::vector<std::vector<double>>> alone;  // [run][unit][option]: loss

@@ -144,7 +144,7 @@ bool BeginsWith(const KvTensor& whole, const KvTensor& part) {
 // number of states.
 std::vector<size_t> FindHolders(const std::vector<SavedState>& states,
                                 const std::vector<size_t>& order, const HoldsState& holds) {
-  constexpr size_t kMostTried = 8;  // neighbours in the order that are compared
+  constexpr size_t kMostTried = 8;  // later states, at most, that each one is compared with
   std::vector<size_t> holders(order.size(), order.size());
   for (size_t i = 0; i < order.size(); ++i) {
     const SavedState& part = states[order[i]];

@@ -154,8 +154,8 @@ std::vector<std::string> StatesFacts(const StatesAdvice& of, size_t most_left_ou
   }
   if (of.alike_states() > 0) {
     facts.push_back(fmt::format(
-        "not the same: {}, equal to another in the compared head, but with other bytes ('kvtool "
-        "diff'): {}",
+        "not the same: {}, equal to another in the one head that was compared, but with other "
+        "bytes ('kvtool diff'): {}",
         format::Plural(of.alike_states(), "state"),
         NamesText(of.states, [](const SavedState& a) { return a.kinship == Kinship::kAlike; })));
   }
@@ -198,9 +198,9 @@ std::string StatesAnswer(const StatesAdvice& of) {
       return fmt::format("answer: compress each, {}:", bytes);
     case StateKind::kStore:
       if (of.command.empty()) {
-        return fmt::format("answer: into one store, each with its own --name, {}", bytes);
+        return fmt::format("answer: put all into one store, each with its own --name, {}", bytes);
       }
-      return fmt::format("answer: into one store, {}:", bytes);
+      return fmt::format("answer: put all into one store, {}:", bytes);
   }
   return {};
 }
@@ -238,7 +238,7 @@ const Fields<SavedState>& SavedStateFields() {
       {"kinship",
        "How its rows relate to those of the nearest state: alone: none in common; branches: a "
        "common beginning; grows: begins with all of it; contained: the nearest begins with all of "
-       "it; same: equal byte for byte; alike: equal in the compared head, but not in all bytes",
+       "it; same: equal byte for byte; alike: equal in one head, but not in all bytes",
        [](const S& of) { return KinshipName(of.kinship); },
        OneOf("alone", "branches", "grows", "contained", "same", "alike")},
       {"kin", "Name of the nearest state; null: none", IfAny(&S::kin)},
@@ -270,7 +270,7 @@ const Fields<StatesAdvice>& StatesFields() {
        &A::shared_bytes},
       {"contained_states", "States whose rows are all in another state", &A::contained_states},
       {"contained_bytes", "Bytes of the contained states", &A::contained_bytes},
-      {"alike_states", "States with the compared rows of another, but other bytes elsewhere",
+      {"alike_states", "States that equal another in one head, but not in all bytes",
        &A::alike_states},
       {"near_states",
        "States that have nine tenths of their tokens in common with another and then differ",

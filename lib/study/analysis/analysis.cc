@@ -333,7 +333,7 @@ const Fields<Extreme>& ExtremeFields() {
       {"layer", "Number of the layer", &Extreme::layer},
       {"tensor", "Which tensor: K or V", [](const Extreme& of) { return of.is_value ? "v" : "k"; },
        OneOf("k", "v")},
-      {"ratio", "Original / coded bytes with the better of the two codecs; null without any tensor",
+      {"ratio", "Original / coded bytes with the better of the two codecs; null: no tensors",
        [](const Extreme& of) { return of.ratio == 0 ? std::nullopt : std::optional(of.ratio); },
        AtLeast(0)}};
   return fields;

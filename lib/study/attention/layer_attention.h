@@ -11,7 +11,7 @@
 #include "lib/study/attention/probabilities.h"
 #include "lib/study/dense/score.h"
 
-// Attention while a cache shrinks, for code that decides by it: policies and replays of engines.
+// Computes attention while a cache shrinks, for policies and replays, which base decisions on it.
 // Scores and weights are floats from the kernels of lib/study/dense/score.h, as engines compute
 // them on keys in their stored type; only sums over rows are in double. Measurements of what a
 // decision costs are in double (lib/study/attention/probabilities.h). The two are not merged,

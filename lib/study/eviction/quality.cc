@@ -443,7 +443,7 @@ struct CalibrationRow {
 constexpr std::string_view kTwoModels = "SmolLM2-135M and stories260K";
 constexpr CalibrationRow kCalibrations[] = {
     // 498 runs of SmolLM2-135M-Instruct (Q4_1) with 4 samples a row: 336 of docs/closed-loop.md (8
-    // policies, 4 budgets, 6 texts, plans on all layers and on some) and 162 of the study before it
+    // policies, 4 budgets, 6 texts, plans on all layers and on some) and 162 of an earlier study
     // (10 policies, 3 ratios, 3 texts). Alone, the two studies have the quantiles 0.46, 0.73, 1.20
     // and 0.47, 0.70, 1.02.
     {KlMethod::kGradients, Cause::kEviction, Basis::kRecorded, {0.46, 0.72, 1.13}},
@@ -452,8 +452,8 @@ constexpr CalibrationRow kCalibrations[] = {
     // texts and of two other models the two bands held 86 % and 81 %.
     {KlMethod::kGradients, Cause::kEviction, Basis::kEvicted, {0.63, 1.12, 1.86, kTwoModels}},
     {KlMethod::kGradients, Cause::kEviction, Basis::kBoth, {0.65, 1.06, 1.69, kTwoModels}},
-    // 60 runs of the older study, those with a KL below 0.2, with one weight per layer measured on
-    // one of the texts.
+    // The 60 runs of that earlier study with a KL below 0.2; the layer weights, one per layer, were
+    // measured on one of its 3 texts.
     {KlMethod::kSensitivity, Cause::kEviction, Basis::kRecorded, {0.69, 0.89, 1.54}},
     // 75 runs of the same model with its weights widened to F32, on 3 texts of 1,024 tokens: pairs
     // of types in llama.cpp (-ctk, -ctv) and in torch, rows from 512 on, 4 or 8 samples a row. All

@@ -48,8 +48,8 @@ Config SuiteConfig(const std::string& snapshot, const std::string& trace, const 
 // Returns the first engine's rules on the permitted change of figures from a baseline's.
 std::vector<DeltaRule> DefaultBaselineRules(const Engine& engine);
 
-// Parses a rule as a command line gives it, such as "loss.mean_kl<=0.01"; it is required. Throws
-// kConfig.
+// Parses a rule from the command line, such as "loss.mean_kl<=0.01". The rule fails if its figure
+// is unknown (Rule::required). Throws kConfig.
 Rule ParseRule(std::string_view text, const Engine& engine);
 
 // Keeps only the cases with these names. Throws kUsage if a name has no case.

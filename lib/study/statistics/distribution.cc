@@ -32,14 +32,14 @@ Distribution Describe(std::vector<double> values) {
 const Fields<ValueSummary>& ValueSummaryFields() {
   static const Fields<ValueSummary> fields = {
       {"values", "Number of values", &ValueSummary::values},
-      {"min", "Smallest finite value; null without any", &ValueSummary::min,
+      {"min", "Smallest finite value; null if there is none", &ValueSummary::min,
        Nullable(Heading("min", format::AsReal))},
-      {"max", "Largest finite value; null without any", &ValueSummary::max,
+      {"max", "Largest finite value; null if there is none", &ValueSummary::max,
        Nullable(Heading("max", format::AsReal))},
-      {"mean", "Mean of the finite values; null without any", &ValueSummary::mean,
+      {"mean", "Mean of the finite values; null if there is none", &ValueSummary::mean,
        Nullable(Heading("mean", format::AsNats))},
       {"standard_deviation",
-       "Standard deviation of the finite values; null without any",
+       "Standard deviation of the finite values; null if there is none",
        &ValueSummary::standard_deviation,
        {.least = 0, .nullable = true, .column = "sd", .format = format::AsNats}},
       {"nan_count", "Values that are NaN", &ValueSummary::nan_count, Heading("NaN")},

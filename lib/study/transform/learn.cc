@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint64_t kRankUnit = 16;  // groups begin at its multiples
 constexpr uint64_t kMostPartFeatures = 8192;
-// Rows and features of a product, which stay in cache.
+// Rows and features of a tile of a matrix product, which is small enough to stay in cache.
 constexpr uint64_t kChunkRows = 512, kTileFeatures = 256;
 // Rows sampled to judge plans, and to count tables.
 constexpr uint64_t kJudgedRows = 96, kTableRows = 2048;

@@ -250,8 +250,8 @@ class Cdf:
         for i, tap in enumerate(taps):
             if not self.ahead <= i < self.ahead + serial:
                 m += weights[i, first:end] * tap[first:end]
-        # Weights of each known column in every column of the group. Known are the `serial` columns before the group,
-        # and the columns of the group itself.
+        # of_known[j, c] is the weight of known column j in the prediction of column c of the group. The known columns
+        # are the `serial` columns before the group, then those of the group itself.
         lane = numpy.arange(end - first)
         apart = lane - numpy.arange(-serial, end - first)[:, None]
         reaches = (apart >= 1) & (apart <= serial)

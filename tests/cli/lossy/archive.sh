@@ -1,4 +1,4 @@
-# Archives of approximated values state their loss everywhere, and nothing else is lossy.
+# Every command reports the loss of an archive of approximated values, and calls no other archive lossy.
 learn="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 flags="--kv-heads 4 --head-dim 8 --rope-base 10000 --rope-style gptj"
 cp "$TESTDATA/lossy/s260k.kvx" model.kvx

@@ -78,7 +78,7 @@ class AdviseCommand : public Command {
         .Required();
     line.Add("--trace", traces_, "Trace of each snapshot, in order (default: the run's)").KeepAll();
     line.Add("--max-kl", max_kl_,
-             "Largest loss of the worst prompt, in nats of the next token; needs gradients or "
+             "Largest loss of the worst prompt, in nats per next token; needs gradients or "
              "--sensitivity (default: 0.02)")
         .NonNegative();
     line.Add("--max-error", max_error_,

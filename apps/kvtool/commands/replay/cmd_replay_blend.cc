@@ -381,7 +381,7 @@ class ReplayBlend : public Command {
     if (suffix_) return *suffix_;
     if (caches.old().chunks.size() > 1) return caches.old().chunks.back().tokens;
     throw Error(Finding::kUsage,
-                "--suffix-tokens: give the number of last tokens that are the question")
+                "--suffix-tokens: give the number of tokens of the question, which ends the prompt")
         .Hint("with several chunks the last one is the question");
   }
 

@@ -10,7 +10,7 @@
 namespace kv {
 namespace {
 
-// Returns the folder of a store in the form for a command line.
+// Returns the folder of a store, quoted for a shell and never mistaken for a flag.
 std::string FolderWord(const std::string& store) {
   return ShellQuoted(store.starts_with('-') ? "./" + store : store);
 }

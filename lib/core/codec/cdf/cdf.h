@@ -17,10 +17,10 @@
 // Codes whole half floats under the distribution that a ChannelModel expects. These frames are the
 // smallest and the slowest. FORMAT.md in this folder is the grammar.
 //
-// Every row is predicted channel by channel (channel_model.h), and each value is coded by rANS as a
-// slot of 2^30 under a logistic distribution around its prediction. All choices that depend on
-// floats are made in a fixed order of single operations, so that every machine finds the same
-// slots.
+// Every row is predicted channel by channel (channel_model.h). A logistic distribution around the
+// prediction divides the range of 2^30 into slots, one for each value, and rANS codes the value's
+// slot. Everything that depends on floats is computed in a fixed order of single operations, so
+// that every machine finds the same slots.
 namespace kv {
 
 // Returns true if a grid can be coded this way. The model's state takes some 5 kB per column, which

@@ -221,7 +221,7 @@ void DecodeContext(ByteSpan frame, HalfForm form, std::span<std::byte> values,
   RansGrid grid;
   ReadSymbolsAndLanes(reader, shape, grid);
   shape.exponent_base = reader.U8("exponent base");
-  const uint16_t hides = reader.U16("bytes in lane states");
+  const uint16_t hides = reader.U16("hidden-bytes flag");
   if (hides > kHidden) throw Error(Finding::kBadFrame, "unknown form {} of the frame", hides).At(2);
   grid.rows = reader.U32("rows");
   grid.columns = reader.U32("columns");

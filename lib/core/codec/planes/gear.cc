@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 
-// The engine's container (gear.h): planes, predictors, backends, and the exhaustive search that
-// makes its bytes equal to the engine's. formats/gear/FORMAT.md is the grammar.
+// MNN's container of byte planes (gear.h): planes, predictors and backends. The search is
+// exhaustive, as in MNN, so that the bytes equal MNN's. formats/gear/FORMAT.md is the grammar.
 
 #include "lib/core/codec/planes/gear.h"
 

@@ -42,8 +42,8 @@ bool EncodeProfiledLayers(const Profile& profile, size_t regression, uint32_t po
                           const ChunkShape& shape, ByteSpan raw, const NeighbourSource& source,
                           uint64_t to_beat, CodecScratch& scratch, Bytes& payload,
                           const RowSteps& steps = {});
-// Learns from rows of a model how its chunks begin, and adds this to the regression and its
-// `integers`. The rows are at least 16; `positions` has one entry for each.
+// Learns the state in which the coder begins a chunk from at least 16 sample rows of the model, and
+// adds it to `regression` and `integers`. `positions` has one entry for each row.
 void LearnRegressionStart(const Rotation& rotation, ByteSpan values, HalfForm form,
                           const std::vector<uint32_t>& positions, const NeighbourSource& source,
                           Regression& regression, std::vector<int8_t>& integers);

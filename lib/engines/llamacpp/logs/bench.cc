@@ -50,7 +50,7 @@ Error Wrong(size_t row, const std::string& name, std::string_view why) {
   return Error(Finding::kBadField, "test {} of the bench: {}", row + 1, why).File(name);
 }
 
-// Returns a number. A string reads as NaN: ParseJson turns C's bare nan, no valid JSON, into one.
+// Returns a number; NaN for a string, because ParseJson turns C's bare nan into a string.
 double ReadNumber(const Json& row, const char* key, size_t at, const std::string& name) {
   const Json* found = gate::Find(row, key);
   if (found != nullptr && found->is_number()) return found->get<double>();

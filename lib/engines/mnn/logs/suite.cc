@@ -348,8 +348,8 @@ void ReadText(const std::string& text, const std::string& shown, SuiteOutput& ou
   });
   if (!ended || total != std::to_string(lines)) {
     output.evidence.gaps.Add(fmt::format(
-        "{} was cut: total_cases is {}, it has lines of {}, and its end is {}", shown,
-        total.empty() ? "missing" : OnlyUtf8(total), lines, ended ? "there" : "missing"));
+        "{} is incomplete: total_cases: {}; listed cases: {}; last line: {}", shown,
+        total.empty() ? "missing" : OnlyUtf8(total), lines, ended ? "present" : "missing"));
   }
   if (all && denied) AddDenial({"overall_pass"}, shown + ", of the whole suite,", output.evidence);
 }
