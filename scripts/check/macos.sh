@@ -27,18 +27,20 @@ command -v dpkg-source >/dev/null || skip "dpkg-source is not installed (apt ins
 here=$(dpkg-architecture -qDEB_HOST_MULTIARCH) # one machine may have headers of several architectures
 
 # Wrappers, because CMake wants programs without arguments. By default zig traps undefined behaviour. Its linker cannot choose
-# the names that a library shows (ld64's -exported_symbol), so here libkvtool shows all of them.
+# the names that a library shows (ld64's -exported_symbol), so here a library shows all of them, and keeps the matrix products
+# that call Accelerate, which Apple's linker drops from libkvtool_study.
 mkdir -p "$build/bin" "$prefix/include" "$prefix/lib/pkgconfig" "$sources"
 for tool in cc c++ ar ranlib; do
   options=
   case $tool in cc | c++) options="-target $arch-macos.13.0 -fno-sanitize=undefined" ;; esac
   cat > "$build/bin/$tool" <<END
 #!/usr/bin/env bash
+accelerate=
 for word; do
   shift
-  case \$word in -Wl,-exported_symbol,*) ;; *) set -- "\$@" "\$word" ;; esac
+  case \$word in -Wl,-exported_symbol,*) accelerate=$build/accelerate.o ;; *) set -- "\$@" "\$word" ;; esac
 done
-exec "$zig" $tool $options "\$@"
+exec "$zig" $tool $options "\$@" \$accelerate
 END
   chmod +x "$build/bin/$tool"
 done
@@ -108,13 +110,14 @@ libraries() {
     touch "$build/$package/installed"
   done
   # These libraries consist of headers, so the machine's own are copied.
-  cp -rL /usr/include/{nlohmann,CLI} "/usr/include/$here/curl" "$prefix/include"
+  cp -rLu /usr/include/{nlohmann,CLI} "/usr/include/$here/curl" "$prefix/include"
   mkdir -p "$prefix/share/cmake"
   cp -r /usr/share/cmake/{nlohmann_json,CLI11} "$prefix/share/cmake"
 }
 
-# zig has the names of Apple's libraries but not all of their headers.
+# zig has the names of Apple's libraries but not all of their headers. Nothing is written again, lest ninja compile everything again.
 headers() {
+  [ ! -e "$prefix/include/sys/xattr.h" ] || return 0
   mkdir -p "$prefix/include/sys"
   cat > "$prefix/include/sys/xattr.h" <<'END'
 #pragma once
@@ -132,8 +135,9 @@ END
 
 # zig lacks the frameworks, so a header declares the same functions and a library defines them.
 accelerate() {
+  [ ! -e "$build/accelerate.o" ] || return 0
   cp "/usr/include/$here/openblas-serial/"{cblas,openblas_config}.h "$prefix/include" 2>/dev/null || skip "cblas.h is not installed"
-  sed -i '/OS_LINUX/d' "$prefix/include/openblas_config.h" # OS_LINUX would declare functions with cpu_set_t
+  sed -i '/define OPENBLAS_OS_LINUX/d' "$prefix/include/openblas_config.h" # OS_LINUX would declare functions with cpu_set_t
   echo 'void abort(void); void cblas_sgemm(void) { abort(); } void cblas_dgemm(void) { abort(); }
 void cblas_sgemv(void) { abort(); } void cblas_dgemv(void) { abort(); }' > "$build/accelerate.c"
   "$build/bin/cc" -c "$build/accelerate.c" -o "$build/accelerate.o"
@@ -147,4 +151,4 @@ cmake -S "$root" -B "$build" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$build/toolchain.c
   -DKVTOOL_UNITY=ON -DKVTOOL_WERROR=ON -DKVTOOL_DEVELOPER=OFF -DKVTOOL_BENCH=OFF -DKVTOOL_CCACHE=OFF \
   -DKVTOOL_BLAS_INCLUDE="$prefix/include" -DKVTOOL_BLAS_LIBRARY="$build/accelerate.o"
 [ $# -gt 0 ] || set -- kvtool kvtool_shared kvtool_study_shared
-cmake --build "$build" -j "$jobs" --target "$@"
+cmake --build "$build" -j "$jobs" --target "$@" -- -k 0 # names every file that does not compile

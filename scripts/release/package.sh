@@ -9,18 +9,23 @@
 #   scripts/release/package.sh recipes URL [HOMEPAGE]   a Homebrew formula and a conda recipe for the tarball at URL/
 #   scripts/release/package.sh checksums SHA256SUMS of all packages built so far
 #   scripts/release/package.sh all [URL] everything
-# ARCH=aarch64 before `static` builds it with Debian's cross compiler (scripts/setup.sh --cross), and tries it under qemu.
+# ARCH=aarch64 before `deb` or `static` builds them with Debian's cross compiler (scripts/setup.sh --cross), and tries them under
+# qemu. Packages for both architectures must have the same contents (same_packages.py), so build the machine's own first.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD out=$PWD/build/packages
-arch=${ARCH:-$(uname -m)} static=static cross='' emulator='' toolchain=()
+arch=${ARCH:-$(uname -m)} static=static debian=package cross='' emulator='' toolchain=()
 if [ "$arch" != "$(uname -m)" ]; then
-  static=$arch-static cross=$arch-linux-gnu- emulator=qemu-$arch-static
+  static=$arch-static debian=$arch-package cross=$arch-linux-gnu- emulator=qemu-$arch-static
   toolchain=(--toolchain "$root/scripts/cmake/$arch-linux-gnu.cmake")
 fi
 version=$(sed -n 's/^project(kvtool VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 # Uses the time of the last commit, so that the same commit makes the same packages.
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+
+debian_name() { # VARIABLE: prints it for the architecture that is built for (dpkg-architecture)
+  dpkg-architecture -f -t "$arch-linux-gnu" -q"$1" 2>/dev/null # it warns that CC is another compiler
+}
 
 stage() { # BUILD: installs everything, stripped, into $out/stage
   rm -rf "$out/stage"
@@ -50,7 +55,7 @@ deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: makes a
     cp -a "$out"/stage/$file "$root/$(dirname "$file")/"
   done
   mkdir -p "$root/usr/share/doc/$package"
-  cp build/package/generated/copyright "$root/usr/share/doc/$package/"
+  cp "build/$debian/generated/copyright" "$root/usr/share/doc/$package/"
   debian_changelog | gzip -9n >"$root/usr/share/doc/$package/changelog.gz"
   [ ! -d "$root/usr/share/man" ] || find "$root/usr/share/man" -type f -exec gzip -9n {} +
   [ ! -e "$root/usr/share/doc/$package/LICENSE" ] || ln -sf copyright "$root/usr/share/doc/$package/LICENSE" # as Debian calls it
@@ -66,18 +71,19 @@ deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: makes a
   fi
   sed -e "s|@package@|$package|g; s|@version@|$version|g; s|@section@|$section|; s|@shlibdeps@|$shlibdeps|" \
     -e "s|@depends@|$depends|; s|@summary@|$summary|; s|@description@|$description|; s|@out@|$out|; s|@root@|$root|" \
-    -e "s|@extra@|$extra|" scripts/release/packaging/deb.cmake.in >"$out/$package.cmake"
-  (cd "$out" && cpack --config "$package.cmake" >"$out/$package.log") || { cat "$out/$package.log"; exit 1; }
+    -e "s|@extra@|$extra|; s|@architecture@|$(debian_name DEB_HOST_ARCH)|" scripts/release/packaging/deb.cmake.in >"$out/$package.cmake"
+  # dpkg-shlibdeps looks for the libraries of this architecture.
+  (cd "$out" && DEB_HOST_ARCH=$(debian_name DEB_HOST_ARCH) cpack --config "$package.cmake" >"$out/$package.log") || { cat "$out/$package.log"; exit 1; }
 }
 
 debs() {
-  local lib libc
-  cmake --preset package -DCMAKE_INSTALL_PREFIX=/usr \
-    -DCMAKE_INSTALL_LIBDIR="lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)" >/dev/null
-  cmake --build --preset package -- --quiet
-  stage build/package
+  local lib libc mine
+  mine=$(debian_name DEB_HOST_ARCH)
+  cmake --preset "$debian" -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR="lib/$(debian_name DEB_HOST_MULTIARCH)" >/dev/null
+  cmake --build --preset "$debian" -- --quiet
+  stage "build/$debian"
   lib=$(cd "$out/stage" && dirname "$(find usr/lib -name libkvtool.so)")
-  rm -f "$out"/*.deb
+  rm -f "$out"/*"_$mine.deb"
   # dpkg-shlibdeps does not see that a program with packed relocations requires glibc 2.36.
   libc=$(readelf -d "$out/stage/usr/bin/kvtool" | grep -q RELR && echo "libc6 (>= 2.36)" || true)
   deb kvtool utils ON "$libc" "analyzer and codec toolkit for the KV caches of LLM engines" \
@@ -92,14 +98,32 @@ debs() {
   rm -rf "$out/root" "$out/stage" "$out/control" "$out/_CPack_Packages" "$out"/*.cmake "$out"/*.log
   if command -v lintian >/dev/null; then
     # cpack writes the call of ldconfig itself, in addition to the trigger.
-    lintian --fail-on error,warning --suppress-tags maintscript-calls-ldconfig "$out"/*.deb
+    lintian --fail-on error,warning --suppress-tags maintscript-calls-ldconfig "$out"/*"_$mine.deb"
   else
     echo "lintian is not installed: the packages were not looked at"
   fi
-  dpkg -x "$out/kvtool_"*.deb "$out/root"
-  walks "$out/root/usr"
+  dpkg -x "$out/kvtool_${version}_$mine.deb" "$out/root"
+  if [ -n "$emulator" ]; then
+    check_cross_deb "$mine"
+  else
+    walks "$out/root/usr"
+  fi
   rm -rf "$out/root"
-  ls -l "$out"/*.deb
+  ls -l "$out"/*"_$mine.deb"
+}
+
+# The walks run programs by their names, which this machine cannot for another processor. The package must have the contents of
+# the machine's own, and its program must restore what it compresses.
+check_cross_deb() { # ARCHITECTURE
+  local state=testdata/llamacpp/states/s260k-v050-f16.seq0.bin native
+  $emulator "$out/root/usr/bin/kvtool" compress -q $state -o "$out/root/a.kvz"
+  $emulator "$out/root/usr/bin/kvtool" verify -q "$out/root/a.kvz" --against $state
+  native=$(dpkg --print-architecture)
+  if compgen -G "$out/*_$native.deb" >/dev/null; then
+    scripts/release/same_packages.py "$out" "$native" "$1"
+  else
+    echo "packages for $native are not built: contents were not compared"
+  fi
 }
 
 # Debian has Highway and fmt only as shared libraries, so archives are built from its sources of the same version.
@@ -214,8 +238,8 @@ sboms() {
   if [ -e "build/$static/bin/kvtool" ]; then
     scripts/release/sbom.py "build/$static" bin/kvtool -o "$out/kvtool-$version-linux-$arch.spdx.json" && made=1
   fi
-  if [ -e build/package/bin/kvtool ]; then
-    scripts/release/sbom.py build/package bin/kvtool -o "$out/kvtool_${version}_$(dpkg --print-architecture).spdx.json" && made=1
+  if [ -e "build/$debian/bin/kvtool" ]; then
+    scripts/release/sbom.py "build/$debian" bin/kvtool -o "$out/kvtool_${version}_$(debian_name DEB_HOST_ARCH).spdx.json" && made=1
   fi
   [ "$made" = 1 ] || { echo "no program is built: scripts/release/package.sh static or deb first"; exit 1; }
 }
@@ -252,5 +276,5 @@ case ${1:-} in
     [ -z "${2:-}" ] || recipes "$2" "${3:-}"
     checksums
     ;;
-  *) sed -n '3,12s/^# \{0,1\}//p' "$root/scripts/release/package.sh"; exit 2 ;;
+  *) sed -n '3,13s/^# \{0,1\}//p' "$root/scripts/release/package.sh"; exit 2 ;;
 esac

@@ -4,8 +4,8 @@
 #include "lib/engines/dynamo/kvtc.h"
 
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
+#include <limits>
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
@@ -68,7 +68,7 @@ uint8_t ToFp8(float value, Fp8Path path) {
 }
 
 Extremes EncodeRow(std::span<const float> row, uint32_t bits, std::byte* packed) {
-  Extremes extremes{FLT_MAX, -FLT_MAX};
+  Extremes extremes{std::numeric_limits<float>::max(), std::numeric_limits<float>::lowest()};
   for (const float value : row) {
     if (value < extremes.least) extremes.least = value;
     if (value > extremes.most) extremes.most = value;
@@ -142,8 +142,8 @@ Bytes WriteBuffer(std::span<const float> values, uint64_t rows, uint64_t compone
     }
     out.I32(is_integer ? kInteger : kFp8);
     out.I32(static_cast<int32_t>(range.bits));
-    for (const uint64_t field : {range.begin, range.end, packed.size(), 4 * extremes.size()})
-      out.U64(field);
+    for (const uint64_t end : {range.begin, range.end}) out.U64(end);
+    for (const size_t bytes : {packed.size(), 4 * extremes.size()}) out.U64(bytes);
     out.Append(std::as_bytes(std::span(extremes)));
     out.Append(packed);
   }

@@ -157,7 +157,7 @@ double ComputeSubsetJs(double mass) {
 
 // Number of rows whose masses are summed side by side: each is a chain of additions in the order of
 // the keys, and one alone would wait for every addition.
-constexpr size_t kChains = 4;
+constexpr uint64_t kChains = 4;
 
 // The share of a row's probability that a subset keeps.
 struct KeptMass {

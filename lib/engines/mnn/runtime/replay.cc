@@ -44,10 +44,7 @@ class AttentionStep {
   // `trace` may be null. The snapshot is the one that the runtime reads.
   AttentionStep(const Snapshot& snapshot, const AttentionTrace* trace, WeightRule weights,
                 const eviction::BlockConfig& h2o, uint64_t prompt, ThreadPool& pool)
-      : snapshot_(snapshot),
-        weights_(weights),
-        block_tokens_(static_cast<uint64_t>(h2o.block_tokens)),
-        pool_(pool) {
+      : weights_(weights), block_tokens_(static_cast<uint64_t>(h2o.block_tokens)), pool_(pool) {
     layers_.resize(snapshot.layers.size());
     if (trace == nullptr) return;
     if (trace->block_scores) {
@@ -170,7 +167,6 @@ class AttentionStep {
     });
   }
 
-  const Snapshot& snapshot_;
   WeightRule weights_;
   uint64_t block_tokens_;
   ThreadPool& pool_;
