@@ -350,8 +350,8 @@ LearntRegressions LearnRegressions(std::span<const Snapshot> snapshots, uint64_t
     saved[i] = JudgeDraft(features[(i + 1) / 2], draft, snapshots, cells, held_out[i]);
     if (!starts) return;
     const NeighbourChunk own = sample.Read({draft.regression.layer, draft.regression.is_value, 0});
-    LearnRegressionStart(rotation, *own.raw, {own.dtype == DType::kBF16, 0}, sample.positions(),
-                         sample, draft.regression, draft.integers);
+    LearnRegressionStart(learnt.regressions, *own.raw, {own.dtype == DType::kBF16, 0},
+                         sample.positions(), sample, draft.regression, draft.integers);
   });
   double weights = 0, bytes = 0;
   for (size_t i = 0; i < drafts.size(); ++i) {

@@ -26,8 +26,13 @@ def scaled(halves, bfloat, largest):
     return numpy.where(halves & exponents != exponents, within(x), f32(0))
 
 
-def taps_from(chunk, wanted, distance, angles, positions, natural=False):
-    """Returns the rows of the neighbours side by side, K without its rotation; with `natural` in their own scale."""
+def unit_exponent(form, knows_e4m3):
+    """Returns the exponent field of 1.0; an e4m3 value is read as the f16 value with the same fields."""
+    return 127 if form else 7 if form.zeros == 7 and knows_e4m3 else 15
+
+
+def taps_from(chunk, wanted, distance, angles, positions, unit_of=None):
+    """Returns the rows of the neighbours side by side, K without its rotation; with `unit_of` in their own scale."""
     rows, taps = len(positions), []
     for layer, is_value, zero, width in wanted:
         if is_value > 1 or zero or not width:
@@ -41,8 +46,8 @@ def taps_from(chunk, wanted, distance, angles, positions, natural=False):
         if not is_value:
             still = Rotation(distance, angles, x.shape[1])
             x = numpy.array([still.rotated(row, -step) for step, row in zip(positions, x)])
-        if natural:
-            x = x * numpy.ldexp(f32(1), largest - (127 if bfloat else 15))
+        if unit_of:
+            x = x * numpy.ldexp(f32(1), largest - unit_of(bfloat))
         taps.append(x[:, :width])
     return taps
 
@@ -138,12 +143,12 @@ def layers(chunk, payload, form, size):
 class Profiled(Forecast):
     """Rows whose forecast, in the natural scale, comes from a regression of a profile."""
 
-    def __init__(self, payload, form, size, regression, rows, positions, steps, own):
+    def __init__(self, payload, form, size, regression, rows, positions, steps, own, unit):
         self.regression_of, self.rows_of, self.positions, self.own = regression, rows, positions, own
         self.own_weights, frame_weights = regression.weights()[1:]
         start = regression.start
         super().__init__(payload, form, size, positions if start else steps, self, lambda row: row, None, own if start else None)
-        self.natural = numpy.ldexp(f32(1), payload[0] - (127 if form else 15))
+        self.natural = numpy.ldexp(f32(1), payload[0] - unit)
         self.block_columns = regression.block or self.columns
         if start:
             self.begin(start, frame_weights)
@@ -210,10 +215,12 @@ def profiled_layers(chunk, payload, form, size):
     steps = chunk.get("steps", range(chunk["tokens"]))
     positions = [position + step for step in steps]
     with numpy.errstate(over="ignore", invalid="ignore"):
-        taps = taps_from(chunk, regression.neighbours, distance, angles, positions, True)
+        taps = taps_from(chunk, regression.neighbours, distance, angles, positions,
+                         lambda form: unit_exponent(form, profile.knows_e4m3))
         forecast = numpy.tile(regression.constants, (len(positions), 1))
         if taps:
             for tap, weights in zip(numpy.concatenate(taps, axis=1).T, regression.weights()[0]):
                 forecast += tap[:, None] * weights
     own = Rotation(1, (), columns) if regression.is_value else Rotation(distance, angles, columns)
-    return Profiled(frame, form, size, regression, forecast, positions, steps, own).read()
+    unit = unit_exponent(form, profile.knows_e4m3)
+    return Profiled(frame, form, size, regression, forecast, positions, steps, own, unit).read()

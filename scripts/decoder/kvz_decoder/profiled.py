@@ -38,7 +38,7 @@ class Profile:
             listed = numpy.frombuffer(data, "<u2", rows * columns, at).reshape(rows, columns)
             at += rows * columns * 2
             self.entries.append((dtype, bits, base, columns, first, tables, listed))
-        self.rotation, self.regressions = (1, ()), []
+        self.rotation, self.regressions, self.knows_e4m3 = (1, ()), [], version > 2
         if version > 1:
             distance, turns = struct.unpack_from("<HH", data, at)
             self.rotation = distance, struct.unpack_from(f"<{turns}I", data, at + 4)

@@ -346,7 +346,8 @@ void NeighbourTaps::Row(uint64_t row, float* taps) {
 NeighbourChunk WidenToHalves(NeighbourChunk chunk) {
   if (FindByteShift(chunk.dtype) == 0) return chunk;
   const Halves halves(chunk.dtype, *chunk.raw, nullptr);
-  return {DType::kF16, std::make_shared<const Bytes>(halves.bytes().begin(), halves.bytes().end())};
+  return {DType::kF16, std::make_shared<const Bytes>(halves.bytes().begin(), halves.bytes().end()),
+          FindByteShift(chunk.dtype)};
 }
 
 void WriteNeighbour(const Neighbour& neighbour, ByteWriter& out) {

@@ -31,6 +31,7 @@ constexpr size_t kMaxNeighbours = 4;
 struct NeighbourChunk {
   DType dtype = DType::kF16;
   std::shared_ptr<const Bytes> raw;
+  uint32_t byte_shift = 0;  // nonzero if f16 values stand for 8-bit floats (HalfForm)
 };
 // Returns the chunk with 8-bit floats widened to f16; other chunks unchanged.
 NeighbourChunk WidenToHalves(NeighbourChunk chunk);
@@ -65,6 +66,7 @@ class NeighbourTaps {
 
   uint64_t wanted() const { return wanted_; }
   bool bfloat() const { return chunk_.dtype == DType::kBF16; }
+  HalfForm form() const { return {bfloat(), chunk_.byte_shift}; }
   // Returns the largest exponent field, by which taps are scaled (LmsScale).
   uint32_t largest() const { return largest_; }
   void Row(uint64_t row, float* taps);

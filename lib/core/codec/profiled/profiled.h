@@ -44,7 +44,7 @@ bool EncodeProfiledLayers(const Profile& profile, size_t regression, uint32_t po
                           const RowSteps& steps = {});
 // Learns the state in which the coder begins a chunk from at least 16 sample rows of the model, and
 // adds it to `regression` and `integers`. `positions` has one entry for each row.
-void LearnRegressionStart(const Rotation& rotation, ByteSpan values, HalfForm form,
+void LearnRegressionStart(const Regressions& of, ByteSpan values, HalfForm form,
                           const std::vector<uint32_t>& positions, const NeighbourSource& source,
                           Regression& regression, std::vector<int8_t>& integers);
 // Returns the neighbours that a chunk needs. Throws what DecodeChunk throws, and kProfileMissing.

@@ -21,15 +21,20 @@ namespace {
 // Rows that are forecast together: their taps and results stay in the caches (1,000 taps and
 // 192 columns: 0.3 MB).
 constexpr uint64_t kForecastRows = 64;
-// Exponent fields of 1.0, by which values get their natural scale back.
-constexpr int kUnitOfBfloat = 127, kUnitOfHalf = 15;
+// Exponent fields of 1.0, by which values get their natural scale back. An e4m3 float is widened to
+// the f16 value with the same fields, an e5m2 float to the same value.
+constexpr int kUnitOfBfloat = 127, kUnitOfHalf = 15, kUnitOfE4M3 = 7;
 
 struct ProfiledLayersHead {
   size_t regression = 0;
   uint32_t position = 0;  // of the first row
 };
 
-int UnitExponent(bool bfloat) { return bfloat ? kUnitOfBfloat : kUnitOfHalf; }
+int UnitExponent(HalfForm form, const Regressions& of) {
+  if (form.bfloat) return kUnitOfBfloat;
+  const bool is_e4m3 = form.byte_shift != 0 && form.byte_shift == FindByteShift(DType::kF8E4M3);
+  return is_e4m3 && of.knows_e4m3 ? kUnitOfE4M3 : kUnitOfHalf;
+}
 
 const Regression& GetRegression(const Profile* profile, size_t place) {
   if (profile == nullptr)
@@ -95,13 +100,14 @@ ChannelStart MakeStart(const Regression& regression, const Rotation& rotation,
 class ProfiledForecast : public RowForecast {
  public:
   // `largest` is the chunk's largest exponent field; values are scaled by it.
-  ProfiledForecast(const Regression& regression, const Rotation& rotation,
+  ProfiledForecast(const Regression& regression, const Regressions& of,
                    std::span<const int8_t> integers, std::vector<uint32_t> positions,
                    const NeighbourSource* source, HalfForm form, uint32_t largest)
       : RowForecast(positions.size(), regression.columns,
                     regression.block == 0 ? regression.columns : regression.block),
         regression_(regression),
-        rotation_(rotation),
+        of_(of),
+        rotation_(of.rotation),
         positions_(std::move(positions)),
         stride_(PaddedToPanel(columns)),
         taps_(kForecastRows * regression.neighbour_taps()),
@@ -111,9 +117,9 @@ class ProfiledForecast : public RowForecast {
         still_(stride_),
         rotated_(stride_),
         expected_(stride_),
-        scale_(std::ldexp(1.0f, UnitExponent(form.bfloat) - static_cast<int>(largest))),
-        natural_(std::ldexp(1.0f, static_cast<int>(largest) - UnitExponent(form.bfloat))),
-        rotator_(rotation, columns) {
+        scale_(std::ldexp(1.0f, UnitExponent(form, of) - static_cast<int>(largest))),
+        natural_(std::ldexp(1.0f, static_cast<int>(largest) - UnitExponent(form, of))),
+        rotator_(of.rotation, columns) {
     for (const Neighbour& one : regression_.neighbours) {
       neighbours_.push_back(
           std::make_unique<NeighbourTaps>(one, source, rows, rotation_, RowSteps(positions_)));
@@ -170,7 +176,7 @@ class ProfiledForecast : public RowForecast {
     const uint64_t width = regression_.neighbour_taps();
     uint64_t begin = 0;
     for (const auto& one : neighbours_) {
-      const int exponent = static_cast<int>(one->largest()) - UnitExponent(one->bfloat());
+      const int exponent = static_cast<int>(one->largest()) - UnitExponent(one->form(), of_);
       const float natural = std::ldexp(1.0f, exponent);
       for (uint64_t row = 0; row < count; ++row) {
         float* taps = taps_.data() + row * width + begin;
@@ -187,6 +193,7 @@ class ProfiledForecast : public RowForecast {
   }
 
   const Regression& regression_;
+  const Regressions& of_;
   const Rotation& rotation_;
   const std::vector<uint32_t> positions_;
   const uint64_t stride_;
@@ -228,7 +235,7 @@ bool EncodeProfiledLayers(const Profile& profile, size_t regression, uint32_t po
   out.U32(position);
   payload = out.Release();
   const uint64_t head_bytes = payload.size() - begin;
-  ProfiledForecast forecast(profile.regressions().list[regression], profile.regressions().rotation,
+  ProfiledForecast forecast(profile.regressions().list[regression], profile.regressions(),
                             profile.GetIntegers(regression),
                             ListPositions(position, steps, grid.rows), &source, form,
                             LmsLargestExponent(halves.bytes(), form.bfloat));
@@ -272,17 +279,17 @@ void AppendTap(std::span<const float> weights, float deviation, Regression& regr
 
 }  // namespace
 
-void LearnRegressionStart(const Rotation& rotation, ByteSpan values, HalfForm form,
+void LearnRegressionStart(const Regressions& of, ByteSpan values, HalfForm form,
                           const std::vector<uint32_t>& positions, const NeighbourSource& source,
                           Regression& regression, std::vector<int8_t>& integers) {
   const uint32_t largest = LmsLargestExponent(values, form.bfloat);
   ChannelStart start;
   {
-    ProfiledForecast forecast(regression, rotation, integers, positions, &source, form, largest);
-    start = LearnStart(values, form, regression.is_value ? Rotation() : rotation,
-                       2 * rotation.angles.size(), RowSteps(positions), forecast);
+    ProfiledForecast forecast(regression, of, integers, positions, &source, form, largest);
+    start = LearnStart(values, form, regression.is_value ? Rotation() : of.rotation,
+                       2 * of.rotation.angles.size(), RowSteps(positions), forecast);
   }
-  const float natural = std::ldexp(1.0f, static_cast<int>(largest) - UnitExponent(form.bfloat));
+  const float natural = std::ldexp(1.0f, static_cast<int>(largest) - UnitExponent(form, of));
   RegressionStart& to = regression.start.emplace();
   to.near = start.near;
   to.far = start.far;
@@ -323,7 +330,7 @@ void DecodeProfiledLayers(const ChunkShape& shape, ByteSpan payload, std::span<s
   const ByteSpan frame = reader.Take(reader.remaining(), "distributions");
   // A frame begins with its largest exponent, which the forecast needs to scale its values.
   const uint32_t largest = frame.empty() ? 0 : static_cast<uint32_t>(frame[0]);
-  ProfiledForecast forecast(regression, inputs.profile->regressions().rotation,
+  ProfiledForecast forecast(regression, inputs.profile->regressions(),
                             inputs.profile->GetIntegers(head.regression),
                             ListPositions(head.position, inputs.steps, grid.rows),
                             inputs.neighbours, MakeForm(shape), largest);

@@ -240,6 +240,7 @@ void WriteRegressions(const Regressions& regressions, ByteWriter& out) {
 
 Regressions ReadRegressions(ByteReader& reader, bool extended) {
   Regressions all;
+  all.knows_e4m3 = extended;
   all.rotation = ReadRotation(reader, ChannelModel::kMaxColumns);
   const uint64_t at = reader.offset();
   const uint32_t count = reader.U32("number of regressions");

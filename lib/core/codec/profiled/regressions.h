@@ -76,6 +76,7 @@ struct Regression {
 struct Regressions {
   Rotation rotation;  // of K in all layers
   std::vector<Regression> list;
+  bool knows_e4m3 = true;  // false in older profiles, which take e4m3 values for 2^-8 of themselves
 
   // Returns the regression's place in the list, or the list's size if there is none.
   size_t Find(uint32_t layer, bool is_value) const;
