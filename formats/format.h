@@ -164,10 +164,10 @@ void RequireRow(const OpenOptions& options, uint64_t rows, bool has_batch_axis,
 // that were read.
 void WriteRows(const Snapshot& snapshot, const KvTensor& tensor, uint64_t begin, uint64_t count,
                Sink& sink);
-// Throws kUnsupportedLayout if two layers have the same number, for formats in which it becomes a
-// name.
+// Throws kUnsupportedLayout if two layers have the same number, for formats that name layers by it.
 void RequireLayerNumbers(const Snapshot& snapshot);
-// Adds the loss of layer numbers: FormatEntry::not_kept of formats that count layers from 0.
+// Adds to `lost` that layer numbers are not kept, unless they already count from 0. For
+// FormatEntry::not_kept of formats that number the stored layers from 0.
 void AddLayerNumbers(const Snapshot& snapshot, std::vector<std::string>& lost);
 
 // Returns the name of a file without its folders.

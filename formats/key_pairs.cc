@@ -94,8 +94,8 @@ Error Unrecorded(const Snapshot& snapshot) {
   Error error(Finding::kGeometryMissing,
               "no record says which pairs of K RoPE rotates in this cache of {}", snapshot.engine);
   error.Hint(
-      "give both orders, kvtool convert --rope-pairs FROM:TO: halves (i, i+dim/2; transformers) or "
-      "neighbours (2i, 2i+1; llama, mistral ... in llama.cpp); keep leaves K as it is");
+      "give both orders, kvtool convert --rope-pairs FROM:TO, as halves (i, i+dim/2; transformers) "
+      "or neighbours (2i, 2i+1; llama, mistral ... in llama.cpp); 'keep' does not change K");
   return error;
 }
 
@@ -140,7 +140,7 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
         Finding::kUnsupportedLayout,
         "RoPE rotates {} of {} values of a head; reordering parts of heads is not supported",
         geometry->rope_dims, snapshot.layers.front().k.head_dim)
-        .Hint("--rope-pairs keep leaves the keys as they are");
+        .Hint("--rope-pairs keep does not change the keys");
   }
   ReorderKeys(change->from, change->to, snapshot);
   snapshot.storage[kRopePairs] = Name(change->to);

@@ -17,8 +17,8 @@
 namespace kv::llama_state {
 namespace {
 
-constexpr uint64_t kRowsStep = 8 << 20;      // bytes gathered at a time
-constexpr uint64_t kColumnsStep = 64 << 20;  // larger: each walks the whole tensor
+constexpr uint64_t kRowsStep = 8 << 20;      // bytes of cells to buffer before writing them
+constexpr uint64_t kColumnsStep = 64 << 20;  // bytes per gather; large, as each walks the tensor
 
 std::string_view GetStorage(const Snapshot& snapshot, const std::string& key) {
   const auto at = snapshot.storage.find(key);

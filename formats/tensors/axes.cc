@@ -193,7 +193,7 @@ namespace {
 
 constexpr uint64_t kReach = 8;      // distances compared
 constexpr uint64_t kStarts = 2048;  // runs of kReach pairs, over all lines of an axis
-constexpr uint64_t kLines = 32;     // at least so many positions of the other axis, if it has them
+constexpr uint64_t kLines = 32;     // least number of positions of the other axis, if it has them
 constexpr uint64_t kDims = 512;
 // Weight of a mean direction in q; chosen with kDecidingMargin (FORMAT.md).
 constexpr double kMeanWeight = 4;

@@ -17,7 +17,7 @@ constexpr uint64_t kMostTensors = 1'000'000;
 // Steps to reach tensors; shared containers count again.
 constexpr uint64_t kMostVisits = 10'000'000;
 constexpr size_t kMostOpaque = 1000;  // unknown objects that are listed
-constexpr size_t kScalarDepth = 2;    // scalars are kept if their path has at most so many parts
+constexpr size_t kScalarDepth = 2;    // longest path, in parts, of a scalar that is kept
 constexpr size_t kMostScalars = 1000, kMostScalarVisits = 100'000;
 constexpr size_t kLongestText = 4096;  // longer texts are not kept as metadata
 

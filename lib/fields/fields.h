@@ -12,8 +12,8 @@
 
 #include "lib/fields/value.h"
 
-// A result is a struct, and its fields are one table, from which JSON, its schema, console tables,
-// CSV and the tables of pages are made. A table is made once and lives as long as the program:
+// A result is a struct with one table of fields. JSON, its schema, console tables, CSV and HTML
+// tables are made from it. A table is made once and lives as long as the program:
 //
 //   const Fields<Damage>& DamageFields() {
 //     static const Fields<Damage> fields = {
@@ -24,9 +24,9 @@
 //   }
 //
 // A getter is a pointer to a member or a function of the result. The type that it returns is the
-// type in the schema: bool; a count (unsigned) or an integer; a number; text; std::optional is null
-// (or, with .absent, leaves the key out) where empty; std::vector is a list, std::map an object of
-// any keys. A class of its own is an object and comes with its own table.
+// type in the schema: bool; a count (unsigned) or an integer; a number; text. An empty
+// std::optional becomes null (with .absent, its key is omitted), std::vector a list, and std::map
+// an object of any keys. A nested struct becomes an object and has its own table.
 namespace kv {
 
 struct FieldOptions {

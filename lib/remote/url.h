@@ -57,8 +57,8 @@ struct ContentRange {
   bool operator==(const ContentRange&) const = default;
 };
 
-// Parses "bytes 0-15/1000"; "bytes */0" is an empty range of nothing. Returns nullopt for anything
-// else or for contradictory numbers.
+// Parses "bytes 0-15/1000"; "bytes */0" is the empty range of an empty file. Returns nullopt for
+// anything else or for contradictory numbers.
 std::optional<ContentRange> ParseContentRange(std::string_view text);
 
 struct Answer {

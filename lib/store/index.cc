@@ -34,7 +34,7 @@ Effort ReadLevel(uint64_t number) {
 ObjectId ReadId(const Bytes& blob) {
   ObjectId id;
   if (blob.size() != id.size()) {
-    throw Error(Finding::kInconsistent, "the index names an object by an impossible name");
+    throw Error(Finding::kInconsistent, "the index names an object by an id of a wrong length");
   }
   std::copy(blob.begin(), blob.end(), id.begin());
   return id;

@@ -208,7 +208,7 @@ def keydiff(keys):
     return -(unit @ unit.sum(axis=0))
 
 
-# Rules that choose which `keep` of the n tokens in the cache of a kv head stay; `at` describes that cache.
+# Each rule selects the `keep` tokens that stay in the cache of a kv head; `at` describes that cache of n tokens.
 CHOICES = {
     "window": lambda at: list(range(at.n - at.keep, at.n)),
     "streaming": lambda at: list(range(at.sinks)) + list(range(at.n - at.keep + at.sinks, at.n)),

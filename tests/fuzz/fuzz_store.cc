@@ -92,7 +92,7 @@ void RepairObject(Bytes& pack, uint64_t at, uint64_t payload_bytes, bool decoded
     StoreLE(head + kRawHashAt, Hash64(raw));
     hash_head();
   } catch (const Error&) {
-    // An object that does not decode keeps its hash.
+    // If the payload does not decode, the stored hash of the content is left unchanged.
   }
 }
 

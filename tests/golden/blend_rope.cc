@@ -163,7 +163,7 @@ class RopeFile {
     for (size_t i = 0; i < ours.size(); ++i) unequal += ours[i] != expected[i];
     CHECK(unequal <= ours.size() / 50);
     if (!tensors_.Has("k_at_new_f64")) return;
-    // Equals the reference's own values, except within a float's precision of a midpoint.
+    // The values must equal the double-precision reference, unless that is near a midpoint.
     const std::vector<double> doubles = tensors_.Doubles("k_at_new_f64");
     REQUIRE(doubles.size() == expected.size());
     const std::vector<float> once = rounded({doubles.begin(), doubles.end()});

@@ -155,7 +155,7 @@ class Corpus : public Command {
     ThreadPool pool(context.global.thread_count());
     pool.ParallelFor(search.entries.size(), [&](uint64_t i) {
       const CorpusEntry& entry = search.entries[i];
-      // An input that is the whole folder has no name below it.
+      // If the input is the folder itself, its relative name is empty: the folder's is used.
       const std::string name =
           entry.name.empty() ? CorpusName(std::filesystem::absolute(folder_)) : entry.name;
       manifest.members[i] = {name, BytesOf(entry.path), ContentHash(entry.path)};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Diagnoses files that are no caches: logs, suites, stores, profiles, documents, and files without
+// Diagnoses files that are not caches: logs, suites, stores, profiles, documents, and files without
 // a header.
 #include <fmt/format.h>
 

@@ -164,7 +164,7 @@ class InputFinder {
 std::string FolderOfManifest(const std::string& path, const std::string& said) {
   const fs::path folder = fs::path(said).lexically_normal();
   if (folder.is_absolute() || (!folder.empty() && *folder.begin() == "..")) {
-    throw Error(Finding::kUnsafeName, "its folder '{}' is not below the manifest", Printable(said))
+    throw Error(Finding::kUnsafeName, "folder '{}' is outside the manifest's own", Printable(said))
         .Hint("if the manifest is right, --corpus-dir FOLDER says where its inputs are");
   }
   const fs::path beside = path == "-" ? fs::path() : fs::path(path).parent_path();

@@ -290,7 +290,7 @@ bool Mentions(std::string_view text, std::string_view word, bool anywhere) {
   }
 }
 
-// Returns the commands and options whose texts have a word that is no command: 'kvtool help nats'.
+// Returns the commands and options whose texts have a word that names no command, such as 'nats'.
 std::string ListMentions(std::string_view topic, bool anywhere) {
   const std::string word(topic);
   const auto has = [&](std::string_view text) { return Mentions(text, word, anywhere); };

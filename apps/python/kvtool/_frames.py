@@ -112,7 +112,7 @@ class _Stores:
             return
         with self._lock:
             if self.problem is not None:
-                logger.warning("kvtool: objects are stored again")
+                logger.warning("kvtool: the disk accepts data again; storing resumed")
             self._said.clear()
             self.problem = None
 

@@ -509,7 +509,7 @@ void Archive::DecodeTransformed(const ArchivedChunk& chunk, ByteSpan payload,
   const size_t place = FindCoefficients(chunk);
   const ArchivedChunk& holder = chunks_[place];
   if (&holder != &chunk && !payload.empty())
-    throw Error(Finding::kTrailingBytes, "a chunk that uses layer {}'s coefficients has a payload",
+    throw Error(Finding::kTrailingBytes, "a chunk uses layer {}'s coefficients but has a payload",
                 holder.head.layer);
   // The holder must be of the same group, otherwise its coefficients belong to other components.
   const bool is_value = chunk.head.kind == ChunkKind::kValue;

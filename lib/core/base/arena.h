@@ -92,7 +92,7 @@ using ArenaVector = std::vector<T, ArenaAllocator<T>>;
 template <typename T>
 class Reuse {
  public:
-  // Returns the object when it is destroyed.
+  // Holds a borrowed object; its destructor gives the object back to the pool.
   class Lease {
    public:
     explicit Lease(Reuse& pool) : pool_(pool), object_(pool.Take()) {}

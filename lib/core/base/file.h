@@ -239,8 +239,8 @@ class FetchedFile {
 struct NameClash {
   std::string_view above, name;
 };
-// Returns the first such pair, if any. `compared`, if given, is set to the number of bytes
-// compared, which is proportional to the names' total length, however deep they are.
+// Returns the first pair of names that clash, if any. `compared`, if given, is set to the number of
+// bytes compared, which is proportional to the names' total length, however deep they are.
 std::optional<NameClash> FindNameClash(std::vector<std::string_view> names,
                                        uint64_t* compared = nullptr);
 

@@ -5,7 +5,7 @@
 #include "lib/core/base/arena.h"
 #include "lib/core/codec/codec.h"
 
-// Lets codecs of f16 code 8-bit floats too, by placing their bits in an f16. An f8_e4m3 value is
+// 8-bit floats are coded by the codecs of f16: their bits are placed in an f16. An f8_e4m3 value is
 // thereby divided by 256, which changes neither the order nor the ratio of values.
 namespace kv {
 

@@ -26,7 +26,7 @@ constexpr double kBases[] = {1e4, 1e5, 5e5, 1e6, 5e6, 1e7};
 class Circle {
  public:
   Circle() {
-    constexpr double kCos = 0.99999882345170190, kSin = 0.0015339801862847657;  // of one step
+    constexpr double kCos = 0.99999882345170190, kSin = 0.0015339801862847657;  // for one step
     double c = 1, s = 0;
     for (uint32_t i = 0; i <= kAngles; ++i) {
       cosine_[i] = static_cast<float>(c);

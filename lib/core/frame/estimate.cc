@@ -10,7 +10,7 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kPlaces = 4;  // the sample is taken from so many places
+constexpr uint64_t kPlaces = 4;  // number of places from which the sample is taken
 
 struct Sample {
   ChunkShape shape;

@@ -289,8 +289,8 @@ uint64_t FrameCoder::DecodeTokens(ByteSpan frame, const Hash128Bytes* context, u
                             : "the frame's order does not keep the bytes of a token together");
   }
   if (begin > tokens || count > tokens - begin) {
-    throw Error(Finding::kBadArgument, "tokens {}:{} of a frame of {}", begin, begin + count,
-                tokens);
+    throw Error(Finding::kBadArgument, "tokens {}:{} are out of range: the frame has {} tokens",
+                begin, begin + count, tokens);
   }
   const uint64_t row = header.raw_bytes / tokens, first = begin * row, size = count * row;
   if (out.size() < size) {
@@ -314,8 +314,8 @@ uint64_t FrameCoder::DecodeHeads(ByteSpan frame, const Hash128Bytes* context, ui
   if (header.segmentation == Segmentation::kBytes && description.order == Order::kTokenHeadDim)
     throw Error(Finding::kUnsupportedKind, "the frame's segments hold no whole rows");
   if (begin > heads || count > heads - begin) {
-    throw Error(Finding::kBadArgument, "heads {}:{} of a frame of {}", begin,
-                uint64_t{begin} + count, heads);
+    throw Error(Finding::kBadArgument, "heads {}:{} are out of range: the frame has {} heads",
+                begin, uint64_t{begin} + count, heads);
   }
   const uint64_t head = header.raw_bytes / tokens / heads, part = count * head;
   const uint64_t size = tokens * part;

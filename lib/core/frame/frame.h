@@ -29,7 +29,7 @@ struct PageEntry {
 // Predicted gain and cost of encoding, measured on a sample.
 struct FrameRate {
   double ratio = 1;                               // raw bytes over frame bytes
-  double encode_bytes_s = 0, decode_bytes_s = 0;  // of one thread, measured on this machine
+  double encode_bytes_s = 0, decode_bytes_s = 0;  // per thread, measured on this machine
 };
 
 // Maximum length of a sample.

@@ -13,7 +13,7 @@
 // J. Duda's ANS in the interleaved form of F. Giesen. rans.cc decodes, rans_encode.cc encodes.
 namespace kv {
 
-constexpr uint32_t kRansLanes = 16;  // every grid has at least so many lanes
+constexpr uint32_t kRansLanes = 16;  // least number of lanes of a grid
 constexpr uint32_t kMaxRansLanes = 64;
 constexpr uint32_t kRansTotalBits = 11;
 constexpr uint32_t kRansTotal = 1u << kRansTotalBits;

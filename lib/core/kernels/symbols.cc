@@ -391,7 +391,7 @@ bool FromSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
 void UnpackRawBits(const std::byte* planes, size_t count, uint32_t raw_bits,
                    std::byte* values) noexcept {
   if (raw_bits == 0) return;
-  // Raw bits of any type unpack like those of f16, whose symbols take all other bits.
+  // Raw bits unpack alike for all types, so this uses an f16 whose symbol takes all other bits.
   const SymbolShape shape{.symbol_bits = 16 - raw_bits};
   HWY_DYNAMIC_DISPATCH(Join)(nullptr, count, shape, planes, values);
 }

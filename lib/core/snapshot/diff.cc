@@ -38,7 +38,7 @@ struct TensorPair {
   bool one_is_transformed() const;
 };
 
-constexpr size_t kNamedTensors = 3;  // a message names so many tensors; the others are only counted
+constexpr size_t kNamedTensors = 3;  // number that a message names; the others are only counted
 
 // Pairs up the tensors to compare, and records what cannot be compared.
 class Matcher {

@@ -65,7 +65,7 @@ class SequenceIds {
     std::copy(ids.begin(), ids.end(), ids.size() > 1 ? many_.get() : &one_);
     size_ = static_cast<uint32_t>(ids.size());
   }
-  // Makes room for several; capacities are powers of two, so that size_ tells when it is full.
+  // Moves the ids to an array whose capacity is a power of two, so size_ tells when it is full.
   void Reserve(uint32_t count) {
     std::unique_ptr<int32_t[]> many(new int32_t[std::bit_ceil(count)]);
     std::copy(begin(), end(), many.get());

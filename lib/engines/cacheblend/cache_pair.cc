@@ -181,7 +181,7 @@ void RequireUniformHeads(const std::vector<KvRows::Layer>& layers) {
   for (const KvRows::Layer& layer : layers) {
     if (layer.k_dim == layers.front().k_dim) continue;
     throw Error(Finding::kUnsupportedLayout,
-                "layer {} has keys of {} values, layer {} of {}: one RoPE does not fit both",
+                "layer {} has {} values per key, but layer {} has {}: one RoPE does not fit both",
                 layer.index, layer.k_dim, layers.front().index, layers.front().k_dim);
   }
 }

@@ -118,7 +118,7 @@ TensorDeviation Measure(const CachePair& caches, size_t layer, bool is_value, Th
   return out;
 }
 
-constexpr uint64_t kSampleTokens = 48;  // so many tokens tell how the keys of a dump are rotated
+constexpr uint64_t kSampleTokens = 48;  // enough to tell how the keys of a dump are rotated
 
 // Returns the largest relative deviation that counts as rounding to the type.
 double MostByRounding(DType dtype) {

@@ -38,8 +38,8 @@ struct SchemaEntry {
   std::optional<int64_t> size;
   std::string type;
 };
-// Throws kBadField for schemas that SGLang refuses: no groups, sizes that are no positive integers,
-// unknown types, int4 in other than multiples of 8, and more components than the rank.
+// Throws kBadField for schemas that SGLang refuses: no groups, sizes that are not positive
+// integers, unknown types, int4 in other than multiples of 8, and more components than the rank.
 CodeSchema ParseSchema(std::span<const SchemaEntry> entries, uint64_t rank);
 
 }  // namespace kv::sglang

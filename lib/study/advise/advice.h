@@ -23,7 +23,7 @@ struct MeasureRequest {
   LossKind kind = LossKind::kOutput;
   eviction::Granularity units = eviction::Granularity::kKvHead;
   std::map<uint32_t, double> weights;  // [layer], for kSensitivity
-  uint64_t rows = 256;                 // at most so many rows are measured, drawn by `seed`; 0: all
+  uint64_t rows = 256;                 // maximum number of measured rows, drawn by `seed`; 0: all
   uint64_t seed = 0;
 };
 

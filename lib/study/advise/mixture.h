@@ -15,8 +15,8 @@ namespace kv::advise {
 
 // The data that a loss is computed from, best first.
 enum class LossKind {
-  // nats, from gradients at recorded states, at evicted states or both: 1/2 mean of (sum over units
-  // of g.do)^2
+  // Predicted KL in nats: half the mean of (sum over units of g.do)^2. The gradients g are taken at
+  // recorded states (kFisher), at evicted states, or at both.
   kFisher,
   kFisherEvicted,
   kFisherBoth,
@@ -37,8 +37,8 @@ using Effect = std::vector<float>;
 // An option: a part of the model keeps the tokens that one candidate keeps there.
 struct Option {
   uint32_t candidate = 0;
-  // [run]: bytes of K and V held, as shares of those of the whole model: at the end, and summed
-  // over all decode steps.
+  // [run]: bytes of K and V that this part holds, as shares of the whole model's: `kept` at the end
+  // of the run, `held` summed over all decode steps.
   std::vector<double> kept, held;
   std::vector<Effect> effect;  // [run]; empty for an option that keeps everything
   // For gradients, [run][row]: |o' - o|^2, which smooths the noise of few sampled tokens.

@@ -265,7 +265,7 @@ const Fields<StatesAdvice>& StatesFields() {
       {"params", "Parameters of the run", WholeAdvice, params},
       {"bytes", "Bytes of all states", &A::bytes},
       {"states", "The states, the largest first", &A::states, SavedStateFields(), CsvRows()},
-      {"left_out", "Files that are no states or unreadable", &A::left_out, LeftOutFields()},
+      {"left_out", "Files that are not states or cannot be read", &A::left_out, LeftOutFields()},
       {"shared_bytes", "Bytes of K and V that a store would hold once instead of again",
        &A::shared_bytes},
       {"contained_states", "States whose rows are all in another state", &A::contained_states},

@@ -28,7 +28,7 @@ struct Eviction {
   bool operator==(const Eviction&) const = default;
 };
 
-// The times of a layer's evictions and the numbers of tokens. Neither depends on scores, so the
+// When a layer evicts, and how many tokens it keeps each time. Neither depends on scores, so the
 // schedule is known even for layers that a trace lacks, and other policies can follow the same one.
 struct LayerSchedule {
   uint32_t layer = 0;

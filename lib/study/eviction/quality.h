@@ -35,7 +35,7 @@ MeasuredRows ChooseRows(uint64_t prompt, uint64_t end, uint64_t most, uint64_t s
 struct LogPChange {
   uint64_t samples = 0, rows = 0;
   std::vector<double> values = {};  // [sample][measured row]; NaN if undefined or without gradient
-  uint64_t evicted = 0;             // so many of the last samples were taken at evicted states
+  uint64_t evicted = 0;             // number of samples, the last ones, taken at evicted states
 
   double at(uint64_t sample, uint64_t row) const { return values[sample * rows + row]; }
   // Adds a change of the same shape; an empty object takes the shape of the other.

@@ -71,7 +71,7 @@ struct ReplayRequest {
   bool measure_quality = true;
   // Predicts nats by these weights instead of the trace's gradients.
   std::optional<LayerWeights> sensitivity;
-  uint64_t quality_rows = 0;  // at most so many rows are measured, chosen by `seed`; 0: all
+  uint64_t quality_rows = 0;  // maximum number of measured rows, chosen by `seed`; 0: all
 };
 
 // Bytes of K and V that all layers together hold when the query at a position attends or, on a

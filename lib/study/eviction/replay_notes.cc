@@ -102,8 +102,8 @@ void NoteSnapKv(const ReplayRun& run, const ReplayResult& result, const Attentio
     notes.Add(run, fmt::format("spreads the budget evenly, as {} does: {}", run.info().evenly,
                                FirstEvicting(run) == LastEvicting(run)
                                    ? std::string("one layer evicts")
-                                   : fmt::format("a fall by --pyramid-beta {} would leave the last "
-                                                 "layer less than the window of {} rows",
+                                   : fmt::format("--pyramid-beta {} would leave the last layer "
+                                                 "less than the window of {} rows",
                                                  result.paper.pyramid_beta, result.paper.window)));
   }
 }
@@ -237,7 +237,7 @@ std::optional<std::string> WhereTargetsEnd(const ReplayResult& result) {
         fmt::format("{} ends at {} ({})", target, RatioText(run.ratio()), fmt::join(why, ", ")));
   }
   if (ends.empty()) return std::nullopt;
-  return fmt::format("a target is a ratio of the cache as it is at each trigger: {}",
+  return fmt::format("a target applies to what the cache holds at each trigger: {}",
                      fmt::join(ends, "; "));
 }
 

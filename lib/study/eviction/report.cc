@@ -10,7 +10,7 @@
 namespace kv::eviction {
 namespace {
 
-// A figure of attention over rows, and the standard error of its mean.
+// The distribution of an attention metric over rows, and the standard error of its mean.
 struct Figure {
   const Distribution& of;
   double standard_error;

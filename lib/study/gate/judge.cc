@@ -577,8 +577,8 @@ void RequireAnyDecided(bool has_rules, GateResult& gate) {
       : is_compared
           ? "no case was decided: the baseline has none of this run's cases, and no other rule "
             "judges them"
-          : "no case was decided: no rule judges these logs: --require 'FIGURE>=LIMIT', --baseline "
-            "OLD.json or a config gives some; -o NEW.json makes a first baseline");
+          : "no case was decided: no rule judges these logs (give --require 'FIGURE>=LIMIT', "
+            "--baseline OLD.json or a config, or make a first baseline with -o NEW.json)");
 }
 
 }  // namespace

@@ -273,7 +273,7 @@ struct GateResult {
   std::vector<CaseResult> cases;
   // The last run, and a pinned one that stays the same, so that small regressions add up.
   std::optional<Baseline> baseline, pinned;
-  std::vector<std::string> reasons, warnings;  // of verdicts that no rule decided
+  std::vector<std::string> reasons, warnings;  // about the run, not from one rule
   std::optional<Value> engine_logs;            // figures of the whole suite that logs state
   bool starts_baseline = false;  // no rule judges its logs: later runs are compared with it
 

@@ -36,7 +36,7 @@ struct Annotation {
   std::string title, text;
 };
 
-// Returns an annotation as one line without its end. It remains one command whatever the members
+// Returns an annotation as one line without newline. It remains one command whatever the members
 // contain: line ends and the separators of a command are escaped as the runner requires.
 std::string WorkflowCommand(const Annotation& annotation);
 

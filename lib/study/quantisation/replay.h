@@ -21,7 +21,7 @@ struct ReplayRequest {
   std::vector<TypePair> pairs;
   uint32_t head_dim = 0;          // head dim of K, which block types of llama.cpp must divide
   uint64_t prompt_tokens = 0;     // rows from this position on are measured
-  uint64_t rows = 512, seed = 0;  // at most so many rows, drawn by `seed`; 0: all
+  uint64_t rows = 512, seed = 0;  // maximum number of rows, drawn by `seed`; 0: all
   // layer weights that predict the loss in nats; if empty, the trace's gradients do, if it has any
   eviction::LayerWeights weights;
 };

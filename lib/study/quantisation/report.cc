@@ -167,7 +167,7 @@ const Fields<Report>& SettingsFields() {
        OneOf("avx", "ref", "arm")},
       {"hadamard",
        "Whether values are rotated by a Hadamard transform before they are quantised, as llama.cpp "
-       "does since 2026-04",
+       "has done since 2026-04",
        [](const Report& of) { return of.request.store.rotate; }},
       {"engine_q",
        "How queries meet quantised keys: cpu (rounded, as in llama.cpp's CPU code) or exact",

@@ -36,7 +36,7 @@ def taps_from(chunk, wanted, distance, angles, positions, unit_of=None):
     rows, taps = len(positions), []
     for layer, is_value, zero, width in wanted:
         if is_value > 1 or zero or not width:
-            raise Damaged("layers: an impossible neighbour")
+            raise Damaged("layers: an invalid neighbour")
         bfloat, raw = chunk["neighbour"](chunk, layer, is_value)
         halves = numpy.frombuffer(raw, "<u2").reshape(rows, -1)
         largest = largest_exponent(halves, bfloat)
@@ -124,7 +124,7 @@ def layers(chunk, payload, form, size):
     rows = chunk["tokens"]
     columns = chunk["heads"] * chunk["units"]
     if count > 4 or flags > 1 or chunk["order"] != 0 or columns > 4096:
-        raise Damaged("layers: impossible neighbours")
+        raise Damaged("layers: invalid neighbours")
     wanted = [struct.unpack_from("<IBBH", payload, 2 + 8 * i) for i in range(count)]
     at = 2 + 8 * count
     distance, turns = struct.unpack_from("<HH", payload, at)

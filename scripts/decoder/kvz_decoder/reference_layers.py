@@ -46,7 +46,7 @@ def neighbour_errors(chunk, neighbour, layers, digest, near, own_rotation, turns
     """Returns the taps from one neighbour for the rows of all similar runs, run after run."""
     layer, is_value, zero, width = neighbour
     if is_value > 1 or zero or not width:
-        raise Damaged("ref-layers: an impossible neighbour")
+        raise Damaged("ref-layers: an invalid neighbour")
     bfloat, raw = chunk["neighbour"](chunk, layer, is_value)
     halves = numpy.frombuffer(raw, "<u2").reshape(chunk["tokens"], -1)
     if width > halves.shape[1]:
@@ -74,7 +74,7 @@ def with_neighbours(chunk, payload, at, near):
     count, flag = payload[at], payload[at + 1]
     columns = chunk["heads"] * chunk["units"]
     if not 1 <= count <= 4 or flag > 1 or chunk["order"] != 0 or columns > 4096:
-        raise Damaged("ref-layers: impossible neighbours")
+        raise Damaged("ref-layers: invalid neighbours")
     at += 2
     fields = struct.Struct(f"<IBBH{len(near)}I16s")
     described = [fields.unpack_from(payload, at + i * fields.size) for i in range(count)]

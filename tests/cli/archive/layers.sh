@@ -1,5 +1,5 @@
-# Archives whose layers are coded with the layers before them: read by kvtool and the independent decoder as released
-# versions wrote them; the output of inspect; one layer of several; which layers are lost if one is damaged.
+# Tests archives whose layers are coded with the layers before them: kvtool and the independent decoder read those of
+# released versions, inspect shows them, one of the layers can be extracted, and damage names the layers that are lost.
 folder="$TESTDATA/layers"
 test "$(cd "$folder" && sha256sum -c --quiet SHA256SUMS 2>&1)" = "" && echo unchanged
 restored() { sha256sum < "$1" | cut -c -64; }

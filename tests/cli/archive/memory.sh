@@ -1,5 +1,5 @@
-# 256 MiB in bounded memory, including mapped pages: less than 96 MiB plus four chunks of 1 MiB per thread, plain and
-# with a transposed V.
+# Archives 256 MiB, plain and with a transposed V, in less than 96 MiB of memory plus four chunks of 1 MiB per thread;
+# mapped pages count.
 for flags in "" --transposed; do
   "$PYTHON" "$SCRIPTS/make/llama_state.py" state --size 256MiB $flags > /dev/null 2>&1
   "$PYTHON" "$SHARED_SUITE/peak.py" "$KVTOOL" compress -q -f -T2 state

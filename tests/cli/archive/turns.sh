@@ -1,5 +1,5 @@
-# Interleaved rows of several sequences are coded by sequence and position: restored exactly, named, extracted in
-# parts, and located when damaged.
+# Interleaved rows of several sequences are sorted by sequence and position before they are coded. Tests that they are
+# restored exactly, that inspect reports the order, that parts can be extracted, and that damage is located.
 archives="$TESTDATA/archives/0.2.0-next"
 "$KVTOOL" decompress -q "$archives/by-turns.max.kvz" -o cache.safetensors
 for level in fast default high max; do

@@ -19,7 +19,7 @@ rm none/*
 bench 39 '"cpu_info": "Xeon", "model_type": "135M F16", "model_size": 200' > new/bench.json
 gate --engine-logs new --baseline base.json
 gate --engine-logs new --require 'model_bytes<=150'
-# A log with another text and model, which llama-perplexity prints.
+# A log of llama-perplexity for another model and another text.
 text() { printf 'llama_model_loader: loaded 9 tensors from %s (version 3)\nperplexity: calculating perplexity over %s chunks, n_ctx=512\nFinal estimate: PPL = 6.2 +/- 0.03\n' "$@"; }
 text one.gguf 12 > p.log; gate --engine-logs p.log -o p.json -q
 text other.gguf 4 > p.log; gate --engine-logs p.log --baseline p.json

@@ -1,4 +1,4 @@
-# The engine's own figure and the true one, for a real cache. With a budget the reached ratio is the requested one; if
+# Prints MNN's figure and the true one for a real cache. With a budget the reached ratio is the requested one; if
 # the target is applied repeatedly, one line says where it ends.
 replay() {
   "$KVTOOL" replay-h2o "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 64 \

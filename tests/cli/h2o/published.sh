@@ -21,7 +21,7 @@ for engine in design mnn mnn-r6; do
   jq -cs --arg engine $engine '[.[] | select(.triggered)] | [$engine, length, (.[0] | .token, .layer, .floor_dominates, .kept_tokens, .target_ratio)]' $engine.jsonl
 done
 replay $mnn --schedule mnn | sed -n 1p
-# The engine's own names of options give the same result.
+# MNN's names of the options give the same result.
 cmp <(replay $mnn --engine mnn --target-ratio 2) <(replay --h2o-block-tokens 8 --h2o-sink 4 --h2o-recent-tokens 64 --h2o-trigger-min 64 \
   --h2o-layer-start 1 --no-quality --engine mnn --h2o-target-lossy-ratio 2) && echo "the same by either name"
 replay $mnn --engine mnn --target-mode static --h2o-target-keep-ratio 0.75 --recent 16 2> /dev/null | tail -1 | cut -c1-50

@@ -1,4 +1,4 @@
-# A stream of block scores repeats a recorded scenario of the engine, line by line.
+# A stream of block scores repeats a recorded scenario of MNN, line by line.
 golden="$TESTDATA/golden/mnn/h2o/scenarios.json"
 pick='.[] | select(.name == "static_keep_zero" or .name == "block1")'
 for name in $(jq -r "$pick | .name" "$golden"); do

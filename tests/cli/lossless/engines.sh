@@ -1,4 +1,4 @@
-# Compares the engine with its design on a real cache: what each reports, what is resident, and that nothing was lost.
+# Compares MNN's runtime with its design on a real cache: what each reports, what is resident, and that nothing is lost.
 replay() {
   "$KVTOOL" replay-lossless "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 96 \
     --scope front_n_and_h2o_kept --front-n 2 --hot-sink-tokens 4 --hot-recent-tokens 16 --block-tokens 32 \

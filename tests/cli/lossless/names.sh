@@ -1,4 +1,4 @@
-# Scopes may have the engine's numbers, and every parameter the engine's name.
+# Scopes can be given as MNN's numbers, and every parameter under MNN's name.
 replay() {
   "$KVTOOL" replay-lossless "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 96 --deterministic --json \
     --h2o-trigger-min 32 --h2o-layer-start 1 "$@" | jq -c '.results[0] | del(.params_given, .environment)'

@@ -1,4 +1,4 @@
-# A runtime without support for sliding windows counts what it drops outside them as saved, and the output says so.
+# A runtime that does not support sliding windows counts tokens outside them as memory savings; a warning says so.
 $PYTHON - "$TESTDATA/trace" << 'PY'
 import pathlib
 import sys

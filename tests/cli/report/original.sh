@@ -1,4 +1,4 @@
-# The summary that the engine's suite wrote becomes a page and JUnit.
+# The summary that MNN's test suite wrote becomes a page and JUnit.
 s="$TESTDATA/golden/mnn/gate/suite/summary.json"
 [ -f "$s" ] || exit 0
 cp "$s" summary.json

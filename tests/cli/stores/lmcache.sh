@@ -1,4 +1,4 @@
-# lmcache has every form in which LMCache stores chunks.
+# The folder lmcache has chunks in every form in which LMCache stores them.
 cp -r "$TESTDATA/golden/blend/lmcache" lmcache
 chmod -R u+w lmcache
 "$KVTOOL" inspect lmcache/fs/*.data --kv-heads 2

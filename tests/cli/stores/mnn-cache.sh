@@ -1,4 +1,4 @@
-# Reads the engine's memory from its own packed files; rows equal those of the logical dump.
+# MNN's packed cache files can be read; their rows equal those of the logical dump.
 layer="$TESTDATA/golden/mnn/dumps/case_fp16_h8_l1_fa64/layer_0"
 mkdir cache
 cp "$layer/moved_k.bin" cache/prompt_0.k

@@ -1,4 +1,4 @@
-# Reads the connector's folders in all their forms; a root with several prompts asks for one.
+# Reads folders of vLLM's connector in all forms; for a root with several prompts, the error asks for one of them.
 stores="$TESTDATA/golden/blend/vllm_shared_storage"
 cp -r "$stores" prompts
 chmod -R u+w prompts

@@ -216,7 +216,8 @@ TEST_CASE("regressions: a profile of another model is no use and no fault",
   const auto profile = test::TrainedProfile("other", other);
   Archive archive = test::OpenBytes(PackWith(cache, profile));
   archive.UseProfile(profile);
-  CHECK(CountProfiledLayers(archive) == 0);  // all predict K or are predicted from K
+  // All regressions predict K or have K as a neighbour, and the K of this profile does not fit.
+  CHECK(CountProfiledLayers(archive) == 0);
   CHECK(test::Unpack(archive).files.at(0) == test::CopyOf(cache.source.files[0].data->bytes()));
 }
 

@@ -176,7 +176,7 @@ TEST_CASE("headers of cdf frames have limits", "[cdf][reject]") {
   refuse(0, bytes(uint8_t{0}));
   refuse(0, bytes(uint8_t{254}));
   refuse(1, bytes(uint8_t{33}));
-  refuse(1, bytes(uint8_t{32}));  // columns to the right of some channel
+  refuse(1, bytes(uint8_t{32}));  // as many near channels as columns; there must be fewer
   refuse(2, bytes(uint8_t{17}));
   refuse(3, bytes(uint8_t{2}));
   refuse(4, bytes(uint32_t{161}));

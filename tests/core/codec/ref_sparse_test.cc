@@ -153,13 +153,15 @@ TEST_CASE("lists that no encoder writes are refused", "[ref]") {
     bytes.resize(1 + (at + 7) / 8);
     return bytes;
   };
-  // Without plain bits, 23 zeros and a one select the last value. It changes by 1, then by 2^16.
+  // Without low bits (k = 0), 23 zeros and a 1 select the last value. It changes by 1, then by
+  // 2^16.
   REQUIRE(few.Decode(list(0, {{1u << 23, 24}, {0, 1}, {1, 1}}), decoded) == Finding::kInternal);
   CHECK(decoded.back() == 0x3c01);
   CHECK(std::equal(decoded.begin(), decoded.end() - 1, few.expected.begin()));
   CHECK(few.Decode(list(0, {{1u << 23, 24}, {0, 1}, {0, 24}, {0xffff, 16}}), decoded) ==
         Finding::kBadPayload);
-  // With one plain bit, eleven zeros, a one and a plain one select a 24th of 23 values.
+  // A last value of 0 belongs to another class, which leaves 23 values. With one low bit (k = 1),
+  // 11 zeros, a 1 and the low bit 1 are a gap of 23, so the next value would be a 24th one.
   few.expected.back() = 0;
   CHECK(few.Decode(list(1, {{1u << 11, 12}, {1, 1}}), decoded) == Finding::kBadPayload);
 }

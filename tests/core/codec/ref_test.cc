@@ -281,7 +281,7 @@ TEST_CASE("where nearly all values are equal, those that are not are listed", "[
       CHECK((!two[0].equal && two[0].rows == 1 && two[1].equal));
       CHECK(RefusalOf(shape, chunk.payload, 2 * kRows * kColumns, nullptr, chunk.codec) ==
             Finding::kReferenceMissing);
-      // As few as 40 equal rows stay copies next to rows that gain nothing.
+      // 40 rows equal to the reference are coded as a copy, even next to rows that are unlike it.
       std::vector<float> half = Values(kRows, 5);
       std::copy_n(values.begin(), 40 * kColumns, half.begin());
       const EncodedChunk part = Code(shape, As(dtype, half), {{.rows = kRows}}, rows, effort);

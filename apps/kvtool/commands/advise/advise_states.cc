@@ -405,7 +405,7 @@ std::vector<Place> KeepStates(std::vector<Place> places, std::vector<Described>&
   std::vector<Place> kept;
   for (size_t i = 0; i < places.size(); ++i) {
     if (!described[i].state) {
-      // Lists states that cannot be read before files that are no states.
+      // Lists states that cannot be read before files that are not states.
       const bool is_damaged = described[i].why != kNoCache && described[i].why != kEmpty &&
                               described[i].why != kBesideSource;
       advice.left_out.insert(is_damaged ? advice.left_out.begin() : advice.left_out.end(),

@@ -102,8 +102,8 @@ const Fields<Approximation>& ApproximationFields();
 const Fields<ChunkHead>& ChunkFields();
 const Fields<Damage>& DamageFields();
 const Fields<Lost>& LostFields();
-// Returns the hash of everything that was restored; nothing if so much is lost that its zeros
-// cannot be hashed.
+// Returns the hash of the restored bytes, with zeros for lost ones; nothing if so much is lost that
+// hashing the zeros would take too long.
 std::optional<std::string> RestoredHash(const RestoreReport& report);
 std::string LostText(const Archive& archive, const LostRange& lost);
 

@@ -328,8 +328,8 @@ class ReplayH2o : public ForEachInput<ReplayH2o, TraceReplay> {
     if (budgets_.empty()) return;
     if (request.engine != nullptr) {
       throw Error(Finding::kUsage,
-                  "--budget: for --engine exact --schedule paper; on the mnn schedule a target is "
-                  "a ratio of the cache as it is at each trigger");
+                  "--budget: for --engine exact --schedule paper; on the mnn schedule a target "
+                  "applies to what the cache holds at each trigger");
     }
     if (!targets_.empty()) {
       throw Error(Finding::kUsage, "--budget and --target-ratio: give one of them");

@@ -157,7 +157,7 @@ inline CodeSlot MakeShare(uint64_t before, uint64_t size, uint64_t total) {
   return {static_cast<uint32_t>(before * unit), static_cast<uint32_t>(size * unit)};
 }
 
-// Appends the state and the words.
+// Codes the slots, and appends the final rANS state and the 32-bit words.
 void WriteSlots(std::span<const CodeSlot> slots, ByteWriter& out, Arena* arena = nullptr);
 
 // Reads slots from the rest of a frame.

@@ -27,7 +27,7 @@ struct ChannelStart {
   std::vector<float> weights;            // [tap][column]: of the taps of a chunk with earlier rows
   std::vector<float> variances, powers;  // per column
   std::array<float, kSimilarityClasses> spreads{};      // squared errors, per similarity class
-  std::array<float, kRegressModels> relative_errors{};  // of each model, relative to the variance
+  std::array<float, kRegressModels> relative_errors{};  // per model, relative to the variance
 };
 // Returns the number of taps that a chunk with forecast and earlier rows has.
 constexpr uint64_t CountFrameTaps(bool rotates, uint64_t near, uint64_t far) {

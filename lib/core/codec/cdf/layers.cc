@@ -364,7 +364,7 @@ Neighbour ReadNeighbour(ByteReader& reader) {
   const uint32_t kind = reader.U8("kind of a neighbour"), zero = reader.U8("reserved field");
   one.columns = reader.U16("columns of a neighbour");
   one.is_value = kind == 1;
-  if (kind > 1 || zero != 0 || one.columns == 0) RefuseLayers(at, "an impossible neighbour");
+  if (kind > 1 || zero != 0 || one.columns == 0) RefuseLayers(at, "an invalid neighbour");
   return one;
 }
 

@@ -119,7 +119,7 @@ class BlockRegression {
 
   const uint64_t taps_, columns_, padded_taps_, padded_columns_;
   const float ridge_;
-  const uint64_t width_;  // of a row: taps, then columns, each padded with zeros to whole panels
+  const uint64_t width_;  // a row has taps, then columns, each padded with zeros to whole panels
   // Sums of products of taps with taps and columns, their factor, and the rows not yet added.
   ArenaVector<float> sums_, factor_, pending_;
   ArenaVector<float> roots_;  // inverse roots of the factor's diagonal

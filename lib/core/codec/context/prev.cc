@@ -60,7 +60,7 @@ void ReadStates(ByteReader& reader, uint32_t lanes, CodedPart& coded) {
     // The kernels need states in this range: outside it the scalar and the vector decoder could
     // differ. No encoder writes others.
     if (state < kRansLow || state >= 1u << 31) {
-      throw Error(Finding::kBadFrame, "a lane begins in the impossible state {}", state)
+      throw Error(Finding::kBadFrame, "the state {} of a lane is out of range", state)
           .At(reader.offset() - 4);
     }
   }
@@ -97,7 +97,7 @@ void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes) {
   const uint32_t least_bits = shape.form.byte_shift != 0 ? kMaxSymbolBits : kMinSymbolBits;
   if (shape.symbol_bits < least_bits || shape.symbol_bits > kMaxSymbolBits ||
       shape.exponent_base > (shape.form.bfloat ? kMaxBf16Base : 0)) {
-    throw Error(Finding::kBadFrame, "the symbol shape is impossible").At(0);
+    throw Error(Finding::kBadFrame, "the symbol shape is out of range").At(0);
   }
   // Refuses empty chunks too: with no values, one side of the grid could be arbitrarily long.
   if (value_bytes == 0 || uint64_t{grid.rows} * grid.columns * 2 != value_bytes ||

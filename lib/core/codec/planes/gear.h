@@ -132,8 +132,8 @@ struct GearLayout {
 // consists of exactly that many planes of equal length. The caller may then allocate raw_bytes(),
 // because the payloads can really decode to that much.
 GearLayout ReadGear(GearKind kind, ByteSpan container);
-// Reads a container of unknown kind: walks the frames and finds out whether two or four of them
-// fit.
+// Reads a container of unknown kind: walks the frames to find out whether it has two or four
+// planes.
 GearLayout ReadGear(ByteSpan container);
 
 // Decodes into `raw`. Throws kBadFrame unless its size is the one that the container states.

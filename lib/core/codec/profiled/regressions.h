@@ -74,7 +74,7 @@ struct Regression {
 
 // All regressions of a profile, sorted by layer, K before V.
 struct Regressions {
-  Rotation rotation;  // of K in all layers
+  Rotation rotation;  // rotation of K, the same in all layers
   std::vector<Regression> list;
   bool knows_e4m3 = true;  // false in older profiles, which take e4m3 values for 2^-8 of themselves
 

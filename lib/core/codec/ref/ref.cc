@@ -74,7 +74,7 @@ class SimilarEncoder {
   }
 
  private:
-  // Estimates the bytes of the rows that EncodeSimilarRows made remaining rows.
+  // Estimates the size of the remaining rows (kOwnRow), which are coded without the reference.
   double OwnBytes() const {
     const auto own = std::count(similar_.factors.begin(), similar_.factors.end(), kOwnRow);
     return static_cast<double>(own) * static_cast<double>(similar_.columns) * chunk_.own_bits / 8;

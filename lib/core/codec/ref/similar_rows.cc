@@ -412,7 +412,7 @@ std::vector<int16_t> ReadScales(ByteReader& reader, uint64_t columns, uint64_t a
   for (const std::byte stored : reader.Take(columns, "scales")) {
     const int32_t sum = base + std::to_integer<int32_t>(stored);
     if (sum > INT16_MAX - kFactorOfUsual)
-      throw Error(Finding::kBadFrame, "a scale is impossible").At(at);
+      throw Error(Finding::kBadFrame, "a scale is too large").At(at);
     scales.push_back(static_cast<int16_t>(sum));
   }
   return scales;
@@ -444,7 +444,7 @@ void DecodeSimilarRows(ByteReader& reader, SimilarRows& similar, CodecScratch& c
   const ResidualGrid grid{similar.form.bfloat, reader.U8("low zeros")};
   const uint32_t lane_code = reader.U8("lanes");
   if (grid.low_zeros > 15 || lane_code > 2)
-    throw Error(Finding::kBadFrame, "the grid or the number of lanes is impossible").At(grid_at);
+    throw Error(Finding::kBadFrame, "the grid or the number of lanes is too large").At(grid_at);
   ReadFactors(reader, similar, codec);
   const uint64_t count = CodedRows(similar) * columns;
   if (count > 0) {

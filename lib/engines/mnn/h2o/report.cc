@@ -166,8 +166,8 @@ const Fields<Report>& ParamsFields() {
        },
        OneOf("exact", "design", "mnn", "mnn-r6")},
       {"schedule",
-       "paper: a budget is held at every step from the prompt's end on. mnn: a ratio of the cache "
-       "as it is at each trigger.",
+       "paper: the budget applies at every step after the prompt. mnn: at each trigger, the ratio "
+       "applies to what the cache then holds.",
        [](const Report& of) {
          return of.result.engine == nullptr ? "paper" : of.result.engine->schedule;
        },

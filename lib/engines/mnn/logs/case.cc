@@ -111,7 +111,7 @@ class BenchReader {
   }
 
   // Reads the logs of a folder. If only the bench writes there (`only_bench`), a log without a
-  // table lacks its rows; elsewhere such a log is only searched for lines of a broken cache.
+  // table is reported as a gap; elsewhere it is only searched for messages about a broken cache.
   void AddLogsIn(const LogFolder& folder, bool only_bench) {
     for (const std::string& name : folder.Files(IsLog)) {
       if (name == kStdout && bench_.has_stdout) continue;
@@ -121,7 +121,7 @@ class BenchReader {
         AddLog(text, shown);
         continue;
       }
-      // The analyzer searches every *.log of the bench's folder for broken lines.
+      // The analyzer searches every *.log of the bench's folder for such messages.
       if (only_bench && name.ends_with(".log")) ScanInvalidLines(text, shown, bench_.invalid);
       evidence_.damage.AddBench(text, shown);
     }

@@ -69,7 +69,7 @@ std::string LastWords(std::string_view log);
 // Checks the cells of all columns with figures. An empty cell is a gap, and so is a cut row.
 void CheckCells(const BenchTable& table, Evidence& evidence);
 void CheckFigures(const GateBullets& bullets, const std::string& shown, Evidence& evidence);
-// Checks the numbers anywhere in a document, or in the value under a name.
+// Adds NaNs and infinities anywhere in `value` to the evidence. `name` is the key of `value`.
 void CheckFigures(const Json& value, const std::string& shown, Evidence& evidence,
                   const std::string& name = {});
 

@@ -36,7 +36,7 @@ struct ReplayRequest {
   eviction::BlockConfig h2o;
   WeightRule weights = WeightRule::kFlashLocal;
   std::optional<uint64_t> prompt_tokens;  // required if the trace does not record it
-  std::optional<uint64_t> decode_tokens;  // stops after so many; by default at the cache's end
+  std::optional<uint64_t> decode_tokens;  // number of tokens to decode; by default to the end
   // With kDesign, the memory for decoded ranges; by default a sixteenth of the whole cache.
   std::optional<uint64_t> cache_bytes;
   // True: the result lists events. Results of workers are taken where the engine waits for them, at
@@ -72,7 +72,7 @@ struct ReplayResult {
   eviction::BlockConfig h2o;  // sanitised
   bool h2o_enabled = false;
   uint64_t prompt = 0, end = 0;  // decode positions [prompt, end)
-  bool stopped = false;          // true if the request's stop token ended it; figures end there
+  bool stopped = false;          // true if ReplayRequest::stop ended the replay early, at `end`
 
   uint64_t cache_bytes = 0;  // memory for decoded ranges, with kDesign
 

@@ -131,7 +131,7 @@ const Fields<ReplayResult>& EngineTermsFields() {
       {"h2o_target_keep_effective", "Share of the tokens that H2O was to keep at its last decision",
        eviction(&h2o::MnnMetrics::target_keep_effective)},
       {"h2o_floor_keep_by_recent_sink",
-       "Share of the tokens that recent and sink tokens keep at least",
+       "Least share of tokens kept: recent and sink tokens are never evicted",
        eviction(&h2o::MnnMetrics::floor_keep)},
       {"h2o_block_quantized_keep", "Share of the tokens to keep, rounded up to whole blocks",
        eviction(&h2o::MnnMetrics::quantized_keep)},

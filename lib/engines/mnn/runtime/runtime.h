@@ -266,8 +266,8 @@ class Runtime {
   // Returns false if the layer holds no raw row.
   virtual bool Damage() = 0;
   // Waits for the results of workers. A layer is not read before its next call, one token later, so
-  // results are taken at the end of each token. The engine also takes results that are ready
-  // between two layer calls; the bytes held would then depend on chance.
+  // results are taken at the end of each token. MNN also takes results that are ready between two
+  // layer calls; the bytes held would then depend on thread timing, so this is not imitated.
   void Settle();
   // Restores everything that was dropped, and compares all rows with the snapshot.
   void Finish();
