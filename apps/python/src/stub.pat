@@ -7,7 +7,7 @@ kvtool._kvtool.__prefix__:
 
     Level = Literal["fast", "default", "high", "max"] | int
     Readable = Any  # memory: the buffer protocol, DLPack on the CPU, arrays of ml_dtypes
-    Writable = Any  # the same, and not read-only
+    Writable = Any  # Readable memory that is not read-only
     Pieces = Any  # Readable, or a list or tuple of them
     WritablePieces = Any  # Writable, or a list or tuple of them
     DType = Any  # None, "bf16", numpy.float16, ml_dtypes.bfloat16, torch.bfloat16, ...
